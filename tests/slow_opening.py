@@ -19,9 +19,9 @@ import os, sys, time
 sys.modules.setdefault("hypothesis", None)
 from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import fetch
-from stablelog.broker.partition_state import PartitionState
-from stablelog.broker.topic import Topic
-from stablelog.broker.topics import Topics
+from stablelog.broker.topics.partition_state import PartitionState
+from stablelog.broker.topics.topic import Topic
+from stablelog.broker.topics.topics import Topics
 from stablelog.broker.waiting import Waiters
 from stablelog.cli.serve import run_process
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from stablelog.broker.disk_reserve import REFUSED_WHILE_FULL, SERVED_FROM_HALF
+from stablelog.broker.durability.disk_reserve import REFUSED_WHILE_FULL, SERVED_FROM_HALF
 from stablelog.broker.metrics import METRICS
-from stablelog.broker.partition_state import CODES
 from stablelog.broker.settings import SETTINGS
+from stablelog.broker.topics.partition_state import CODES
 from stablelog.cli.main import app
 from stablelog.spark.option_table import OPTIONS
 from stablelog.wire.api import APIS, ApiKey

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import stablelog
-from stablelog.broker.directory_signs import CLEAN_SHUTDOWN_FILE
+from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE
 from stablelog.errors import Unavailable
 from tests.waiting import until
 

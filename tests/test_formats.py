@@ -64,7 +64,7 @@ def test_the_examples_are_read(example):
 
 
 def test_the_example_of_broker_json_is_read():
-    from stablelog.broker.dynamic_settings import META_LINE, decode_settings, encode_settings
+    from stablelog.broker.directory.dynamic_settings import META_LINE, decode_settings, encode_settings
 
     [example] = re.findall(r'^    (\{"version":1,"settings".*)\n    ([0-9a-f]{8})$', TEXT, re.M)
     content = "\n".join([*example, ""]).encode()
@@ -73,12 +73,7 @@ def test_the_example_of_broker_json_is_read():
 
 
 def test_the_table_of_versions_is_the_codes():
-    from stablelog.broker import (
-        catalog,
-        directory_signs,
-        dynamic_settings,
-        formats,
-    )
+    from stablelog.broker.directory import catalog, directory_signs, dynamic_settings, formats
     from stablelog.coordinators.transactions import records as commit_log
     from stablelog.log.files import epochs, kafka_files, log_start
     from stablelog.log.indexes import summary, transaction_index

@@ -63,7 +63,7 @@ def test_background_work_of_the_broker_is_started_in_one_place():
             )
             assert name not in STARTS_WORK, (
                 f"{path.name}:{node.lineno}: {name} starts work whose exceptions nobody sees: start it by "
-                "stablelog.broker.tasks, which says what an exception fails, logs it and counts it"
+                "stablelog.broker.loop.tasks, which says what an exception fails, logs it and counts it"
             )
 
 

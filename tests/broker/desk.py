@@ -23,11 +23,11 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.broker.broker import Broker
 from stablelog.broker.config import BrokerConfig
-from stablelog.broker.disk_reserve import DiskReserve
-from stablelog.broker.flush import GroupFlush
-from stablelog.broker.long_messages import Decoding
-from stablelog.broker.partition_state import PartitionState
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.durability.flush import GroupFlush
+from stablelog.broker.network.long_messages import Decoding
 from stablelog.broker.router import Router
+from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.errors import Corrupt, DiskError
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_clock import SimClock

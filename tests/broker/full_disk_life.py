@@ -16,10 +16,11 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
-from stablelog.broker import journal, maintenance
 from stablelog.broker.broker import Broker
 from stablelog.broker.config import BrokerConfig
-from stablelog.broker.directory_signs import CLEAN_SHUTDOWN_FILE
+from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE
+from stablelog.broker.durability import journal
+from stablelog.broker.upkeep import maintenance
 from stablelog.errors import Refused, StablelogError, Unavailable
 from stablelog.log.partition import Isolation
 from stablelog.log.verify import verify_directory

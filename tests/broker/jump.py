@@ -6,9 +6,9 @@ from collections import deque
 
 import pytest
 
-from stablelog.broker.budget import Budget
-from stablelog.broker.connection import Connection, Limits
-from stablelog.broker.tasks import Tasks
+from stablelog.broker.loop.tasks import Tasks
+from stablelog.broker.network.budget import Budget
+from stablelog.broker.network.connection import Connection, Limits
 
 LENGTH = struct.Struct(">i")
 

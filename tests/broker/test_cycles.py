@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from stablelog.broker.garbage import COLLECTION_S_MAX, FreezeAfterLongCollection, collect_often
+from stablelog.broker.loop.garbage import COLLECTION_S_MAX, FreezeAfterLongCollection, collect_often
 from tests.broker.desk import Desk, batch, opened
 from tests.broker.test_unexpected_errors import API_VERSIONS_KEY, any_request, ask, serving
 
@@ -88,7 +88,7 @@ def own_collector():
 def test_no_collection_looks_at_many_objects_however_many_there_are(own_collector, monkeypatch):
     """With CPython's thresholds, a collection would look at 80,000 of these objects and more."""
     looked_at = []
-    monkeypatch.setattr("stablelog.broker.garbage.COLLECTION_S_MAX", 0)  # each takes long
+    monkeypatch.setattr("stablelog.broker.loop.garbage.COLLECTION_S_MAX", 0)  # each takes long
 
     def count(phase, _info):
         if phase == "start":
@@ -106,8 +106,8 @@ def test_no_collection_looks_at_many_objects_however_many_there_are(own_collecto
 def test_what_survives_a_long_full_collection_is_frozen(monkeypatch, seconds, frozen):
     calls = []
     clock = iter([0.0, seconds])
-    monkeypatch.setattr("stablelog.broker.garbage.time.thread_time", lambda: next(clock))
-    monkeypatch.setattr("stablelog.broker.garbage.gc.freeze", lambda: calls.append("freeze"))
+    monkeypatch.setattr("stablelog.broker.loop.garbage.time.thread_time", lambda: next(clock))
+    monkeypatch.setattr("stablelog.broker.loop.garbage.gc.freeze", lambda: calls.append("freeze"))
     collector = FreezeAfterLongCollection()
     for generation in (0, 1, 2):
         for phase in ("start", "stop"):

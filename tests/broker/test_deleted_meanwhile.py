@@ -9,8 +9,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.records import Record, encode_batch
-from stablelog.broker import scrub
-from stablelog.broker.partition_state import PartitionState
+from stablelog.broker.topics.partition_state import PartitionState
+from stablelog.broker.upkeep import scrub
 from stablelog.errors import DiskError, Unavailable
 from stablelog.log.compaction.cleaner import Compaction
 from stablelog.testing.sim_disk import SimDisk

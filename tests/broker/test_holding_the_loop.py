@@ -7,11 +7,11 @@ from asyncio.events import Handle
 
 import pytest
 
-from stablelog.broker import journal as journal_module
+from stablelog.broker.durability import journal as journal_module
 from stablelog.coordinators.transactions.states import State
 from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.wire.extension.children import JointName, child_id
-from tests.broker.test_maintenance import until, working
+from tests.broker.upkeep.test_maintenance import until, working
 
 HOLD_S_MAX = 0.020
 ID_COUNT = 100_000

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from stablelog.batch.header import headers_in
-from stablelog.broker import transaction_group, turns
+from stablelog.broker.loop import turns
+from stablelog.broker.transactions import transaction_group
 from stablelog.log.partition import Isolation
 from tests.broker.desk import ABORT, COMMIT, batch, opened
 

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import stablelog
 from stablelog.broker import metrics
-from stablelog.broker.tasks import Scope
+from stablelog.broker.loop.tasks import Scope
 from tests.broker.desk import batch, delete_topic, opened, part
 from tests.clients.drivers import unique
 from tests.clients.proxy import Peer
@@ -275,7 +275,7 @@ def test_unexpected_errors_are_counted_by_where_they_were_raised():
 
 
 def test_what_the_scrub_reads_and_finds_is_counted(told, topic):
-    """A pass begins a minute after the start, and the one before it: `tests/broker/test_proofs.py` makes them."""
+    """A pass begins a minute after the start, and the one before it: `tests/broker/upkeep/test_proofs.py` makes them."""
     assert told("stablelog_scrubbed_bytes") >= 0
     assert told("stablelog_damaged_batches", topic=topic, partition="0") == 0
 

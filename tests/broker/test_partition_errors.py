@@ -13,7 +13,7 @@ from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.api import ApiKey
 from tests.broker.desk import COMMIT, batch, opened, produce_fields
-from tests.broker.test_partition_state import COMMIT_ORDER, SECOND, fail, in_topics
+from tests.broker.topics.test_partition_state import COMMIT_ORDER, SECOND, fail, in_topics
 
 NONE, STORAGE = ErrorCode.none, ErrorCode.kafka_storage_error
 UNKNOWN = ErrorCode.unknown_topic_or_partition

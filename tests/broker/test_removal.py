@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from stablelog.broker import maintenance
+from stablelog.broker.upkeep import maintenance
 from stablelog.log.retention import HELD_MAX, close_all
 from tests.broker.desk import DATA, batch, opened
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.disk_reserve import RESERVE_FILE
+from stablelog.broker.durability.disk_reserve import RESERVE_FILE
 from stablelog.wire.api import ApiKey
 from tests.broker.apis.test_joint_apis import begin, child, commit, committed_offset, offset
 from tests.broker.desk import ABORT, COMMIT, DATA, batch

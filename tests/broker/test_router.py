@@ -9,7 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker import apis
-from stablelog.broker.long_messages import Decoding
+from stablelog.broker.network.long_messages import Decoding
 from stablelog.errors import Refused
 from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.messages import PREFIX

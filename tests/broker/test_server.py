@@ -10,7 +10,7 @@ import pytest
 
 from stablelog.broker import server as server_module
 from stablelog.broker.config import BrokerConfig
-from stablelog.broker.directory_signs import CLEAN_SHUTDOWN_FILE
+from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE
 from stablelog.broker.metrics import Metrics
 from stablelog.broker.server import Server
 from stablelog.errors import Unavailable

@@ -7,9 +7,10 @@ import threading
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker import topic_changes, turns
+from stablelog.broker import topic_changes
 from stablelog.broker.broker import Broker
-from stablelog.broker.topics import Topics
+from stablelog.broker.loop import turns
+from stablelog.broker.topics.topics import Topics
 from stablelog.errors import Refused
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.desk import DATA, batch, opened

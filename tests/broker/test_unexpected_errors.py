@@ -13,17 +13,18 @@ from functools import partial
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker import journal, maintenance
 from stablelog.broker.broker import Broker
-from stablelog.broker.checkpoints import OffsetCheckpoint
 from stablelog.broker.config import BrokerConfig
-from stablelog.broker.connection import Connection
-from stablelog.broker.directory_signs import CLEAN_SHUTDOWN_FILE
-from stablelog.broker.journal import Journal
+from stablelog.broker.directory.checkpoints import OffsetCheckpoint
+from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE
+from stablelog.broker.durability import journal
+from stablelog.broker.durability.journal import Journal
+from stablelog.broker.network.connection import Connection
 from stablelog.broker.router import Router
 from stablelog.broker.server import Server
-from stablelog.broker.topics import Topics
-from stablelog.broker.transaction_group import TransactionGroup
+from stablelog.broker.topics.topics import Topics
+from stablelog.broker.transactions.transaction_group import TransactionGroup
+from stablelog.broker.upkeep import maintenance
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
 from stablelog.coordinators.transactions.table import TransactionTable

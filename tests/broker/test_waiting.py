@@ -6,7 +6,7 @@ import itertools
 import pytest
 import uvloop
 
-from stablelog.broker.tasks import Tasks
+from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.waiting import Waiters
 from stablelog.log.partition import Isolation
 from tests.broker.jump import run, settle

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from stablelog.broker.groups import Groups
-from stablelog.broker.transaction_group import TransactionGroup
+from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.log.compaction.policy import LatestOffsets
 from stablelog.log.indexes.transaction_index import TransactionIndex
 from stablelog.log.partition import Partition

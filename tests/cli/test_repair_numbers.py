@@ -6,7 +6,7 @@ import shutil
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.checkpoints import RECOVERY_POINT_CHECKPOINT
+from stablelog.broker.directory.checkpoints import RECOVERY_POINT_CHECKPOINT
 from stablelog.cli import repair
 from stablelog.coordinators.transactions.producer_ids import BLOCK_SIZE
 from stablelog.env.local_disk import LocalDisk

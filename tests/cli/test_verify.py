@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from stablelog.broker.catalog import ListedTopic, encode_catalog
+from stablelog.broker.directory.catalog import ListedTopic, encode_catalog
 from stablelog.cli import verify
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DiskError

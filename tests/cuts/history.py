@@ -17,8 +17,8 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import read_header
 from stablelog.batch.records import Record, encode_batch
-from stablelog.broker import journal
 from stablelog.broker.apis import delete_records, describe_cut
+from stablelog.broker.durability import journal
 from stablelog.errors import StablelogError
 from stablelog.log.partition import Isolation
 from stablelog.wire.extension.cut import DescribeCutRequest

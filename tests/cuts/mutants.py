@@ -2,10 +2,10 @@
 
 import contextlib
 
-from stablelog.broker.journal import Journal
-from stablelog.broker.maintenance import Maintenance
-from stablelog.broker.marker_durability import MarkerDurability
-from stablelog.broker.transaction_group import TransactionGroup
+from stablelog.broker.durability.journal import Journal
+from stablelog.broker.transactions.marker_durability import MarkerDurability
+from stablelog.broker.transactions.transaction_group import TransactionGroup
+from stablelog.broker.upkeep.maintenance import Maintenance
 from stablelog.coordinators.transactions.recovery import DecisionHistory
 from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.errors import Corrupt

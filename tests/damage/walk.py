@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stablelog.batch.header import headers_in
-from stablelog.broker.scrub import Scrub
+from stablelog.broker.upkeep.scrub import Scrub
 from stablelog.errors import StablelogError
 from stablelog.log.verify import verify_directory
 from stablelog.ops.verify import recovery_points, verify_data_directory

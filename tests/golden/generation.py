@@ -48,7 +48,7 @@ NEVER = {"log_cleaner_backoff_ms": 2**62}
 VERSION_IN_JSON = re.compile(rb'"version": ?(\d+)')
 VERSION_IN_LINE = re.compile(rb"(?:version[:=] ?)?(\d+)")
 # A coordinator trims its log at 16 MiB: directories that are committed have to be small.
-TRIMMED = "import stablelog.broker.journal as journal; journal.CHECKPOINT_SIZE_MIN = 8 << 10\n"
+TRIMMED = "import stablelog.broker.durability.journal as journal; journal.CHECKPOINT_SIZE_MIN = 8 << 10\n"
 
 
 @dataclass(frozen=True)

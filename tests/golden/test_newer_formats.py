@@ -9,7 +9,7 @@ from crc32c import crc32c
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, encode_batch
-from stablelog.broker.dynamic_settings import decode_settings, encode_settings
+from stablelog.broker.directory.dynamic_settings import decode_settings, encode_settings
 from stablelog.cli.inspect import inspect
 from stablelog.cli.repair import repair
 from stablelog.cli.verify import verify

@@ -10,28 +10,28 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from stablelog.broker.compaction import Compactor
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.damage_log import DamageLog
-from stablelog.broker.data_directory import DataDirectory
-from stablelog.broker.disk_reserve import DiskReserve
-from stablelog.broker.dynamic_settings import DynamicSettings
+from stablelog.broker.directory.data_directory import DataDirectory
+from stablelog.broker.directory.dynamic_settings import DynamicSettings
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.durability.flush import GroupFlush
+from stablelog.broker.durability.journal import Journal
 from stablelog.broker.fetch_sessions import FetchSessions
-from stablelog.broker.flush import GroupFlush
 from stablelog.broker.groups import Groups
-from stablelog.broker.journal import Journal
-from stablelog.broker.last_commits import LastCommits
-from stablelog.broker.maintenance import Maintenance
+from stablelog.broker.loop.tasks import Arguments, Result, Tasks, in_thread_to_its_end
 from stablelog.broker.metrics import Metrics, Sample
-from stablelog.broker.opening import Opening
-from stablelog.broker.own_logs import OwnLogs
-from stablelog.broker.proofs import Proofs
-from stablelog.broker.scrub import Scrub
-from stablelog.broker.tasks import Arguments, Result, Tasks, in_thread_to_its_end
 from stablelog.broker.topic_changes import TopicChanges
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, commit_log_of, is_internal
-from stablelog.broker.topics import Topics
-from stablelog.broker.transactions import Transactions
+from stablelog.broker.topics.opening import Opening
+from stablelog.broker.topics.own_logs import OwnLogs
+from stablelog.broker.topics.topics import Topics
+from stablelog.broker.transactions.last_commits import LastCommits
+from stablelog.broker.transactions.transactions import Transactions
+from stablelog.broker.upkeep.compaction import Compactor
+from stablelog.broker.upkeep.maintenance import Maintenance
+from stablelog.broker.upkeep.proofs import Proofs
+from stablelog.broker.upkeep.scrub import Scrub
 from stablelog.broker.waiting import Waiters
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.env.clock import Clock

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from stablelog.broker.journal import Journal
-from stablelog.broker.tasks import Tasks
+from stablelog.broker.durability.journal import Journal
+from stablelog.broker.loop.tasks import Tasks
 from stablelog.coordinators.consumer_groups.answers import GroupDecision
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.log.partition import Partition

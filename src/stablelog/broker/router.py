@@ -13,8 +13,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import Broker, Context
-from stablelog.broker.connection import Connection
-from stablelog.broker.long_messages import encoded
+from stablelog.broker.network.connection import Connection
+from stablelog.broker.network.long_messages import encoded
 from stablelog.env.disk import Buffer
 from stablelog.errors import Refused
 from stablelog.wire.api import APIS, ApiKey

@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 
 from stablelog.broker.broker import Broker
-from stablelog.broker.budget import Budget
 from stablelog.broker.config import BrokerConfig
-from stablelog.broker.connection import Connection, Limits
-from stablelog.broker.garbage import collect_often
+from stablelog.broker.loop.garbage import collect_often
 from stablelog.broker.metrics import Sample
+from stablelog.broker.network.budget import Budget
+from stablelog.broker.network.connection import Connection, Limits
 from stablelog.broker.router import Router
 from stablelog.env.clock import Clock, SystemClock
 from stablelog.env.disk import Disk

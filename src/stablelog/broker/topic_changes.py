@@ -8,15 +8,15 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
-from stablelog.broker.disk_reserve import DiskReserve
-from stablelog.broker.flush import GroupFlush
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.groups import Groups
-from stablelog.broker.opening import Opening
-from stablelog.broker.tasks import Tasks, in_thread
-from stablelog.broker.topic import Topic
-from stablelog.broker.topics import Topics
-from stablelog.broker.transactions import Transactions
-from stablelog.broker.turns import AT_ONCE_MAX, free_in_turns, in_turns
+from stablelog.broker.loop.tasks import Tasks, in_thread
+from stablelog.broker.loop.turns import AT_ONCE_MAX, free_in_turns, in_turns
+from stablelog.broker.topics.opening import Opening
+from stablelog.broker.topics.topic import Topic
+from stablelog.broker.topics.topics import Topics
+from stablelog.broker.transactions.transactions import Transactions
 from stablelog.broker.waiting import Waiters
 from stablelog.errors import Refused, Unavailable
 

@@ -9,8 +9,8 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 
-from stablelog.broker.tasks import Tasks
-from stablelog.broker.turns import AT_ONCE_MAX, in_turns
+from stablelog.broker.loop.tasks import Tasks
+from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
 from stablelog.log.partition import Isolation, Partition
 from stablelog.types import TopicPartition
 

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from stablelog.broker.catalog import CATALOG_FILE, read_catalog
-from stablelog.broker.checkpoints import (
+from stablelog.broker.directory.catalog import CATALOG_FILE, read_catalog
+from stablelog.broker.directory.checkpoints import (
     RECOVERY_POINT_CHECKPOINT,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from stablelog.broker.formats import check_formats, check_partition_formats
+from stablelog.broker.directory.formats import check_formats, check_partition_formats
 from stablelog.cli.inspect import partitions_of, progress_of
 from stablelog.cli.options import command_app
 from stablelog.cli.output import fail

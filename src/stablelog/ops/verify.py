@@ -7,20 +7,20 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from stablelog.broker.catalog import CATALOG_FILE, Catalog, ListedTopic, read_catalog
-from stablelog.broker.checkpoints import (
+from stablelog.broker.config import BrokerConfig, order_of
+from stablelog.broker.directory.catalog import CATALOG_FILE, Catalog, ListedTopic, read_catalog
+from stablelog.broker.directory.checkpoints import (
     FIRST_DIRTY_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     read_offset_checkpoint,
 )
-from stablelog.broker.config import BrokerConfig, order_of
-from stablelog.broker.directory_signs import CLEAN_SHUTDOWN_FILE, check_clean_shutdown, read_meta
-from stablelog.broker.dynamic_settings import SETTINGS_FILE, DynamicSettings
-from stablelog.broker.formats import newer_formats
-from stablelog.broker.kafka_import import PARTITION_DIRECTORY, find_topics
-from stablelog.broker.kafka_metadata import METADATA_TOPIC
-from stablelog.broker.partition_metadata import read_partition_metadata
+from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE, check_clean_shutdown, read_meta
+from stablelog.broker.directory.dynamic_settings import SETTINGS_FILE, DynamicSettings
+from stablelog.broker.directory.formats import newer_formats
+from stablelog.broker.directory.kafka_import import PARTITION_DIRECTORY, find_topics
+from stablelog.broker.directory.kafka_metadata import METADATA_TOPIC
+from stablelog.broker.directory.partition_metadata import read_partition_metadata
 from stablelog.broker.topic_names import is_internal
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, DiskError, InvalidConfig, NewerFormat

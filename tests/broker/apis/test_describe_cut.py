@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
 from stablelog.broker.broker import Broker
-from stablelog.broker.topics import Topics
+from stablelog.broker.topics.topics import Topics
 from stablelog.errors import Corrupt
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from stablelog.broker import long_messages
+from stablelog.broker.network import long_messages
 from stablelog.log.producer_state.producer import Producer
 from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.producer_state.producers import Producers

@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker import turns
 from stablelog.broker.apis import fetch as fetch_api
+from stablelog.broker.loop import turns
 from stablelog.env import pages
 from tests.broker.desk import ABORT, batch, opened, part
 

@@ -36,8 +36,8 @@ from kio.schema.offset_fetch.v9.request import (
 from kio.schema.sync_group.v5.request import SyncGroupRequest, SyncGroupRequestAssignment
 from kio.serial import entity_reader, entity_writer
 
-from stablelog.broker.disk_reserve import DiskReserve
-from stablelog.broker.partition_state import PartitionState
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.coordinators.consumer_groups.answers import GroupConfig, GroupDecision, OffsetCommit
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.coordinators.consumer_groups.records import read_offset_value

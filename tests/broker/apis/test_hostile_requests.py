@@ -12,7 +12,7 @@ from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import CRC_START, HEADER, LENGTH_AND_OFFSET_SIZE, MAGIC
-from stablelog.broker.topics import Topics
+from stablelog.broker.topics.topics import Topics
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.desk import batch, frame, opened, part, read_answer
 

@@ -15,7 +15,7 @@ from confluent_kafka.admin import (
 from kio.schema.errors import ErrorCode
 
 import stablelog
-from stablelog.broker.dynamic_settings import encode_settings
+from stablelog.broker.directory.dynamic_settings import encode_settings
 from stablelog.broker.settings import SETTINGS, TOPIC_SETTINGS
 from stablelog.errors import Corrupt, InvalidConfig
 from tests.broker.desk import DATA, opened, part

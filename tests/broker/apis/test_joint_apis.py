@@ -137,7 +137,7 @@ class PhotographedDisk(SimDisk):
 @pytest.mark.parametrize("seed", range(3))
 def test_a_crash_at_any_moment_leaves_all_or_nothing(seed, monkeypatch):
     monkeypatch.setattr(
-        "stablelog.broker.flush.IN_PLACE_S", 1e9
+        "stablelog.broker.durability.flush.IN_PLACE_S", 1e9
     )  # one thread, so that moments can be told apart
     disk = PhotographedDisk(random.Random(seed))
 

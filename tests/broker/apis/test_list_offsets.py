@@ -4,7 +4,7 @@ import asyncio
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker import turns
+from stablelog.broker.loop import turns
 from stablelog.log import read as log_read
 from stablelog.log.partition import Isolation
 from tests.broker.desk import COMMIT, batch, opened, part

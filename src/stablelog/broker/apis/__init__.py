@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeVar
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.broker import Broker
-from stablelog.broker.partition_state import Codes, PartitionState
-from stablelog.broker.turns import in_turns
+from stablelog.broker.loop.turns import in_turns
+from stablelog.broker.topics.partition_state import Codes, PartitionState
 from stablelog.errors import Refused, Unavailable
 from stablelog.types import TopicPartition
 

@@ -20,9 +20,9 @@ from kio.schema.add_partitions_to_txn.v5.response import (
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
-from stablelog.broker.partition_state import CODES, PartitionState
+from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
 from stablelog.broker.topic_names import is_internal
-from stablelog.broker.turns import AT_ONCE_MAX, in_turns
+from stablelog.broker.topics.partition_state import CODES, PartitionState
 from stablelog.coordinators.transactions.states import State
 from stablelog.errors import Refused
 from stablelog.types import TopicPartition

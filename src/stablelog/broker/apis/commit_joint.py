@@ -14,8 +14,8 @@ from kio.static.primitive import i64
 
 from stablelog.broker.apis import Broker, Context, check_marked
 from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
-from stablelog.broker.partition_state import CODES
-from stablelog.broker.transaction_group import TransactionGroup
+from stablelog.broker.topics.partition_state import CODES
+from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.coordinators.consumer_groups.answers import OffsetCommit
 from stablelog.coordinators.transactions.joint.coordinator import ChildShown, JointAnswer
 from stablelog.errors import Refused

@@ -7,7 +7,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import Broker
 from stablelog.broker.settings import FIXED_TOPIC_SETTINGS, SETTINGS, TOPIC_SETTINGS
-from stablelog.broker.topic import Topic
+from stablelog.broker.topics.topic import Topic
 from stablelog.errors import Refused
 
 TOPIC, BROKER = 2, 4

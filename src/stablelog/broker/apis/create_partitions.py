@@ -5,8 +5,8 @@ from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, C
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topic_names import check_not_own
-from stablelog.broker.turns import in_turns
 from stablelog.errors import Refused
 
 

@@ -15,8 +15,8 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.broker.apis.config_resources import topic_config_values
-from stablelog.broker.topic import Topic
-from stablelog.broker.turns import in_turns
+from stablelog.broker.loop.turns import in_turns
+from stablelog.broker.topics.topic import Topic
 from stablelog.errors import Refused
 
 DEFAULT = -1

@@ -17,8 +17,8 @@ from kio.schema.delete_records.v2.response import (
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each
-from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
 from stablelog.broker.topic_names import check_not_own
+from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
 from stablelog.errors import Refused
 
 HIGH_WATERMARK = -1

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
 
 from stablelog.broker.apis import Broker, Context, code_for
-from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
+from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
 from stablelog.errors import Refused
 from stablelog.views.commit_order import CommitOrder
 from stablelog.wire.extension.commits import (

@@ -15,8 +15,8 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32, i64
 
 from stablelog.broker.apis import Broker, Context, code_for
-from stablelog.broker.partition_state import CODES, PARTITION_ERRORS, PartitionState
-from stablelog.broker.transaction_group import TransactionGroup
+from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS, PartitionState
+from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.errors import Refused
 from stablelog.views.commit_order import CommitOrder
 from stablelog.wire.extension.cut import (

@@ -19,7 +19,7 @@ from kio.schema.describe_log_dirs.v4.response import (
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
-from stablelog.broker.partition_state import PartitionState
+from stablelog.broker.topics.partition_state import PartitionState
 
 
 async def handle(

@@ -10,8 +10,8 @@ from kio.schema.describe_producers.v0.response import (
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each
-from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
-from stablelog.broker.turns import in_turns
+from stablelog.broker.loop.turns import in_turns
+from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
 from stablelog.log.producer_state.producer import Producer
 
 PARTITION_CODES = CODES["DescribeProducers"]

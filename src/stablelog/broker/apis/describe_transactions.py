@@ -11,7 +11,7 @@ from kio.schema.describe_transactions.v0.response import (
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
-from stablelog.broker.turns import in_turns
+from stablelog.broker.loop.turns import in_turns
 
 NEVER = datetime.fromtimestamp(-0.001, UTC)  # -1 on the wire
 

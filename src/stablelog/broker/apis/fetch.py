@@ -19,10 +19,10 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import Broker, Context, code_for
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
 from stablelog.broker.fetch_sessions import FINAL_EPOCH, FULL_FETCH_EPOCH, NO_SESSION, FetchSession, Wanted
-from stablelog.broker.long_messages import ENTRY_COUNT_MAX
-from stablelog.broker.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
-from stablelog.broker.tasks import in_thread
-from stablelog.broker.turns import free_in_turns, in_turns
+from stablelog.broker.loop.tasks import in_thread
+from stablelog.broker.loop.turns import free_in_turns, in_turns
+from stablelog.broker.network.long_messages import ENTRY_COUNT_MAX
+from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
 from stablelog.env.disk import Buffer
 from stablelog.env.pages import is_in_memory, populate
 from stablelog.errors import DiskError, Refused, Unproven

@@ -22,8 +22,8 @@ from kio.schema.list_offsets.v8.response import (
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, code_for
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
-from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
-from stablelog.broker.turns import in_turns
+from stablelog.broker.loop.turns import in_turns
+from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
 from stablelog.errors import Refused, Unavailable, Unproven
 from stablelog.log.partition import Isolation, Partition
 from stablelog.log.read import Lookup

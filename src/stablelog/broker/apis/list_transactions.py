@@ -8,7 +8,7 @@ from kio.schema.list_transactions.v2.request import ListTransactionsRequest
 from kio.schema.list_transactions.v2.response import ListTransactionsResponse, TransactionState
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
-from stablelog.broker.turns import in_turns
+from stablelog.broker.loop.turns import in_turns
 from stablelog.coordinators.transactions.decisions import Listed
 from stablelog.errors import Refused
 

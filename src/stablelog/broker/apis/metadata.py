@@ -17,9 +17,9 @@ from kio.schema.metadata.v13.response import (
 )
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
-from stablelog.broker.partition_state import CODES, PartitionState
-from stablelog.broker.topic import Topic
-from stablelog.broker.turns import AT_ONCE_MAX, in_turns
+from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
+from stablelog.broker.topics.partition_state import CODES, PartitionState
+from stablelog.broker.topics.topic import Topic
 from stablelog.errors import Refused
 
 PARTITION_CODES = CODES["Metadata"]

@@ -19,8 +19,8 @@ from kio.schema.offset_commit.v9.response import (
 from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequestTopic
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
-from stablelog.broker.partition_state import CODES, Codes
-from stablelog.broker.turns import in_turns
+from stablelog.broker.loop.turns import in_turns
+from stablelog.broker.topics.partition_state import CODES, Codes
 from stablelog.coordinators.consumer_groups.answers import (
     RETENTION_OF_BROKER,
     CodeByPartition,

@@ -9,7 +9,7 @@ from kio.schema.offset_delete.v0.response import (
 )
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
-from stablelog.broker.partition_state import CODES
+from stablelog.broker.topics.partition_state import CODES
 from stablelog.coordinators.consumer_groups.answers import DeleteOffsetsAnswer
 
 PARTITION_CODES = CODES["OffsetDelete"]

@@ -13,7 +13,7 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, code_for
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
-from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
+from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
 
 PARTITION_CODES = CODES["OffsetForLeaderEpoch"]
 

@@ -1,7 +1,7 @@
 """Produce (0): append batches.
 
 Behaviour: each partition's batch is appended or refused as a whole, independently of the others. With acks=all and
-acks=1 the response is sent when the batch is durable (see `broker.flush`); with acks=0 there is none. For every batch
+acks=1 the response is sent when the batch is durable (see `broker.durability.flush`); with acks=0 there is none. For every batch
 of a transaction the coordinator must confirm that the producer has the open transaction. A transaction that is decided,
 or that is kept for a successor to decide, accepts no more batches, even in partitions that it has written to before. In
 transaction version 1 the client must have added the partition; in version 2 (v12+) the request adds it. A transaction
@@ -19,9 +19,9 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import BatchHeader, read_header
 from stablelog.batch.records import is_decoded_quickly
 from stablelog.broker.apis import Broker, Context, check_marked, durable_code
-from stablelog.broker.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
+from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topic_names import check_not_own
-from stablelog.broker.turns import in_turns
+from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
 from stablelog.errors import Corrupt, Refused, Unavailable
 from stablelog.log.append import check_batch, check_keys
 from stablelog.log.partition import Origin, Partition

@@ -18,9 +18,9 @@ from kio.schema.txn_offset_commit.v5.response import (
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, check_marked
 from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
 from stablelog.broker.apis.offset_commit import in_slices, offsets_asked
-from stablelog.broker.partition_state import CODES
-from stablelog.broker.transaction_group import TransactionGroup
-from stablelog.broker.turns import in_turns
+from stablelog.broker.loop.turns import in_turns
+from stablelog.broker.topics.partition_state import CODES
+from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.coordinators.consumer_groups.answers import Membership, OffsetCommit
 from stablelog.errors import Refused
 from stablelog.types import TopicPartition

@@ -22,8 +22,8 @@ from kio.schema.write_txn_markers.v2.response import (
 
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.broker.apis import Broker, Context, check_marked, durable_code
-from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, group_of_log
+from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
 from stablelog.errors import Refused
 from stablelog.log.partition import MarkerWrite, Partition
 

@@ -1,0 +1,98 @@
+"""The data directory of a broker as a whole: its lock, the ids of its cluster and node, and the mark of a clean stop."""
+
+import base64
+import logging
+import uuid
+from pathlib import Path
+
+from stablelog.broker.config import BrokerConfig
+from stablelog.broker.directory.catalog import Catalog, read_catalog
+from stablelog.broker.directory.directory_signs import (
+    CLEAN_SHUTDOWN,
+    CLEAN_SHUTDOWN_FILE,
+    read_meta,
+    was_stopped_cleanly,
+)
+from stablelog.broker.directory.dynamic_settings import META_LINE, SETTINGS_FILE
+from stablelog.broker.directory.formats import check_formats
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.env.disk import Disk
+from stablelog.env.local_disk import LocalDisk
+from stablelog.env.lock import DirectoryLock
+from stablelog.errors import DiskError, InvalidConfig
+from stablelog.log.files.kafka_files import META_FILE, encode_meta
+
+log = logging.getLogger(__name__)
+
+
+class DataDirectory:
+    """A data directory that this broker has locked. It is created if it does not exist.
+
+    Args:
+        reserve: gives the small files space on a full disk.
+
+    Attributes:
+        path: of the directory.
+        cluster_id: id of the cluster that the directory belongs to; a new one for a new directory.
+        node_id: id of the broker that the directory belongs to.
+        is_clean: whether the last broker on the directory closed it.
+
+    Raises:
+        Unavailable: another broker uses the directory.
+        NewerFormat: a later release has written to the directory; nothing was changed.
+        Corrupt: `meta.properties` names another cluster than the list of topics does, or names no node.
+        InvalidConfig: the directory belongs to another node.
+    """
+
+    def __init__(self, disk: Disk, path: Path, config: BrokerConfig, reserve: DiskReserve) -> None:
+        self.path = path
+        self._disk = disk
+        self._reserve = reserve
+        disk.make_dir(path)
+        # A simulated disk has one user and needs no lock.
+        self._lock = DirectoryLock(path) if isinstance(disk, LocalDisk) else None
+        try:
+            check_formats(disk, path)
+            catalog = read_catalog(disk, path)
+            self.cluster_id, self.node_id, self._is_meta_whole = self._read_meta(catalog, config)
+            self.is_clean = was_stopped_cleanly(disk, path / CLEAN_SHUTDOWN_FILE)
+        except BaseException:
+            self.release()
+            raise
+
+    def _read_meta(self, catalog: Catalog | None, config: BrokerConfig) -> tuple[str, int, bool]:
+        """Read the ids of the cluster and of the node, and whether `meta.properties` is whole."""
+        path = self.path / META_FILE
+        meta = read_meta(self._disk, self.path, catalog)
+        if meta.fault is not None and (catalog is not None or self._disk.exists(path)):
+            log.warning("%s %s; it is written again", path, meta.fault)
+        cluster_id = (catalog.cluster_id if catalog else "") or meta.cluster_id or _new_cluster_id()
+        node_id: int = config["node.id"]
+        if meta.node_id not in (None, node_id) and "node.id" in config.given:
+            raise InvalidConfig(f"{path} says node.id={meta.node_id}, the configuration says {node_id}")
+        return cluster_id, node_id if meta.node_id is None else meta.node_id, meta.fault is None
+
+    def begin(self) -> None:
+        """Note that a broker uses the directory: after a crash, the next start recovers. Durable on return."""
+        if not self._is_meta_whole:
+            noted = [META_LINE] if self._disk.exists(self.path / SETTINGS_FILE) else []
+            content = encode_meta(self.cluster_id, self.node_id, noted)
+            self._reserve.write_atomic(self.path / META_FILE, content)
+        self._disk.remove(self.path / CLEAN_SHUTDOWN_FILE)
+        self._disk.sync_dir(self.path)
+
+    def mark_clean(self) -> None:
+        """Note that the broker has closed the directory: the next start need not recover. An error is logged."""
+        try:
+            self._reserve.write_atomic(self.path / CLEAN_SHUTDOWN_FILE, CLEAN_SHUTDOWN)
+        except DiskError as error:
+            log.error("the next start recovers all logs, as after a crash: %s", error)
+
+    def release(self) -> None:
+        """Give the lock up."""
+        if self._lock is not None:
+            self._lock.release()
+
+
+def _new_cluster_id() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

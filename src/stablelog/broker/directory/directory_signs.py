@@ -1,0 +1,126 @@
+"""The two small files of Apache Kafka in a data directory: `meta.properties` and `.kafka_cleanshutdown`.
+
+The start of the broker and `stablelog verify` read them with the same functions.
+
+Format: docs/formats.md, "A data directory".
+"""
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from stablelog.broker.directory.catalog import CATALOG_FILE, Catalog
+from stablelog.env.disk import Disk
+from stablelog.errors import Corrupt, naming, refuse_newer
+from stablelog.log.files.kafka_files import (
+    META_FILE,
+    META_VERSION,
+    OLD_META_VERSION,
+    decode_meta,
+    natural,
+    node_id_in,
+)
+
+log = logging.getLogger(__name__)
+
+CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
+CLEAN_SHUTDOWN_VERSION: Final = 0
+CLEAN_SHUTDOWN: Final = b'{"version":%d,"brokerEpoch":-1}' % CLEAN_SHUTDOWN_VERSION  # the content of the file
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """The content of `meta.properties`.
+
+    Attributes:
+        cluster_id: id of the cluster that the data directory belongs to; empty if the file does not contain it.
+        node_id: id of the broker that the directory belongs to; None if the file does not contain it.
+        fault: what is wrong with the file, if the broker can write it again; None if nothing is wrong.
+    """
+
+    cluster_id: str
+    node_id: int | None
+    fault: str | None
+
+
+def read_meta(disk: Disk, directory: Path, catalog: Catalog | None) -> Meta:
+    """Read `meta.properties`. Nothing is written.
+
+    Args:
+        disk: the disk that the directory is on.
+        directory: the data directory.
+        catalog: the directory's list of topics; None if there is none, or if it is not read.
+
+    Raises:
+        NewerFormat: a later release has written the file.
+        Corrupt: it names another cluster than the list of topics does, or its node id is not a number.
+    """
+    path = directory / META_FILE
+    try:
+        pairs = decode_meta(disk.read_bytes(path))
+    except FileNotFoundError:
+        return Meta("", None, "is gone")
+    version = natural(pairs.get("version", ""))
+    if version is not None:
+        with naming(path):
+            refuse_newer("the directory's properties", version, META_VERSION)
+    said, listed = pairs.get("cluster.id", ""), "" if catalog is None else catalog.cluster_id
+    if listed and said and listed != said:
+        raise Corrupt(
+            f"{path} says cluster.id={said}, and {CATALOG_FILE} {listed}: they are of two directories, or damaged. "
+            "Restore the one that is wrong"
+        )
+    node, node_id = pairs.get("node.id", pairs.get("broker.id")), node_id_in(pairs)
+    if node is not None and node_id is None:
+        raise Corrupt(f"{path} says node.id={node}, which is no number. Restore the file")
+    return Meta(said, node_id, _fault(pairs, version))
+
+
+def _fault(pairs: dict[str, str], version: int | None) -> str | None:
+    if not pairs.get("cluster.id"):
+        return "does not name the cluster"
+    if "node.id" not in pairs and "broker.id" not in pairs:
+        return "does not name the node"
+    if version != META_VERSION and not (version == OLD_META_VERSION and "broker.id" in pairs):
+        return f"says version={pairs['version']}" if "version" in pairs else "does not say its version"
+    return None
+
+
+def check_clean_shutdown(disk: Disk, path: Path) -> None:
+    """Check the file that marks a clean stop. An empty file is valid: old releases of Kafka write it so.
+
+    Raises:
+        NewerFormat: a later release has written it.
+        Corrupt: it is damaged.
+        FileNotFoundError: the file does not exist.
+    """
+    content = disk.read_bytes(path)
+    if not content:
+        return
+    try:
+        read = json.loads(content)
+        version = int(read["version"])
+        int(read["brokerEpoch"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt(f"{path} is damaged: it does not hold a version and a broker epoch") from error
+    with naming(path):
+        refuse_newer("the sign of a clean stop", version, CLEAN_SHUTDOWN_VERSION)
+    if version != CLEAN_SHUTDOWN_VERSION:
+        raise Corrupt(f"{path} is damaged: it says version {version}")
+
+
+def was_stopped_cleanly(disk: Disk, path: Path) -> bool:
+    """Whether the last broker on the directory stopped cleanly; the existence of the file shows it.
+
+    Raises:
+        NewerFormat: a later release has written the file.
+    """
+    try:
+        check_clean_shutdown(disk, path)
+    except FileNotFoundError:
+        return False
+    except Corrupt as damaged:
+        log.warning("%s. The last stop counts as a clean one", damaged)
+    return True

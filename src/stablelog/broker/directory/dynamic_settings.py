@@ -1,0 +1,133 @@
+"""The broker's dynamic settings on disk: settings that IncrementalAlterConfigs requests have changed.
+
+They are in `broker.json`, which is replaced as a whole. A line in `meta.properties` records that the file exists.
+Without that line the broker would not notice a lost file: the settings of the command line would apply again, and
+retention could delete data that was to be kept.
+Format: docs/formats.md, "broker.json".
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from crc32c import crc32c
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.config import BrokerConfig
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.env.disk import Disk
+from stablelog.errors import Corrupt, DiskError, InvalidConfig, Refused, in_words, naming, refuse_newer
+
+log = logging.getLogger(__name__)
+
+SETTINGS_FILE = "broker.json"
+SETTINGS_VERSION = 1
+META_LINE = f"stablelog.dynamic.settings={SETTINGS_FILE}"
+
+
+def encode_settings(settings: Mapping[str, str]) -> bytes:
+    """Encode the content of the file."""
+    text = json.dumps(
+        {"version": SETTINGS_VERSION, "settings": dict(settings)}, separators=(",", ":")
+    ).encode()
+    return text + b"\n%08x\n" % crc32c(text)
+
+
+def decode_settings(content: bytes) -> dict[str, str]:
+    """Decode the content of the file.
+
+    Raises:
+        NewerFormat: a later release has written it.
+        Corrupt: it is damaged.
+    """
+    text, _, crc = content.removesuffix(b"\n").rpartition(b"\n")
+    if crc != b"%08x" % crc32c(text):
+        raise Corrupt("its CRC does not hold")
+    try:
+        read = json.loads(text)
+        version = read["version"]
+        refuse_newer("the broker's dynamic settings", version, SETTINGS_VERSION)
+        if version != SETTINGS_VERSION:
+            raise Corrupt(f"it is of version {version}, and this release reads version {SETTINGS_VERSION}")
+        return {str(name): str(value) for name, value in read["settings"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(f"it does not hold settings: {in_words(error)}") from error
+
+
+class DynamicSettings:
+    """The file of dynamic settings of one data directory.
+
+    Args:
+        meta: path of the directory's `meta.properties`.
+        reserve: gives the file space on a full disk.
+    """
+
+    def __init__(self, disk: Disk, directory: Path, meta: Path, reserve: DiskReserve | None = None) -> None:
+        self.path = directory / SETTINGS_FILE
+        self._disk = disk
+        self._reserve = reserve or DiskReserve(disk, directory, 0)
+        self._meta = meta
+
+    def load(self) -> dict[str, str]:
+        """Read the settings; empty if none was ever changed. Nothing is written.
+
+        Raises:
+            NewerFormat: a later release has written the file.
+            Corrupt: the file is damaged, or missing although `meta.properties` says that it exists.
+        """
+        try:
+            with naming(self.path):
+                return decode_settings(self._disk.read_bytes(self.path))
+        except FileNotFoundError:
+            if not self._is_noted():
+                return {}
+            why = "it is missing"
+        except Corrupt as corrupt:
+            why = str(corrupt)
+        raise Corrupt(
+            f"{self.path}, which holds the settings that were changed while the broker ran, cannot be read: {why}; "
+            f"restore it, or remove it and the line {META_LINE} of {self._meta.name} to start without them"
+        )
+
+    def load_into(self, config: BrokerConfig) -> None:
+        """Load the settings into a configuration. Nothing is written.
+
+        Raises:
+            NewerFormat, Corrupt: as `load`.
+            InvalidConfig: this release does not accept one of them; the configuration has not changed.
+        """
+        try:
+            config.set_dynamic(self.load())
+        except InvalidConfig as invalid:
+            raise InvalidConfig(
+                f"{self.path} cannot be taken: {invalid}; start the release that wrote it and delete "
+                "this dynamic setting of the broker there"
+            ) from invalid
+
+    def store(self, settings: Mapping[str, str]) -> None:
+        """Replace the settings. Durable on return.
+
+        Raises:
+            Refused: the disk refused the write. The file holds either the new settings or the old ones.
+        """
+        try:
+            if not self._is_noted():
+                if not self._disk.exists(self.path):
+                    self._reserve.write_atomic(self.path, encode_settings({}))
+                # The line follows the file: if a crash came between, the file must exist wherever the line says so.
+                content = self._disk.read_bytes(self._meta)
+                separator = b"" if content.endswith(b"\n") else b"\n"
+                self._reserve.write_atomic(self._meta, content + separator + f"{META_LINE}\n".encode())
+            self._reserve.write_atomic(self.path, encode_settings(settings))
+        except DiskError as error:
+            log.error("the broker's settings cannot be stored: %s", error)
+            raise Refused(
+                ErrorCode.kafka_storage_error, f"the broker's settings cannot be stored: {error}"
+            ) from error
+
+    def _is_noted(self) -> bool:
+        try:
+            return META_LINE in self._disk.read_bytes(self._meta).decode(errors="replace").splitlines()
+        except FileNotFoundError:
+            return False

@@ -1,0 +1,191 @@
+"""Check, before a start writes anything, whether a later release has written to the data directory.
+
+The check covers the files of the directory itself and all files and records of the coordinators' logs. The broker
+cannot serve without those. Every other partition is checked when it is opened (`stablelog.log.recovery.formats`); if a later
+release has written to it, only that partition stays offline.
+Format: docs/formats.md, "How formats change".
+"""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from stablelog.batch.records import record_heads
+from stablelog.broker.directory.catalog import CATALOG_FILE
+from stablelog.broker.directory.catalog import VERSION as CATALOG_VERSION
+from stablelog.broker.directory.checkpoints import (
+    FIRST_DIRTY_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    read_offset_checkpoint,
+)
+from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE, check_clean_shutdown, read_meta
+from stablelog.broker.directory.dynamic_settings import SETTINGS_FILE, decode_settings
+from stablelog.broker.directory.kafka_import import PARTITION_DIRECTORY
+from stablelog.broker.directory.partition_metadata import read_partition_metadata
+from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, is_internal
+from stablelog.coordinators.consumer_groups import records as group_records
+from stablelog.coordinators.transactions import records as transaction_records
+from stablelog.coordinators.transactions.joint import records as joint_records
+from stablelog.env.disk import Disk, File
+from stablelog.errors import Corrupt, NewerFormat, naming, refuse_newer
+from stablelog.log.files.kafka_files import LOG_START_CHECKPOINT, META_FILE
+from stablelog.log.files.listing import Listing
+from stablelog.log.files.names import is_log
+from stablelog.log.recovery import formats as partition_formats
+from stablelog.log.segments.scan import check_crc, scan_batches
+from stablelog.views import formats as view_formats
+
+CHECKPOINTS: Final = (
+    LOG_START_CHECKPOINT,
+    FIRST_DIRTY_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+)
+VERSION_SIZE: Final = 2
+# By kind of key: the name of the value, and its highest version that this release reads.
+COMMIT_LOG_VALUES: Final = {
+    transaction_records.TRANSACTION_KIND: (
+        transaction_records.TRANSACTION_VALUE,
+        transaction_records.VALUE_VERSION,
+    ),
+    transaction_records.GROUP_KIND: (
+        transaction_records.GROUP_STATE_VALUE,
+        transaction_records.GROUP_VALUE_VERSION,
+    ),
+    transaction_records.JOINT_KIND: (joint_records.JOINT_VALUE, joint_records.VALUE_VERSION),
+}
+OFFSETS_LOG_VALUES: Final = {
+    0: (group_records.OFFSET_VALUE, group_records.VALUE_VERSION_LAST),
+    group_records.OFFSET_KEY_VERSION: (group_records.OFFSET_VALUE, group_records.VALUE_VERSION_LAST),
+    group_records.GROUP_KEY_VERSION: (group_records.GROUP_VALUE, group_records.VALUE_VERSION_LAST),
+}
+
+
+def check_formats(disk: Disk, directory: Path) -> None:
+    """Check a data directory. Nothing is written. Damage is left to the code that reads the damaged file.
+
+    Raises:
+        NewerFormat: a later release has written to it. The error names the file, and the offset of a record.
+    """
+    for _, newer in newer_formats(disk, directory):
+        raise newer
+
+
+def newer_formats(disk: Disk, directory: Path) -> Iterator[tuple[Path, NewerFormat]]:
+    """Find the files of a later release that the broker needs.
+
+    Nothing is written. In each coordinator log only the first file or record of a later release is found.
+
+    Returns:
+        For each, the file and the error that names it.
+    """
+    for name, check in _CHECKS.items():
+        path = directory / name
+        if disk.exists(path):
+            with contextlib.suppress(Corrupt, ValueError, KeyError, TypeError, FileNotFoundError):
+                try:
+                    with naming(path):
+                        check(disk, path)
+                except NewerFormat as newer:
+                    yield path, newer
+    for name in disk.list_dir(directory):
+        match = PARTITION_DIRECTORY.fullmatch(name)
+        if match is None or not is_internal(match["topic"]) or not disk.is_dir(directory / name):
+            continue
+        is_of_groups = match["topic"] == CONSUMER_OFFSETS_TOPIC
+        values = OFFSETS_LOG_VALUES if is_of_groups else COMMIT_LOG_VALUES
+        yield from _newer_in_log(disk, directory / name, values)
+
+
+def check_partition_formats(disk: Disk, directory: Path) -> None:
+    """Check the files of one partition. Nothing is written. Damage that a start repairs is ignored.
+
+    Raises:
+        NewerFormat: a later release has written one of them. The error names the file.
+        Corrupt: the file that records where a commit-ordered view begins is damaged.
+    """
+    listing = Listing(disk, directory)
+    partition_formats.check_formats(listing)
+    view_formats.check_formats(listing)
+    with contextlib.suppress(Corrupt):
+        read_partition_metadata(disk, directory)
+
+
+def _by_json(what: str, known: int) -> Callable[[Disk, Path], None]:
+    """Make a check of a file that is a JSON object with its version inside."""
+
+    def check(disk: Disk, path: Path) -> None:
+        refuse_newer(what, json.loads(disk.read_bytes(path))["version"], known)
+
+    return check
+
+
+_CHECKS: Final[dict[str, Callable[[Disk, Path], object]]] = {
+    CATALOG_FILE: _by_json("the list of topics", CATALOG_VERSION),
+    META_FILE: lambda disk, path: read_meta(disk, path.parent, None),
+    SETTINGS_FILE: lambda disk, path: decode_settings(disk.read_bytes(path)),
+    CLEAN_SHUTDOWN_FILE: check_clean_shutdown,
+    **dict.fromkeys(CHECKPOINTS, read_offset_checkpoint),
+}
+
+
+# -- the coordinators' logs ----------------------------------------------------------------------------------------
+
+
+def _newer_in_log(
+    disk: Disk, directory: Path, values: dict[int, tuple[str, int]]
+) -> Iterator[tuple[Path, NewerFormat]]:
+    try:
+        check_partition_formats(disk, directory)
+    except NewerFormat as newer:
+        yield Path(newer.place), newer
+        return
+    # Each kind of record is checked once: there are few kinds and many records.
+    checked: set[tuple[bytes, bytes]] = set()
+    for name in disk.list_dir(directory):
+        if is_log(name):
+            try:
+                _check_records(disk, directory / name, values, checked)
+            except NewerFormat as newer:
+                yield directory / name, newer
+                return
+
+
+def _check_records(
+    disk: Disk, path: Path, values: dict[int, tuple[str, int]], checked: set[tuple[bytes, bytes]]
+) -> None:
+    """Check the records of a log file whose key and value heads are not in `checked` yet."""
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return  # A running broker has deleted the file meanwhile.
+    try:
+        for offset, key, value in _heads_in(file):
+            if (key, value) not in checked:
+                with naming(f"{path}, offset {offset}"):
+                    _check_record(key, value, values)
+                checked.add((key, value))
+    finally:
+        file.close()
+
+
+def _check_record(key: bytes, value: bytes, values: dict[int, tuple[str, int]]) -> None:
+    """Check the head of a key and of a value: the kind of the record and the value's version."""
+    kind = int.from_bytes(key, "big")
+    if values is COMMIT_LOG_VALUES:
+        transaction_records.check_kind(kind)
+    if kind in values and value:
+        what, known = values[kind]
+        refuse_newer(what, int.from_bytes(value, "big"), known)
+
+
+def _heads_in(file: File) -> Iterator[tuple[int, bytes, bytes]]:
+    """The records of a log file up to the first damage or torn batch: offset, and the heads of key and value."""
+    with contextlib.suppress(Corrupt):
+        for position, header, batch in scan_batches(file.read, 0, file.size):
+            check_crc(header, batch, position)
+            if not header.is_control:
+                yield from record_heads(batch, 0, VERSION_SIZE)

@@ -1,0 +1,162 @@
+"""Takeover of a data directory of Apache Kafka: finds its topics from the names of its directories.
+
+A stablelog directory that has lost `cluster.json` looks like one of Kafka's. The files that only stablelog writes show
+the difference, and the broker refuses such a directory: it would otherwise serve topics with other settings and in
+another order.
+"""
+
+import contextlib
+import logging
+import re
+import uuid
+from collections.abc import Collection, Mapping
+from itertools import islice
+from pathlib import Path
+
+from stablelog.broker.config import check_topic_configs
+from stablelog.broker.directory.catalog import CATALOG_FILE, ListedTopic
+from stablelog.broker.directory.dynamic_settings import META_LINE
+from stablelog.broker.directory.kafka_metadata import METADATA_TOPIC, KnownTopic, read_topics
+from stablelog.broker.directory.partition_metadata import read_partition_metadata
+from stablelog.env.disk import Disk
+from stablelog.errors import Corrupt, InvalidConfig
+from stablelog.log.files.kafka_files import META_FILE, decode_meta, node_id_in
+from stablelog.log.files.log_start import LOG_START_FILE
+from stablelog.log.files.names import COMMIT_SUFFIXES, PRODUCERS, SUMMARY, VIEW_START_FILE, is_partition_file
+
+log = logging.getLogger(__name__)
+
+PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<index>0|[1-9][0-9]{0,9})")
+OUR_SUFFIXES = (SUMMARY, PRODUCERS, *COMMIT_SUFFIXES)
+OUR_NAMES = (LOG_START_FILE, VIEW_START_FILE)
+NAMED_MAX = 3
+# A file with these names and without a comment is one that stablelog wrote.
+META_NAMES = {"version", "cluster.id", "node.id"}
+
+
+def find_topics(disk: Disk, directory: Path) -> list[ListedTopic]:
+    """Find the topics of a data directory without a list of topics, with the settings that Kafka's controllers had.
+
+    If the directory has the controllers' log, that log gives the partition count of each topic. The broker's log names
+    partitions without a directory, and they are offline.
+
+    Raises:
+        Corrupt: the directory is a stablelog directory that has lost its list; or a partition is missing that the
+            controllers' log does not contain; or a file in the directory is damaged.
+    """
+    found = _find_partitions(disk, directory)
+    if not found:
+        return []
+    _check_meta(disk, directory)
+    known = read_topics(disk, directory)
+    node_id = _node_id(disk, directory)
+    here = {
+        name
+        for name, topic in known.items()
+        if topic.partitions and name != METADATA_TOPIC and (node_id is None or node_id in topic.nodes)
+    }
+    topics = []
+    for name in sorted(found.keys() | here):
+        partitions, topic = found.get(name, {}), known.get(name, KnownTopic())
+        known_count = max(topic.partitions, default=-1) + 1
+        count = max(known_count, max(partitions, default=-1) + 1)
+        _check_holes(directory, name, partitions.keys(), range(known_count, count))
+        for index in range(known_count):
+            if index not in partitions:
+                log.warning(
+                    "%s is gone, and %s-0 names it: the partition is offline. Restore the directory, or delete the topic",
+                    directory / f"{name}-{index}",
+                    METADATA_TOPIC,
+                )
+        ids = (*partitions.values(), topic.topic_id, uuid.uuid4())
+        configs = adopted_configs(name, topic.configs)
+        log.info("found topic %s with %d partitions, %s", name, count, configs)
+        topics.append(ListedTopic(name, next(one for one in ids if one is not None), count, configs))
+    return topics
+
+
+def _find_partitions(disk: Disk, directory: Path) -> dict[str, dict[int, uuid.UUID | None]]:
+    """Find, for each topic, the partitions that have a directory with Kafka's files, and the topic ids in these files.
+
+    Raises:
+        Corrupt: as `find_topics`.
+    """
+    found: dict[str, dict[int, uuid.UUID | None]] = {}
+    for name in disk.list_dir(directory):
+        match, path = PARTITION_DIRECTORY.fullmatch(name), directory / name
+        if match is None or match["topic"] == METADATA_TOPIC:
+            continue
+        if not disk.exists(path):
+            raise Corrupt(f"{path} is a symbolic link to nothing. Restore its target, or remove the link")
+        if not disk.is_dir(path):
+            continue
+        if not any(is_partition_file(file) for file in disk.list_dir(path)):
+            log.warning("%s is left alone: it holds no file of a partition", path)
+            continue
+        _check_is_kafkas(disk, path)
+        found.setdefault(match["topic"], {})[int(match["index"])] = read_partition_metadata(disk, path)
+    return found
+
+
+def _check_holes(directory: Path, topic: str, partitions: Collection[int], wanted: range) -> None:
+    """Raise Corrupt if one of the wanted partitions has no directory."""
+    gone_count = len(wanted) - sum(index in wanted for index in partitions)
+    if gone_count:
+        gone = ", ".join(
+            f"{directory / topic}-{index}"
+            for index in islice((one for one in wanted if one not in partitions), NAMED_MAX)
+        )
+        more = f" and {gone_count - NAMED_MAX} more" if gone_count > NAMED_MAX else ""
+        raise Corrupt(
+            f"{gone}{more} of topic {topic} cannot be found, and {topic}-{wanted[-1]} is there. Restore what is gone, or "
+            f"move {topic}-{wanted[-1]} away if it is no partition"
+        )
+
+
+def _node_id(disk: Disk, directory: Path) -> int | None:
+    """The id of the broker that the directory belongs to; None if no file contains it."""
+    with contextlib.suppress(FileNotFoundError):
+        return node_id_in(decode_meta(disk.read_bytes(directory / META_FILE)))
+    return None
+
+
+def _check_is_kafkas(disk: Disk, partition: Path) -> None:
+    """Raise Corrupt if a partition's directory holds a file that only stablelog writes."""
+    for name in disk.list_dir(partition):
+        if name in OUR_NAMES or name.endswith(OUR_SUFFIXES):
+            raise _lost_list(partition.parent, partition / name)
+
+
+def _check_meta(disk: Disk, directory: Path) -> None:
+    """Raise Corrupt if stablelog wrote `meta.properties`."""
+    path = directory / META_FILE
+    if not disk.exists(path):
+        return
+    lines = disk.read_bytes(path).decode(errors="replace").splitlines()
+    names = {line.partition("=")[0] for line in lines}
+    has_controller = disk.is_dir(directory / f"{METADATA_TOPIC}-0")
+    if META_LINE in lines or (names == META_NAMES and not has_controller):
+        raise _lost_list(directory, path)
+
+
+def _lost_list(directory: Path, witness: Path) -> Corrupt:
+    return Corrupt(
+        f"{directory / CATALOG_FILE} is gone, and {witness} says that stablelog has written this directory. Without the "
+        "list the order of the topics and their settings are not known. Restore it from a backup"
+    )
+
+
+def adopted_configs(name: str, known: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a topic that is taken over: the known ones, and for the rest settings that keep all data.
+
+    The defaults of the Kafka broker are unknown, and data that retention deletes cannot be restored.
+    """
+    configs = {"retention.ms": "-1", "retention.bytes": "-1"}
+    for setting, text in known.items():
+        try:
+            check_topic_configs({setting: text})
+        except InvalidConfig as error:
+            log.warning("topic %s had a setting that is left out: %s", name, error)
+        else:
+            configs[setting] = text
+    return configs

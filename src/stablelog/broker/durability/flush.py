@@ -1,0 +1,296 @@
+"""Group flush: makes writes durable with one fsync for all that wait.
+
+An append marks its partition dirty and waits for the high watermark. A *round* takes every dirty partition, syncs their
+files concurrently in worker threads, and then moves the high watermarks. Writes that are appended during a round belong
+to the next one. Under load one fsync therefore serves many writers; without load a write has its own fsync.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
+
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.loop.tasks import Tasks, in_thread
+from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
+from stablelog.errors import DiskError, StablelogError, Unavailable
+from stablelog.log.partition import Partition, SyncWork
+
+log = logging.getLogger(__name__)
+
+SYNC_THREADS = 4
+SOON_S = 0.02
+# Seconds. On a fast disk a sync takes less time than waking a thread and being woken by it.
+IN_PLACE_S = 0.001
+
+
+class GroupFlush:
+    """Makes partitions durable, in rounds.
+
+    Args:
+        to_disk: False for `stablelog.flush=os`: a write counts as durable once the operating system has it.
+        reserve: gives the files beside the log space on a full disk.
+        tasks: the broker's background work. A failed sync stops the broker: the bytes written since the last good
+            sync may or may not be on disk, and no later sync can tell.
+        in_place_s: the loop itself does syncs that take at most this time.
+
+    Attributes:
+        rounds: the number of rounds so far.
+    """
+
+    def __init__(
+        self,
+        *,
+        to_disk: bool,
+        reserve: DiskReserve,
+        tasks: Tasks,
+        in_place_s: float = IN_PLACE_S,
+    ) -> None:
+        self._to_disk = to_disk
+        self._subscribers: list[Callable[[Partition], None]] = []
+        self._reserve = reserve
+        self._tasks = tasks
+        tasks.before_failure(self._fail_waiting)
+        self._dirty: dict[Partition, None] = {}
+        self._dirty_soon: dict[Partition, None] = {}
+        # Partitions that cannot become durable until the disk has space.
+        self._without_room: dict[Partition, None] = {}
+        self._behind: set[Partition] = set()  # Partitions whose files beside the log could not be written.
+        self._waiting: dict[Partition, deque[tuple[int, asyncio.Future[None]]]] = {}
+        self._wake = asyncio.Event()
+        self._threads = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
+        self._in_place_s = in_place_s
+        self._sync_s = in_place_s  # Estimated seconds of one sync; unknown at first.
+        self._round_done = asyncio.Event()
+        self._round_done.set()
+        self.rounds = 0
+
+    def subscribe(self, notify: Callable[[Partition], None]) -> None:
+        """Register a function that is called with each partition whose high watermark or last stable offset moved.
+
+        The functions are called in the order of their registration.
+        """
+        self._subscribers.append(notify)
+
+    def dirty(self, partition: Partition) -> None:
+        """Note an append to this partition, and sync it in the next round even if no request waits for it."""
+        self._dirty[partition] = None
+        self._wake.set()
+
+    def dirty_soon(self, partition: Partition) -> None:
+        """Note an append that no request waits for: sync it with the next request that waits, or shortly."""
+        if partition not in self._dirty and partition not in self._dirty_soon:
+            self._dirty_soon[partition] = None
+            self._tasks.later("flush", SOON_S, self._now_dirty, partition)
+
+    def _now_dirty(self, partition: Partition) -> None:
+        if self._dirty_soon.pop(partition, "gone") is None:
+            self.dirty(partition)
+
+    @property
+    def failed(self) -> BaseException | None:
+        """The reason why writes no longer become durable and the broker has to stop. None while the flush works."""
+        return self._tasks.failure
+
+    def durable(self, partition: Partition, end_offset: int) -> asyncio.Future[None] | None:
+        """A future that is done once the partition is durable up to `end_offset`; None if it is already.
+
+        The future fails if the broker or the partition has failed, even for an offset that is durable: what is in
+        memory may be ahead of what was written.
+        """
+        failure = self.failed or partition.failure
+        if partition.high_watermark >= end_offset and failure is None:
+            return None
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if failure is not None:
+            future.set_exception(failure)
+            return future
+        self._waiting.setdefault(partition, deque()).append((end_offset, future))
+        self.dirty(partition)
+        return future
+
+    def forget(self, partition: Partition, error: BaseException) -> None:
+        """Fail the waits for a partition that is being closed."""
+        self._dirty.pop(partition, None)
+        self._dirty_soon.pop(partition, None)
+        self._without_room.pop(partition, None)
+        self._behind.discard(partition)
+        for _, future in self._waiting.pop(partition, ()):
+            if not future.done():
+                future.set_exception(error)
+
+    async def run(self) -> None:
+        """Flush in rounds until cancelled, or until the broker has failed."""
+        while self.failed is None:
+            await self._wake.wait()
+            self._wake.clear()
+            if not self._dirty or self.failed is not None:
+                continue
+            await self._round()
+            self.rounds += 1
+            # The tasks that waited for this round run before the next one holds the loop, which may be for markers
+            # only.
+            await asyncio.sleep(0)
+
+    def _usable(self, partitions: list[Partition]) -> list[Partition]:
+        """Return the partitions that have not failed; fail the waits for the others."""
+        usable = []
+        for partition in partitions:
+            if partition.failure is None:
+                usable.append(partition)
+            else:
+                self._tasks.partition(partition).fail(partition.failure)
+                self.forget(partition, partition.failure)
+        return usable
+
+    async def _round(self) -> None:
+        dirty, self._dirty = self._dirty, {}
+        partitions = self._usable(list(dirty))
+        self._round_done = asyncio.Event()
+        try:
+            if not self._to_disk:
+                async for partition in in_turns(partitions, at_once=AT_ONCE_MAX):
+                    self._advance(partition, partial(self._reserve.attempt, partition.assume_synced))
+                # With `stablelog.flush=os`, too, the files of sealed segments must not claim more than is on disk.
+                partitions = [partition for partition in partitions if partition.has_pending_writes]
+            await self._sync(partitions)
+        finally:
+            self._round_done.set()
+
+    async def idle(self) -> None:
+        """Wait until no round is in progress. Files may be closed then, before the next await."""
+        while not self._round_done.is_set():
+            await self._round_done.wait()
+
+    async def _sync(self, partitions: list[Partition]) -> None:
+        works = [
+            (partition, work)
+            async for partition in in_turns(partitions, at_once=AT_ONCE_MAX)
+            if (work := self._unsynced(partition)) is not None
+        ]
+        if not works:
+            return
+        if self._sync_s * len(works) <= self._in_place_s and not any(work.is_large for _, work in works):
+            lanes = [_run([work]) for _, work in works]
+        else:
+            count = min(SYNC_THREADS, len(works))
+            lanes = await asyncio.gather(
+                *(in_thread(self._threads, _run, [w for _, w in works[lane::count]]) for lane in range(count))
+            )
+        self._note_duration(max(lane.seconds for lane in lanes))
+        errors = {work: error for lane in lanes for work, error in lane.errors.items()}
+        for error in errors.values():
+            if isinstance(error, DiskError):
+                self.fail(error)
+                return
+        async for partition, work in in_turns(works, at_once=AT_ONCE_MAX):
+            if work in errors:
+                self._tasks.unexpected("flush", self._tasks.partition(partition), errors[work])
+            elif partition.failure is None:
+                self._note_failure(partition, work)
+                self._advance(partition, partial(partition.synced, work))
+
+    def _unsynced(self, partition: Partition) -> SyncWork | None:
+        """The sync work that makes the partition durable; None if it is durable or has failed."""
+        if partition.failure is not None:
+            return None
+        try:
+            return self._reserve.attempt(partition.unsynced)
+        except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
+            self._failed_on(partition, error)
+            return None
+
+    def _failed_on(self, partition: Partition, error: Exception) -> None:
+        """Fail a partition after an error in its flush. After lack of space it is not failed but retried later."""
+        scope = self._tasks.partition(partition)
+        if isinstance(error, DiskError) and error.is_full and partition.failure is None:
+            self._without_room[partition] = None
+        elif isinstance(error, StablelogError):
+            scope.fail(error if isinstance(error, Unavailable) else Unavailable(str(error)))
+        else:
+            self._tasks.unexpected("flush", scope, error)
+
+    def retry(self) -> None:
+        """Sync the partitions that could not be synced for lack of space."""
+        for partition in self._without_room:
+            self.dirty(partition)
+        self._without_room.clear()
+
+    def _note_failure(self, partition: Partition, work: SyncWork) -> None:
+        """Log that files beside the log cannot be written; once, until they can."""
+        failure = work.failure or partition.side_failure
+        if failure is not None:
+            self._reserve.note(failure)
+        if failure is not None and partition not in self._behind:
+            log.warning(
+                "%s-%d: the log is durable, but a file that describes it is not written yet and is tried again; "
+                "without it, the next start reads more: %s",
+                partition.topic,
+                partition.index,
+                failure,
+            )
+            self._behind.add(partition)
+        elif failure is None:
+            self._behind.discard(partition)
+
+    def _note_duration(self, seconds: float) -> None:
+        """Update the estimate of the duration of a sync: a rise counts at once, a fall gradually."""
+        self._sync_s = max(seconds, 0.8 * self._sync_s + 0.2 * seconds)
+
+    def _advance(self, partition: Partition, move: Callable[[], bool]) -> None:
+        """Move a partition's high watermark, and complete the waits that it ends.
+
+        Args:
+            partition: the partition to move.
+            move: returns whether the high watermark or the last stable offset moved; an exception in it fails the
+                partition.
+        """
+        try:
+            moved = move()
+        except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
+            self._failed_on(partition, error)
+            return
+        waiting = self._waiting.get(partition)
+        while waiting and waiting[0][0] <= partition.high_watermark:
+            future = waiting.popleft()[1]
+            if not future.done():
+                future.set_result(None)
+        if waiting is not None and not waiting:
+            del self._waiting[partition]
+        for notify in self._subscribers if moved else ():
+            notify(partition)
+
+    def fail(self, error: BaseException) -> None:
+        """Stop the broker because the disk has failed: no more writes are acknowledged as durable."""
+        self._tasks.stop_broker(error)
+
+    def _fail_waiting(self, error: BaseException) -> None:
+        self._wake.set()
+        for partition in list(self._waiting):
+            self.forget(partition, error)
+
+    def close(self) -> None:
+        """Shut the threads down."""
+        self._threads.shutdown(wait=True)
+
+
+class _Ran(NamedTuple):
+    """How the syncs of a round ended: the average seconds of a sync, and the exceptions of the syncs that failed."""
+
+    seconds: float
+    errors: dict[SyncWork, Exception]
+
+
+def _run(works: list[SyncWork]) -> _Ran:
+    began = time.perf_counter()
+    errors: dict[SyncWork, Exception] = {}
+    for work in works:
+        try:
+            work.run()
+        except Exception as error:  # noqa: BLE001 - the others are run all the same
+            errors[work] = error
+    return _Ran((time.perf_counter() - began) / len(works), errors)

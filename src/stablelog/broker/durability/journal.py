@@ -1,0 +1,385 @@
+"""Journal of a coordinator: its log, with the markers and responses that wait until the log is durable.
+
+A coordinator changes its state when it decides. No client may learn of a decision that a crash could still undo. Every
+response and every marker (an *effect*) therefore waits until the log is durable up to its end at the time of the
+decision.
+
+If the disk has no space for a record, the record waits in memory, in order, with all records and effects behind it,
+until `retry` can append it. The log is therefore always a prefix of the decisions, and decisions that are missing in it
+were not acknowledged. The number of waiting entries is limited by what the coordinator knew when the first record began
+to wait: from then on the disk counts as full (`broker.durability.disk_reserve`), and each transaction, id or group can only end.
+All tasks that wait for the same record, and have none of their own, share one entry.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.batch.header import HEADER, BatchHeader, crc_holds, headers_in, read_header
+from stablelog.batch.markers import MarkerType, read_marker
+from stablelog.batch.records import Record, decode_records, encode_batch
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.durability.flush import GroupFlush
+from stablelog.coordinators.live_state import LiveState
+from stablelog.coordinators.record_fields import Record as CoordinatorRecord
+from stablelog.errors import Corrupt, DiskError, Refused, Unavailable
+from stablelog.log.partition import Origin, Partition
+from stablelog.log.segments.segment import Segment
+
+log = logging.getLogger(__name__)
+
+TakeRecord = Callable[[bytes, bytes | None, int | None], object]
+TakeEnd = Callable[[int, bool], object]
+
+REPLAY_READ_SIZE = 4 << 20
+CHECKPOINT_SLICE_COUNT = 200  # Records that are made and appended in one turn of the event loop.
+CHECKPOINT_SIZE_MIN = 16 << 20  # Bytes; a smaller log is not worth trimming.
+CHECKPOINT_GROWTH = 4  # Trim when the log is this many times as large as after the last trim.
+# Maximum of waiting entries for each transaction or group of the coordinator. A transaction has three records
+# (decided, completed, forgotten). Each record has at most two effects, and at most one request waits for it.
+WAITING_PER_ITEM = 16
+
+
+class Journal:
+    """The log of one coordinator, with one partition that is written to.
+
+    The log in a directory that Kafka wrote has more partitions, each with other keys. The journal reads them and does
+    not write to them.
+
+    Args:
+        partitions: the partitions of the log; the first is written to.
+        flush: makes it durable.
+        reserve: gives it space on a full disk.
+    """
+
+    def __init__(
+        self,
+        partitions: Sequence[Partition],
+        flush: GroupFlush,
+        reserve: DiskReserve,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.partition = partitions[0]
+        self._older = partitions[1:]
+        self._flush = flush
+        self._reserve = reserve
+        self._now_ms = now_ms
+        self._item_count: Callable[[], int] | None = None
+        # Entries that wait for disk space: batches, the effects behind them, and futures of tasks that wait for the
+        # entries before.
+        self._waiting: deque[bytes | Callable[[], None] | asyncio.Future[None]] = deque()
+        self._waiting_max: int | None = None
+        self._effects: deque[tuple[int, Callable[[], None]]] = deque()
+        self._has_told_untrimmed = False
+        self._size_after_checkpoint = 0
+        # Begin offset of a checkpoint up to which the log is not trimmed yet.
+        self._checkpoint_begin: int | None = None
+        self._is_writing_checkpoint = False
+
+    def bound_by(self, item_count: Callable[[], int]) -> None:
+        """Set the limit for the number of entries that wait for space.
+
+        Args:
+            item_count: returns how many transactions, ids or groups the coordinator knows. Each of them can end, and
+                be forgotten, once.
+        """
+        self._item_count = item_count
+
+    def append(self, entries: Sequence[CoordinatorRecord]) -> None:
+        """Append records outside any transaction. They become durable with the next wait, or soon."""
+        if entries:
+            self._append(encode_batch(self._records(entries)))
+
+    def append_transactional(
+        self, entries: Sequence[CoordinatorRecord], producer_id: int, producer_epoch: int
+    ) -> None:
+        """Append records as part of the producer's transaction: its end decides whether they count.
+
+        Raises:
+            Refused: the disk has no space; nothing was appended, and the client may retry.
+        """
+        batch = encode_batch(
+            self._records(entries), producer_id=producer_id, producer_epoch=producer_epoch, transactional=True
+        )
+        self._check_usable()
+        if self._waiting or not self._write(batch):
+            raise Refused(ErrorCode.coordinator_load_in_progress, self._reserve.state())
+
+    def _records(self, entries: Iterable[CoordinatorRecord]) -> list[Record]:
+        now_ms = self._now_ms()
+        return [Record(0, now_ms, key, value, ()) for key, value in entries]
+
+    def _check_usable(self) -> None:
+        if self._flush.failed is not None:
+            raise self._flush.failed
+
+    def _append(self, batch: bytes) -> None:
+        self._check_usable()
+        if self._waiting or not self._write(batch):
+            self._wait(batch)
+
+    def _wait(self, entry: "bytes | Callable[[], None] | asyncio.Future[None]") -> None:
+        """Put a record, an effect or a future at the end of the queue that waits for disk space."""
+        if not self._waiting:
+            self._reserve.set_waiting(self, waits=True)
+            if self._item_count is not None:
+                self._waiting_max = WAITING_PER_ITEM * (1 + self._item_count())
+        self._waiting.append(entry)
+        assert self._waiting_max is None or len(self._waiting) <= self._waiting_max, (
+            f"{len(self._waiting)} entries wait for room in {self.partition.topic}"
+        )
+
+    def _write(self, batch: bytes) -> bool:
+        """Append a batch. Returns False if the disk has no space for it.
+
+        Raises:
+            Unavailable: the disk failed, and the broker has to stop: the coordinator has made decisions that are not in
+                its log, so its state must not be used any more.
+        """
+        try:
+            self._reserve.attempt(
+                lambda: self.partition.append(batch, now_ms=self._now_ms(), origin=Origin.COORDINATOR)
+            )
+        except Unavailable as error:
+            if isinstance(error, DiskError) and error.is_full and self.partition.failure is None:
+                return False
+            self._flush.fail(error)
+            raise
+        self._flush.dirty_soon(self.partition)
+        return True
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether records wait for disk space."""
+        return bool(self._waiting)
+
+    def retry(self) -> None:
+        """Append the entries that wait for space, as far as the disk has space."""
+        while self._waiting:
+            first = self._waiting[0]
+            if isinstance(first, asyncio.Future):
+                self._effects.append((self.partition.end_offset, partial(_complete, first)))
+            elif not isinstance(first, bytes):
+                self._effects.append((self.partition.end_offset, first))
+            elif not self._write(first):
+                break
+            self._waiting.popleft()
+        self._reserve.set_waiting(self, waits=bool(self._waiting))
+        self.settle()
+
+    def after(self, effect: Callable[[], None]) -> None:
+        """Run `effect` once all records appended so far are durable; at once if they are. Effects run in order."""
+        end = self.partition.end_offset
+        if self._waiting:
+            self._wait(effect)
+        elif self.partition.high_watermark >= end and not self._effects:
+            effect()
+        else:
+            self._effects.append((end, effect))
+            self._flush.dirty(self.partition)
+
+    def durable(self) -> "asyncio.Future[None] | None":
+        """A future that is done once all records appended so far are durable; None if they are already."""
+        if not self._waiting:
+            return self._flush.durable(self.partition, self.partition.end_offset)
+        last = self._waiting[-1]
+        if not isinstance(last, asyncio.Future):
+            last = asyncio.get_running_loop().create_future()
+            self._wait(last)
+        return asyncio.shield(last)  # A waiter that is cancelled leaves the future pending for the others.
+
+    async def settled(self) -> None:
+        """Wait until all records appended so far are durable."""
+        future = self.durable()
+        if future is not None:
+            await future
+
+    def sync(self) -> None:
+        """Make all records appended so far durable before returning. For a start, before the flush runs.
+
+        Raises:
+            Unavailable: the disk failed or is full.
+        """
+        if self._waiting:
+            raise Unavailable(self._reserve.state())
+        work = self.partition.unsynced()
+        if work is not None:
+            work.run()
+            self.partition.synced(work)
+            self.settle()
+
+    def settle(self) -> None:
+        """Handle that the log's high watermark moved: run the effects that waited for it."""
+        while self._effects and self._effects[0][0] <= self.partition.high_watermark:
+            self._effects.popleft()[1]()
+
+    def replay(self, take: TakeRecord, end: TakeEnd | None = None) -> None:
+        """Pass every record of the log to `take`; the records with one key in the order of their offsets.
+
+        Args:
+            take: takes in a record: its key, its value, and the producer id of its transaction.
+            end: takes in a marker: its producer id, and whether it is a commit marker. Without it markers are skipped.
+
+        Raises:
+            Corrupt: a batch is damaged, or `take` rejects a record. The broker does not guess a coordinator's decisions.
+        """
+        for partition in (*self._older, self.partition):
+            try:
+                partition.prove()
+            except Corrupt as error:
+                raise Corrupt(f"{error}: the broker could not hold to what it had decided") from error
+            next_offset = 0  # Kafka's compaction leaves gaps between offsets.
+            for batch, header in batches_of(partition):
+                in_order = next_offset <= header.base_offset < header.next_offset <= partition.end_offset
+                if not in_order or not crc_holds(batch, 0, header):
+                    raise _damaged(partition, next_offset)
+                try:
+                    _replay_batch(batch, header, take, end)
+                except Corrupt as error:
+                    raise _damaged(partition, header.base_offset, error) from error
+                next_offset = header.next_offset
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether the log has outgrown the live state, or is not yet trimmed up to the last checkpoint."""
+        size_max = max(CHECKPOINT_SIZE_MIN, CHECKPOINT_GROWTH * self._size_after_checkpoint)
+        return self._checkpoint_begin is not None or self.partition.size >= size_max
+
+    async def checkpoint_if_grown(self, live: Callable[[], LiveState | None]) -> int | None:
+        """Append the whole live state again if the log has outgrown it and is trimmed up to the last checkpoint.
+
+        The state is appended in slices, each in one turn of the event loop. Other records may be appended between two
+        slices (see `coordinators.live_state`). A crash before the log is trimmed leaves both the old records and some
+        or all of the new ones, and replaying them gives the same state.
+
+        Args:
+            live: returns the live state at the time of the call; None if it cannot be written now.
+
+        Returns:
+            The offset up to which the log may be trimmed once everything that was appended so far, to any partition,
+            is durable; None if there is nothing to trim, records wait for space, or another call is in progress.
+
+        Raises:
+            DiskError: the disk has no space for the state; nothing changed.
+            Unavailable: the disk failed, and the broker has to stop.
+        """
+        if self._waiting or self._is_writing_checkpoint or not self.has_grown:
+            return None
+        if self._checkpoint_begin is not None:
+            return self._checkpoint_begin
+        self._is_writing_checkpoint = True
+        try:
+            return await self._write_checkpoint(live)
+        finally:
+            self._is_writing_checkpoint = False
+
+    async def _write_checkpoint(self, live: Callable[[], LiveState | None]) -> int | None:
+        """Append the live state. Returns its begin offset; None without a live state or without disk space."""
+        state = live()
+        if state is None:
+            if not self._has_told_untrimmed:
+                self._has_told_untrimmed = True
+                log.warning(
+                    "%s has %d MiB and is not trimmed: hundreds of decisions in it lack markers, because a partition that they "
+                    "are for is offline. Restore that partition, or delete its topic",
+                    self.partition.topic,
+                    self.partition.size >> 20,
+                )
+            return None
+        self._has_told_untrimmed = False
+        begin = self.partition.end_offset
+        if len(self.partition.producer_state):
+            # Offsets in open transactions are not part of the live state yet: their records stay, whether the
+            # transaction commits or aborts.
+            begin = min(begin, self.partition.last_stable_offset)
+        # Any other record before the checkpoint is deleted, even one that is not durable yet: if a decision stood
+        # before earlier ones in the log, replay would take it for the first.
+        size_before = self.partition.size
+        self._reserve.attempt(lambda: self.partition.roll(self._now_ms()))
+        slices = iter(lambda: list(itertools.islice(state.rest, CHECKPOINT_SLICE_COUNT)), [])
+        for entries in itertools.chain([state.undivided] if state.undivided else [], slices):
+            self._check_usable()
+            if self._waiting or not self._write(encode_batch(self._records(entries))):
+                return None  # No space. The records appended so far repeat what the log already contains.
+            await asyncio.sleep(0)  # Requests are served between two slices.
+        self._size_after_checkpoint = self.partition.size - size_before
+        self._checkpoint_begin = begin
+        return begin
+
+    def trim(self, before_offset: int) -> None:
+        """Delete the log before a checkpoint.
+
+        Raises:
+            DiskError: the log is unchanged; `checkpoint_if_grown` returns the same offset again.
+        """
+        if before_offset > self.partition.start_offset:
+            self._reserve.attempt(lambda: self.partition.delete_records(before_offset), frees=True)
+        self._checkpoint_begin = None
+
+
+def _replay_batch(batch: memoryview, header: BatchHeader, take: TakeRecord, end: TakeEnd | None) -> None:
+    if header.is_control:
+        marker = None if end is None else read_marker(batch)
+        if end is not None and marker is not None:
+            end(header.producer_id, marker.type is MarkerType.COMMIT)
+        return
+    producer_id = header.producer_id if header.is_transactional else None
+    for record in decode_records(batch):
+        if record.key is not None:
+            take(record.key, record.value, producer_id)
+
+
+def _complete(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def batches_of(partition: Partition) -> Iterator[tuple[memoryview, BatchHeader]]:
+    """Yield each batch of a partition with its header, in offset order, whether durable or not.
+
+    It reads copies, as every read at a start does: an unreadable sector of a mapped file would kill the process without
+    any message.
+
+    Raises:
+        Corrupt: a batch is damaged.
+        DiskError: a file cannot be read.
+    """
+    reached = partition.start_offset
+    for segment in partition.segments():
+        position = 0
+        while position < segment.size:
+            begun = position
+            try:
+                data = _read_batches(segment, position)
+                for at, header in headers_in(data):
+                    position = begun + at + header.size
+                    if header.next_offset > partition.start_offset:
+                        yield data[at : at + header.size], header
+                        reached = header.next_offset
+            except Corrupt as error:
+                raise _damaged(partition, reached, error) from error
+            if position == begun:
+                raise _damaged(partition, reached)
+
+
+def _read_batches(segment: Segment, position: int) -> memoryview:
+    """Read about REPLAY_READ_SIZE bytes, and at least the whole first batch if the segment contains it."""
+    data = segment.log.read(position, max(REPLAY_READ_SIZE, HEADER.size))
+    if len(data) >= HEADER.size and (size := read_header(data).size) > len(data):
+        data = segment.log.read(position, min(size, segment.size - position))
+    return memoryview(data)
+
+
+def _damaged(partition: Partition, offset: int, why: Corrupt | None = None) -> Corrupt:
+    """Make the error for a log that cannot be replayed from this offset on."""
+    bases = [segment.base_offset for segment in partition.segments()]
+    base_offset = max((base for base in bases if base <= offset), default=bases[0])
+    return Corrupt(
+        f"{partition.directory / f'{base_offset:020d}.log'} is damaged at offset {offset} or behind it"
+        f"{f' ({why})' if why else ''}: the broker could not hold to what it had decided. Restore the directory"
+    )

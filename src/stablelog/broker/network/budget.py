@@ -1,0 +1,226 @@
+"""Memory budget: the bytes of requests in flight, over all connections.
+
+A small request needs no claim: it lies in its connection's inbox, and a connection has few of them. A large request
+*claims* room as its bytes arrive, never more than twice the bytes that have arrived, so that a client cannot reserve
+memory by announcing a size. The bytes that have arrived stay in memory until the request is complete. A claim therefore
+grows only if all requests that are arriving could still be completed one after the other (the banker's rule). Claims
+are served in the order in which they began to wait.
+
+While a claim waits for room, the budget closes the connections of two kinds of request: one that arrives too slowly for
+the time it has, and one that blocks for long after it arrived (a long poll with a huge request).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from stablelog.broker.network.frames import Frames
+
+GROWTH_MAX = 1 << 20
+PATIENCE_S = 1.0
+LOOK_S = 0.25  # Seconds between checks for overdue claims while a claim waits.
+
+
+class Holder(Protocol):
+    """The connection that a claim belongs to."""
+
+    def admitted(self) -> None:
+        """Handle that the claim has got the room that it waited for."""
+
+    def close(self, why: str | None = None) -> None:
+        """Give the request up and close the connection. `Budget.give_back` follows, now or soon."""
+
+
+@dataclass(slots=True, eq=False)
+class Claim:
+    """The room of one request.
+
+    Attributes:
+        size: bytes of the whole request.
+        held: bytes that are taken from the budget.
+        arrived: bytes that have arrived.
+        since: the time at which the request began to arrive, moved forward by the time that it has waited for
+            room. Once the request is complete: the time at which it became complete.
+        mark: (bytes, time) of the last check of its progress while other claims wait.
+        is_whole: whether the request is complete, so that only its response is pending.
+        is_quick: whether the response takes no longer than the disk does. False for a request that may block
+            on others.
+    """
+
+    holder: Holder
+    size: int
+    since: float
+    held: int = 0
+    arrived: int = 0
+    mark: tuple[int, float] = (0, -math.inf)
+    is_whole: bool = False
+    is_quick: bool = True
+    target: int = 0
+    waits_since: float | None = None
+
+    @property
+    def rest(self) -> int:
+        """Bytes that the claim has yet to take."""
+        return self.size - self.held
+
+
+class Budget:
+    """The bytes that requests may fill.
+
+    Args:
+        size_max: bytes of all requests together, and of the largest single one.
+        receive_s: seconds that a request may take to arrive.
+        clock: monotonic seconds.
+        later: schedules a call after a number of seconds.
+
+    Attributes:
+        frames: the memory that large requests arrive in.
+    """
+
+    def __init__(
+        self,
+        size_max: int,
+        receive_s: float,
+        clock: Callable[[], float],
+        later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
+        self.size_max = size_max
+        self.frames = Frames()
+        self.left = size_max
+        self._receive_s = receive_s
+        self._clock = clock
+        self._later = later
+        self._looks = False
+        self._claims: dict[Claim, None] = {}
+        self._waiting: dict[Claim, None] = {}
+        self._rest = 0  # Bytes that all arriving requests have yet to take.
+        self._held = 0  # Bytes held by requests that are not complete.
+        self._largest = 0  # The largest size that was ever claimed.
+
+    def claim(self, holder: Holder, size: int) -> Claim:
+        """Register an arriving request. Its claim holds nothing yet."""
+        assert 0 < size <= self.size_max
+        claim = Claim(holder, size, self._clock())
+        self._largest = max(self._largest, size)
+        self._claims[claim] = None
+        self._rest += size
+        return claim
+
+    def grow(self, claim: Claim, arrived: int) -> bool:
+        """Take room beyond the bytes that have arrived. False: `holder.admitted` is called when there is room."""
+        assert claim.held >= arrived or claim.held == 0
+        claim.arrived = arrived
+        return self._take_or_wait(claim, min(arrived + min(arrived, GROWTH_MAX), claim.size))
+
+    def take_whole(self, claim: Claim) -> bool:
+        """Take room for the rest of an arriving request. False: `holder.admitted` is called when there is room."""
+        claim.arrived = claim.size
+        return self._take_or_wait(claim, claim.size)
+
+    def _take_or_wait(self, claim: Claim, target: int) -> bool:
+        claim.target = target
+        is_behind_others = claim.held == 0 and bool(self._waiting)
+        if not is_behind_others and self._has_room(claim):
+            self._take(claim)
+            return True
+        claim.waits_since = self._clock()
+        self._waiting[claim] = None
+        if not self._looks:
+            self._looks = True
+            self._later(LOOK_S, self._close_overdue)
+        return False
+
+    def _take(self, claim: Claim) -> None:
+        more = claim.target - claim.held
+        assert 0 < more <= self.left
+        claim.held = claim.target
+        self._held += more
+        self.left -= more
+        self._rest -= more
+
+    def _has_room(self, claim: Claim) -> bool:
+        """Whether, after giving the claim its room, all arriving requests can still be completed."""
+        more = claim.target - claim.held
+        if more > self.left:
+            return False
+        if self.left >= self._rest or self.size_max - self._held - more >= self._largest:
+            return True
+        # Complete requests give their room back by themselves. Of the arriving ones, those that need least are
+        # completed first.
+        arriving = [each for each in self._claims if each.rest and each.held]
+        if not claim.held:
+            arriving.append(claim)
+        free = self.size_max - sum(each.held for each in arriving) - more
+        needs = sorted(
+            (each.rest - more * (each is claim), each.held + more * (each is claim)) for each in arriving
+        )
+        for rest, held in needs:
+            if rest > free:
+                return False
+            free += held
+        return True
+
+    def whole(self, claim: Claim, *, is_quick: bool) -> None:
+        """Note that the request is complete and that work on it begins."""
+        assert claim.held == claim.size
+        self._held -= claim.held
+        claim.is_whole = True
+        claim.is_quick = is_quick
+        claim.since = self._clock()
+
+    def give_back(self, claim: Claim) -> None:
+        """Free the room of a request that was answered or given up."""
+        if claim not in self._claims:
+            return
+        del self._claims[claim]
+        self._waiting.pop(claim, None)
+        self.left += claim.held
+        self._held -= 0 if claim.is_whole else claim.held
+        self._rest -= claim.rest
+        self._serve_waiting()
+
+    def _serve_waiting(self) -> None:
+        newcomers_wait = False
+        for claim in list(self._waiting):
+            if claim not in self._waiting or (newcomers_wait and not claim.held):
+                continue
+            if not self._has_room(claim):
+                newcomers_wait = True
+                continue
+            del self._waiting[claim]
+            assert claim.waits_since is not None
+            claim.since += self._clock() - claim.waits_since
+            claim.waits_since = None
+            claim.mark = (0, -math.inf)
+            self._take(claim)
+            claim.holder.admitted()
+
+    def _close_overdue(self) -> None:
+        """While a claim waits: close the connections whose requests arrive or complete too slowly."""
+        self._looks = bool(self._waiting)
+        if not self._looks:
+            return
+        self._later(LOOK_S, self._close_overdue)
+        now_s = self._clock()
+        for claim in list(self._claims):
+            why = self._overdue(claim, now_s)
+            if why is not None:
+                claim.holder.close(why)
+
+    def _overdue(self, claim: Claim, now_s: float) -> str | None:
+        if not claim.held or claim.waits_since is not None or (claim.is_quick and claim.is_whole):
+            return None
+        if claim.is_whole:
+            if now_s - claim.since < PATIENCE_S:
+                return None
+            return f"a request of {claim.size} bytes waits for its answer, and others for room"
+        arrived, marked_s = claim.mark
+        took_s = now_s - marked_s
+        if took_s < PATIENCE_S:
+            return None
+        came = claim.arrived - arrived
+        if took_s < 2 * PATIENCE_S and came * self._receive_s < claim.size * took_s:
+            return f"{came} of the {claim.size} bytes of a request came in {took_s:.1f} s, and others wait for room"
+        claim.mark = (claim.arrived, now_s)
+        return None

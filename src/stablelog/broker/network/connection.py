@@ -1,0 +1,486 @@
+"""One client's connection: receives requests, hands them to the router, sends the responses in order.
+
+The requests of one connection are begun in the order in which they arrived, and processed concurrently, so that one
+fsync serves all batches that a producer has in flight. The resources of a connection are bounded: the size of a
+request, the number of requests in flight, their bytes over all connections (`broker.network.budget`), the time in which a
+request must arrive, and the response bytes that the client has not read. Above the last bound no request is begun until
+the client reads.
+"""
+
+import asyncio
+import functools
+import logging
+import struct
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from stablelog.broker.loop.tasks import Scope, Tasks
+from stablelog.broker.network.budget import Budget, Claim
+from stablelog.broker.network.long_messages import Decoding
+from stablelog.broker.network.responses import LENGTH, WRITE_SIZE, Answer, Responses
+from stablelog.env.disk import Buffer
+from stablelog.errors import StablelogError
+from stablelog.wire.api import APIS, Api, ApiKey
+
+log = logging.getLogger(__name__)
+
+API_KEY = struct.Struct(">h")
+INBOX_SIZE = 64 << 10
+FREE_IN_FLIGHT_COUNT = 8
+# Requests of one connection begun in one turn of the loop; then other connections get their turn.
+BEGUN_AT_ONCE_COUNT = 8
+REQUEST_SIZE_MIN = 8  # api key, version and correlation id
+# After this many response bytes other connections get their turn: the loop copies the bytes, and reads them from disk
+# if necessary.
+TURN_SIZE = 4 << 20
+NO_API = Api(0, -1)  # The entry for a key that no API has; the router refuses the request.
+
+Callback = TypeVar("Callback", bound=Callable[..., None])
+Respond = Callable[["Connection", Buffer], Awaitable[Sequence[Buffer] | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Resource limits of a connection."""
+
+    request_size_max: int
+    connection_count_max: int
+    connection_count_per_host_max: int
+    in_flight_count_max: int
+    idle_ms_max: int
+    receive_ms_max: int
+
+
+def _contained(callback: Callback) -> Callback:
+    """Wrap a callback from outside of the connection: an unexpected exception in it closes the connection."""
+
+    @functools.wraps(callback)
+    def contained(connection: "Connection", *arguments: Any) -> None:
+        try:
+            callback(connection, *arguments)
+        except Exception as error:  # noqa: BLE001 - it fails its connection, and no other
+            connection.background.unexpected("connection", connection.scope, error)
+
+    return cast("Callback", contained)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client's connection. An unexpected exception closes it, and is logged and counted.
+
+    Args:
+        respond: computes the response to a request.
+        budget: the memory that all connections share.
+        members: the open connections.
+        tasks: starts the work on requests, and timers.
+
+    Attributes:
+        is_draining: whether the connection takes no more requests.
+        peer: the client's address and port.
+        host: the client's address.
+        background: starts the work on requests, and timers.
+        decoding: lock that keeps the decoding of requests in their order.
+        appending: lock of the request whose batches, offsets or partitions are being appended, perhaps over several
+            turns of the loop. The later requests begin when that request releases it, in the order in which the
+            client sent them.
+    """
+
+    def __init__(
+        self,
+        respond: Respond,
+        limits: Limits,
+        budget: Budget,
+        members: "set[Connection]",
+        tasks: Tasks,
+    ) -> None:
+        self.background = tasks
+        self._respond = respond
+        self._limits = limits
+        self._budget = budget
+        self._members = members
+        self._transport: asyncio.Transport | None = None
+        self._inbox = bytearray(INBOX_SIZE)
+        self._inbox_view = memoryview(self._inbox)
+        self._inbox_filled = 0
+        self._frame: memoryview | None = None  # An arriving request that is too large for the inbox.
+        self._frame_filled = 0
+        # The claim of the request that is arriving, or that waits for room in the inbox.
+        self._claim: Claim | None = None
+        self._waits_for_room = False
+        self._waits_for_turn = False
+        self._responses = Responses()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sends_soon = False
+        self._asking = asyncio.Lock()
+        self.decoding = Decoding()
+        self.appending = asyncio.Lock()
+        self._reading = True
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._unwritable_since = 0.0
+        self.is_draining = False
+        self._closes_when_sent = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._rest_timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._lost = asyncio.Event()
+        self._last_request_at = self._loop.time()
+        # The time at which the incomplete request in the inbox began to arrive.
+        self._partial_since: float | None = None
+        self.peer = "?"
+        self.host = "?"
+
+    # -- life --------------------------------------------------------------------------------------------------
+
+    @_contained
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Set the connection up after the client has connected."""
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        if peer:
+            self.host = str(peer[0])
+            self.peer = f"{peer[0]}:{peer[1]}"
+        if len(self._members) >= self._limits.connection_count_max:
+            self._turn_away("max.connections", self._limits.connection_count_max)
+            return
+        of_host = sum(member.host == self.host for member in self._members)
+        if of_host >= self._limits.connection_count_per_host_max:
+            self._turn_away("max.connections.per.ip", self._limits.connection_count_per_host_max)
+            return
+        self._members.add(self)
+        self._timer = self._later(self._limits.idle_ms_max / 1000, self._check_idle)
+
+    def _later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        return self.background.later("connection", delay_s, callback, scope=self.scope)
+
+    def _turn_away(self, setting: str, count: int) -> None:
+        assert self._transport is not None
+        log.warning("closing %s: %s=%d are open", self.peer, setting, count)
+        self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Clean up after the connection was lost: no response can be sent any more."""
+        self._lost.set()
+        self._members.discard(self)
+        for timer in (self._timer, self._rest_timer):
+            if timer is not None:
+                timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        if self._claim is not None:
+            self._budget.give_back(self._claim)
+            self._claim = None
+        self._frame = None
+        self._responses.clear()
+
+    def close(self, why: str | None = None) -> None:
+        """Close the connection. A given reason is logged: the client is at fault."""
+        if why is not None:
+            log.warning("closing %s: %s", self.peer, why)
+        if self._transport is not None and not self.is_closing:
+            self._transport.abort()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether nothing can be sent or received any more, or not yet."""
+        return self._transport is None or self._transport.is_closing()
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the client reads fast enough: its requests are begun and its responses are sent."""
+        return self._writable.is_set()
+
+    @property
+    def scope(self) -> Scope:
+        """The scope that an unexpected exception in the connection fails.
+
+        It is made on each call: keeping it would create a reference cycle.
+        """
+        return Scope(f"the connection of {self.peer} is closed", lambda _why: self.close())
+
+    @property
+    def tasks(self) -> "frozenset[asyncio.Task[None]]":
+        """The tasks of the requests that are being processed."""
+        return frozenset(self._tasks)
+
+    def drain(self) -> None:
+        """Take no more requests.
+
+        Requests that have not begun are dropped, and bytes that arrive later are read and dropped. If a socket is
+        closed with unread bytes, the operating system resets it, and the client loses the responses that it has not
+        read yet.
+        """
+        self.is_draining = True
+        if self._claim is not None:
+            self._budget.give_back(self._claim)
+        self._claim = self._frame = self._partial_since = None
+        self._waits_for_room = False
+        self._inbox_filled = 0
+        if not self._reading and self._transport is not None and not self.is_closing:
+            self._reading = True
+            self._transport.resume_reading()
+
+    async def finish(self) -> None:
+        """Take no more requests, complete those in flight, and close when all responses have been sent.
+
+        This waits for the client to read: the caller limits the time, and then calls `close`.
+        """
+        self.drain()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        self._closes_when_sent = True
+        self._send_answered()
+        await self._lost.wait()
+
+    def _check_idle(self) -> None:
+        limit_s = self._limits.idle_ms_max / 1000
+        idle_s = limit_s - (self._loop.time() - self._last_request_at)
+        if not self._writable.is_set() and self._loop.time() - self._unwritable_since > limit_s:
+            self.close(f"nothing of an answer was read for {limit_s:g} s")
+        elif idle_s <= 0 and self._responses.are_sent:
+            self.close()
+        else:
+            self._timer = self._later(max(idle_s, 1), self._check_idle)
+
+    # -- bytes in ----------------------------------------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """The buffer for the next bytes: the inbox, or the frame of the large request that they belong to."""
+        if self._frame is not None:
+            assert self._claim is not None
+            return self._frame[self._frame_filled : self._claim.held]
+        return self._inbox_view[self._inbox_filled :]
+
+    @_contained
+    def buffer_updated(self, nbytes: int) -> None:
+        """Process bytes that have arrived in the buffer."""
+        if self.is_draining:
+            return
+        if self._frame is None:
+            self._inbox_filled += nbytes
+            self._split_inbox()
+            return
+        self._frame_filled += nbytes
+        claim = self._claim
+        assert claim is not None
+        claim.arrived = self._frame_filled
+        if self._frame_filled == claim.size:
+            frame, self._frame, self._claim, self._partial_since = self._frame, None, None, None
+            self._begin(frame.toreadonly(), claim)
+        elif self._frame_filled == claim.held and not self._budget.grow(claim, self._frame_filled):
+            self._wait_for_room()
+
+    def _split_inbox(self) -> None:
+        at = begun = 0
+        while self._reading and self._inbox_filled - at >= LENGTH.size:
+            size = LENGTH.unpack_from(self._inbox, at)[0]
+            if not REQUEST_SIZE_MIN <= size <= self._limits.request_size_max:
+                self.close(
+                    f"a request of {size} bytes; {REQUEST_SIZE_MIN} to {self._limits.request_size_max} are read"
+                )
+                return
+            end = at + LENGTH.size + size
+            if end > self._inbox_filled:
+                if at == 0 and self._inbox_filled == INBOX_SIZE:
+                    self._expect_large(size)
+                break
+            if begun == BEGUN_AT_ONCE_COUNT:
+                self._waits_for_turn = True
+                self._pause_reading()
+                self.background.soon("connection", self._go_on, scope=self.scope)
+                break
+            claim = None
+            # Small requests never wait behind large requests of other connections, as long as their connection has few
+            # in flight.
+            if len(self._responses) >= FREE_IN_FLIGHT_COUNT:
+                claim = self._budget.claim(self, size)
+                if not self._budget.take_whole(claim):
+                    self._claim = claim
+                    self._wait_for_room()
+                    break
+            frame = bytes(self._inbox_view[at + LENGTH.size : end])
+            at = end
+            begun += 1
+            self._begin(frame, claim)
+        if at:
+            self._partial_since = None
+            self._drop_from_inbox(at)
+        if self._partial_since is None and (self._inbox_filled > 0 or self._frame is not None):
+            self._partial_since = self._loop.time()
+            if self._rest_timer is None:
+                self._rest_timer = self._later(self._limits.receive_ms_max / 1000, self._check_rest)
+
+    def _drop_from_inbox(self, size: int) -> None:
+        rest = self._inbox_filled - size
+        self._inbox[:rest] = self._inbox[size : self._inbox_filled]
+        self._inbox_filled = rest
+
+    def _expect_large(self, size: int) -> None:
+        """Begin to receive a request that does not fit into the full inbox."""
+        self._claim = self._budget.claim(self, size)
+        if self._partial_since is not None:
+            self._claim.since = self._partial_since
+        if self._budget.grow(self._claim, self._inbox_filled - LENGTH.size):
+            self._open_frame(size)
+        else:
+            self._wait_for_room()
+
+    def _open_frame(self, size: int) -> None:
+        """Make room for a large request."""
+        self._frame = self._budget.frames.open(size)
+        part = self._inbox_view[LENGTH.size : self._inbox_filled]
+        self._frame[: len(part)] = part
+        self._frame_filled = len(part)
+        self._inbox_filled = 0
+
+    def _wait_for_room(self) -> None:
+        self._waits_for_room = True
+        self._pause_reading()
+
+    def _go_on(self) -> None:
+        self._waits_for_turn = False
+        self._resume_reading()
+
+    @_contained
+    def admitted(self) -> None:
+        """Continue receiving: the budget has taken the room that this connection waited for."""
+        self._waits_for_room = False
+        claim = self._claim
+        assert claim is not None
+        if LENGTH.size + claim.size <= INBOX_SIZE:
+            frame = bytes(self._inbox_view[LENGTH.size : LENGTH.size + claim.size])
+            self._drop_from_inbox(LENGTH.size + claim.size)
+            self._claim = self._partial_since = None
+            self._begin(frame, claim)
+        elif self._frame is None:
+            self._open_frame(claim.size)
+        self._resume_reading()
+
+    def _check_rest(self) -> None:
+        """Close if the rest of a request does not arrive in time. Time spent waiting for room does not count."""
+        self._rest_timer = None
+        if self._partial_since is None:
+            return
+        left_s = limit_s = self._limits.receive_ms_max / 1000
+        if self._reading:
+            since = self._partial_since if self._claim is None else self._claim.since
+            left_s -= self._loop.time() - since
+        if left_s <= 0:
+            self.close(f"the rest of a request did not come within {limit_s:g} s")
+        else:
+            self._rest_timer = self._later(left_s, self._check_rest)
+
+    # -- requests and answers ----------------------------------------------------------------------------------
+
+    def _begin(self, frame: Buffer, claim: Claim | None) -> None:
+        self._last_request_at = self._loop.time()
+        if claim is not None:
+            self._budget.whole(claim, is_quick=not _api(frame).is_long_poll)
+        work = self._work(frame, self._responses.add())
+        self._tasks.add(self.background.start_request(work, partial(self._end, frame, claim)))
+        if len(self._responses) >= self._limits.in_flight_count_max:
+            self._pause_reading()
+
+    @_contained
+    def _end(self, frame: Buffer, claim: Claim | None, task: "asyncio.Task[None]") -> None:
+        """Free what a request held. Also called for a task that was cancelled before its first step."""
+        self._tasks.discard(task)
+        if claim is not None:
+            self._budget.give_back(claim)
+        if isinstance(frame, memoryview) and API_KEY.unpack_from(frame)[0] == ApiKey.PRODUCE:
+            self._budget.frames.give_back(
+                frame
+            )  # Its batches are in the log, and nothing refers to the frame.
+
+    async def _work(self, frame: Buffer, answer: Answer) -> None:
+        try:
+            while not self._writable.is_set():
+                await self._writable.wait()
+            if _api(frame).is_heavy:
+                async with self._asking:
+                    answer.buffers = await self._respond(self, frame)
+            else:
+                answer.buffers = await self._respond(self, frame)
+        except StablelogError as error:
+            self.close(f"{error}")
+            return
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 - it fails this connection, and no other
+            self.background.unexpected(_name(frame), self.scope, error)
+            return
+        answer.done = True
+        self._send_answered()
+
+    def _send_answered(self) -> None:
+        transport = self._transport
+        if transport is None or self.is_closing or self._sends_soon:
+            return
+        size = 0
+        while self._writable.is_set():
+            if size + WRITE_SIZE > TURN_SIZE:
+                self._sends_soon = True
+                self.background.soon("connection", self._send_on, scope=self.scope)
+                return
+            part = self._responses.next_part()
+            if part is None:
+                if self._closes_when_sent:
+                    transport.close()  # The transport closes once it has sent what it buffers.
+                break
+            size += sum(map(len, part))
+            transport.writelines(part)
+        self._resume_reading()
+
+    def _send_on(self) -> None:
+        self._sends_soon = False
+        self._send_answered()
+
+    # -- flow --------------------------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        """The client reads too slowly: hold its responses back and begin none of its requests."""
+        self._writable.clear()
+        self._unwritable_since = self._loop.time()
+        self._pause_reading()
+
+    @_contained
+    def resume_writing(self) -> None:
+        """The client has read enough: send and begin again."""
+        self._writable.set()
+        self._send_answered()
+
+    def _pause_reading(self) -> None:
+        if self.is_draining:
+            return  # Bytes that arrive now are dropped.
+        if self._reading and self._transport is not None and not self.is_closing:
+            self._reading = False
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if (
+            self._reading
+            or self.is_draining
+            or self._waits_for_room
+            or self._waits_for_turn
+            or not self._writable.is_set()
+            or len(self._responses) >= self._limits.in_flight_count_max
+            or self._transport is None
+            or self.is_closing
+        ):
+            return
+        self._reading = True
+        if self._frame is None:
+            self._split_inbox()
+        if self._reading and not self.is_closing:
+            self._transport.resume_reading()
+
+
+def _api(frame: Buffer) -> Api:
+    return APIS.get(API_KEY.unpack_from(frame)[0], NO_API)
+
+
+def _name(frame: Buffer) -> str:
+    """The name of a request, for the log."""
+    api_key = API_KEY.unpack_from(frame)[0]
+    return ApiKey(api_key).snake_name if api_key in APIS else "connection"

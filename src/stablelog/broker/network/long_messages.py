@@ -1,0 +1,96 @@
+"""Work on long requests and responses that would hold the event loop, done in threads.
+
+It consists of the import of an API's modules at its first request, and of decoding and encoding messages with many
+entries. kio takes 10 to 20 microseconds for each entry. A message with thousands of entries would hold the event loop
+long enough for all its clients to notice.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any
+
+from stablelog.broker.loop.tasks import in_thread, in_thread_to_its_end
+from stablelog.env.disk import Buffer
+from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.messages import decode_request, encode_response
+
+REQUEST_SIZE_MAX = 16 << 10  # Bytes of the largest request that is decoded on the event loop.
+ENTRY_COUNT_MAX = 300  # Entries of the largest response that is encoded on the event loop.
+
+
+class Decoding:
+    """Decodes the requests of one connection in the order in which they arrived.
+
+    The caller begins a request without an await after it is decoded, so that requests begin in that order, too.
+    """
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._count = 0  # Requests that are in the thread or wait for it.
+
+    def is_brief(self, api_key: int, frame: Buffer) -> bool:
+        """Whether `decode_request` may run on the event loop: the request is small and none before it is pending."""
+        return self._count == 0 and (api_key == ApiKey.PRODUCE or len(frame) <= REQUEST_SIZE_MAX)
+
+    async def request(
+        self,
+        threads: Executor,
+        api_key: int,
+        version: int,
+        frame: Buffer,
+        prepare: Callable[[int, int], None],
+    ) -> tuple[str | None, Any]:
+        """Decode a request in a thread, once all requests before it have been decoded.
+
+        Args:
+            threads: run the decoding.
+            api_key: the API of the request.
+            version: the version of the request.
+            frame: the bytes of the request.
+            prepare: called first with the API's key and version, in a thread.
+        """
+        self._count += 1
+        try:
+            async with self._turn:
+                # A cancelled caller waits for the thread: until then the frame counts as memory of its connection.
+                await in_thread_to_its_end(threads, prepare, api_key, version)
+                # The frame of a Produce request is used again as soon as the request has ended.
+                if api_key == ApiKey.PRODUCE:
+                    return decode_request(api_key, version, frame)
+                return await in_thread_to_its_end(threads, decode_request, api_key, version, frame)
+        finally:
+            self._count -= 1
+
+
+async def encoded(
+    threads: Executor, api_key: int, version: int, correlation_id: int, response: Any, *, request_size: int
+) -> Sequence[Buffer]:
+    """Encode a response as `encode_response` does; in a thread if it is long."""
+    may_be_long = request_size > REQUEST_SIZE_MAX or APIS[api_key].has_long_response
+    if may_be_long and _entry_count(response) > ENTRY_COUNT_MAX:
+        return await in_thread(threads, encode_response, api_key, version, correlation_id, response)
+    return encode_response(api_key, version, correlation_id, response)
+
+
+def _entry_count(message: Any) -> int:
+    """The number of entries of a message at all depths. The count stops above ENTRY_COUNT_MAX."""
+    count = 0
+    for name in _field_names(message.__class__):
+        value = getattr(message, name)
+        if type(value) is not tuple:
+            continue
+        count += len(value)
+        for entry in value:
+            if count > ENTRY_COUNT_MAX:
+                return count
+            if is_dataclass(entry):
+                count += _entry_count(entry)
+    return count
+
+
+@cache
+def _field_names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))

@@ -1,0 +1,1 @@
+"""Topics and their partitions: created, opened, changed and deleted."""

@@ -1,0 +1,113 @@
+"""Removal of partition directories that belong to no topic: a crash or a deletion has left them.
+
+A directory is removed only if it contains nothing but files of a partition. Any other directory belongs to a user,
+whatever its name.
+"""
+
+import errno
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from stablelog.broker.directory.catalog import CATALOG_FILE
+from stablelog.broker.directory.kafka_import import PARTITION_DIRECTORY
+from stablelog.env.disk import Disk
+from stablelog.errors import DiskError
+from stablelog.log.files.names import CUT, LOG, is_partition_file
+
+log = logging.getLogger(__name__)
+
+DELETED: Final = "-delete"
+NAMED_MAX: Final = 3
+_DELETED_DIRECTORY = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-delete")
+
+
+class Leftovers:
+    """Removal of directories that belong to no topic.
+
+    Args:
+        disk: where the data directory lies.
+        directory: the data directory.
+    """
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._warned: set[Path] = set()
+
+    def remove_unlisted(self, partition_counts: Mapping[str, int]) -> None:
+        """Remove unlisted partitions without records: a crash during the creation of a topic has left them.
+
+        Args:
+            partition_counts: by topic, from the list of topics.
+        """
+        for name in self._disk.list_dir(self._directory):
+            match = PARTITION_DIRECTORY.fullmatch(name)
+            if match is None or int(match["index"]) < partition_counts.get(match["topic"], 0):
+                continue
+            path = self._directory / name
+            if not self._disk.is_dir(path):
+                continue
+            if holds_records(self._disk, path):
+                self._warn(path, f"it belongs to no topic in {CATALOG_FILE} and holds records")
+            else:
+                self._remove(path)
+
+    def remove_deleted(self) -> None:
+        """Remove the directories of deleted topics.
+
+        Raises:
+            DiskError: at least one cannot be removed. This is the first error; the other directories are removed.
+        """
+        errors = []
+        for name in self._disk.list_dir(self._directory):
+            path = self._directory / name
+            try:
+                if _DELETED_DIRECTORY.fullmatch(name) and self._disk.is_dir(path):
+                    self._remove(path)
+            except DiskError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _remove(self, path: Path) -> None:
+        """Remove a directory that holds nothing but files of a partition; warn about any other."""
+        if not self._disk.list_dir(path):
+            return  # Nothing shows who made an empty directory, and it takes no space.
+        strange = strange_names(self._disk.list_dir(path))
+        if strange:
+            self._warn(path, f"it belongs to no topic, and holds what is no file of a partition ({strange})")
+            return
+        try:
+            self._disk.remove_dir(path)
+            log.info("%s belonged to no topic and was removed", path)
+        except DiskError as error:
+            if error.number not in (errno.ENOTDIR, errno.ENOTEMPTY):
+                raise
+            self._warn(
+                path, f"it belongs to no topic, and it is a symbolic link or holds a directory ({error})"
+            )
+
+    def _warn(self, path: Path, why: str) -> None:
+        """Log once that a directory is not removed."""
+        if path not in self._warned:
+            self._warned.add(path)
+            log.warning("%s is left alone: %s. Move or remove it if it is not needed", path, why)
+
+
+def strange_names(names: Iterable[str]) -> str:
+    """The names that no file of a partition can have, for a message; empty if there are none."""
+    strange = [name for name in names if not is_partition_file(name)]
+    more = f" and {len(strange) - NAMED_MAX} more" if len(strange) > NAMED_MAX else ""
+    return ", ".join(strange[:NAMED_MAX]) + more
+
+
+def holds_records(disk: Disk, path: Path) -> bool:
+    """Whether a directory contains a non-empty file of records, or of bytes that recovery has truncated."""
+    return any(
+        disk.size(path / name)
+        for name in disk.list_dir(path)
+        if is_partition_file(name) and name[20:].startswith((LOG, CUT))
+    )

@@ -1,0 +1,172 @@
+"""Opening of partitions: those of the list after a start, and later those that failed on a full disk.
+
+Each partition is served as soon as it is open. A partition that a full disk kept from being recovered, or that failed
+at run time on a full disk, is reopened when there may be space. After any other failure only a restart reopens it.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.loop.tasks import Scope, Tasks, each_in_threads, in_thread
+from stablelog.broker.topics.topic import Topic
+from stablelog.broker.topics.topics import Topics
+from stablelog.errors import StablelogError
+from stablelog.log.partition import Partition
+
+log = logging.getLogger(__name__)
+
+OPENED_AT_ONCE = 16  # Partitions that are published in one turn of the event loop.
+RECOVERY_THREADS = 8  # Recovery mostly waits for the disk.
+
+
+Missing = tuple[Topic, int]  # A partition that is to be opened.
+
+
+class Opening:
+    """Opens partitions of the list of topics.
+
+    Args:
+        reserve: gives recovery space on a full disk.
+        on_open: called with each partition when it can be used and before anything writes to it. The second
+            argument is the failed partition that it replaces; None if it opens for the first time since the start.
+        end_work: waits until no thread works on the partitions of a topic; this holds until the next await.
+    """
+
+    def __init__(
+        self,
+        topics: Topics,
+        tasks: Tasks,
+        reserve: DiskReserve,
+        *,
+        on_open: Callable[[Partition, Partition | None], None],
+        end_work: Callable[[str], Awaitable[None]],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._topics = topics
+        self._tasks = tasks
+        self._reserve = reserve
+        self._on_open = on_open
+        self._end_work = end_work
+        self._now_ms = now_ms
+        self._under_way: dict[str, set[Missing]] = {}  # Partitions that are being opened, by topic.
+        # Set and replaced when a topic has no more partitions that are being opened.
+        self._topic_ended = asyncio.Event()
+        self._without_room: dict[Missing, None] = {}
+
+    async def open_all(self) -> None:
+        """Open every partition that is not open. If one cannot be opened, that is logged and it stays offline.
+
+        Raises:
+            DiskError: the recovery points cannot be written.
+        """
+        missing = [(t, i) for t in self._topics for i in range(t.partition_count) if i not in t.partitions]
+        if missing:
+            began_ms = self._now_ms()
+            await self._open(missing)
+            log.info("opened %d partitions in %d ms", len(missing), self._now_ms() - began_ms)
+        points = self._topics.checkpoints.recovery_points
+        points.write(await in_thread(None, points.changed))
+
+    def open_later(self, partition: Partition) -> None:
+        """Queue a partition that failed on a full disk, to be reopened when there is space."""
+        topic = self._topics.get(partition.topic)
+        if topic is not None and self._topics.has(partition):
+            self._without_room[topic, partition.index] = None
+
+    async def open_again(self) -> None:
+        """Reopen the queued partitions, as far as there is space."""
+        if not self._without_room:
+            return
+        waiting, self._without_room = list(self._without_room), {}
+        await self._open([one for one in waiting if self._topics.get(one[0].name) is one[0]])
+
+    async def _open(self, waiting: list[Missing]) -> None:
+        for one in waiting:
+            self._under_way.setdefault(one[0].name, set()).add(one)
+        try:
+            with ThreadPoolExecutor(RECOVERY_THREADS, thread_name_prefix="recovery") as threads:
+                await self._close_failed(waiting)
+                while waiting := [one for one in waiting if one in self._under_way.get(one[0].name, ())]:
+                    await self._recover(threads, waiting)
+        finally:
+            self._end(*waiting)
+
+    async def _close_failed(self, waiting: Iterable[Missing]) -> None:
+        """Close the failed partitions that are to be replaced. Those that are deleted meanwhile are not reopened."""
+        for topic, index in waiting:
+            failed = topic.partitions.get(index)
+            if failed is None:
+                continue
+            await self._end_work(topic.name)
+            if self._topics.has(failed):
+                failed.close(clean=False)
+            else:
+                self._end((topic, index))
+
+    async def _recover(self, threads: ThreadPoolExecutor, waiting: Iterable[Missing]) -> None:
+        """Recover partitions and publish each one. A full disk is retried if the reserve freed space."""
+        outcomes = each_in_threads(
+            threads,
+            RECOVERY_THREADS,
+            lambda one: self._topics.recover_partition(*one),
+            waiting,
+        )
+        count = 0
+        # Without aclosing, a stop would wait until all partitions are recovered.
+        async with contextlib.aclosing(outcomes):
+            async for one, outcome in outcomes:
+                if isinstance(outcome, StablelogError) and self._reserve.make_room(outcome):
+                    continue
+                with self._tasks.guard("recovery of a partition", self._tasks.broker):
+                    self._serve(*one, outcome)
+                self._end(one)
+                count += 1
+                if count % OPENED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+
+    def _serve(self, topic: Topic, index: int, outcome: Partition | Exception) -> None:
+        if isinstance(outcome, Exception):
+            self._stays_offline(topic, index, outcome)
+            return
+        failed = topic.partitions.get(index)
+        # No await between these two calls: a write in between would stand before the markers that the partition lacks.
+        self._topics.publish_partition(topic, outcome)
+        self._on_open(outcome, failed)
+
+    def _stays_offline(self, topic: Topic, index: int, error: Exception) -> None:
+        topic.offline[index] = str(error)
+        if not isinstance(error, StablelogError):  # The error concerns only this partition.
+            offline = Scope(f"{topic.name}-{index} stays offline", lambda _why: None)
+            self._tasks.unexpected("recovery of a partition", offline, error)
+        elif self._reserve.note(error):
+            self._without_room[topic, index] = None
+            log.error("%s-%d is opened when there is room: %s", topic.name, index, error)
+        else:
+            log.error(
+                "%s-%d cannot be opened and stays offline; `stablelog verify` says more: %s",
+                topic.name,
+                index,
+                error,
+            )
+
+    def _end(self, *ended: Missing) -> None:
+        """Note that partitions are not being opened any more."""
+        for one in ended:
+            same_topic = self._under_way.get(one[0].name, set())
+            same_topic.discard(one)
+            if not same_topic and self._under_way.pop(one[0].name, None) is not None:
+                self._topic_ended.set()
+                self._topic_ended = asyncio.Event()
+
+    async def leave(self, topic_name: str) -> None:
+        """Wait until no partition of a topic is being opened. On return this holds until the next await."""
+        while self.works_on(topic_name):
+            await self._topic_ended.wait()
+
+    def works_on(self, topic_name: str) -> bool:
+        """Whether a partition of a topic is being opened."""
+        return topic_name in self._under_way

@@ -1,0 +1,63 @@
+"""The logs of the broker's coordinators, opened before any request is served: the offsets log and the commit logs."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.topic_names import commit_log_of, group_of_log
+from stablelog.broker.topics.topic import Topic
+from stablelog.broker.topics.topics import Topics
+from stablelog.errors import Refused
+from stablelog.log.partition import Partition
+from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
+
+THREADS: Final = 8
+FEW: Final = 8  # Up to this many logs are opened one after the other.
+CONFIGS: Final = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
+
+
+class OwnLogs:
+    """Creates and opens the broker's own topics.
+
+    Args:
+        topics: the list of topics.
+        reserve: gives the logs space on a full disk.
+    """
+
+    def __init__(self, topics: Topics, reserve: DiskReserve) -> None:
+        self._topics = topics
+        self._reserve = reserve
+
+    def open_commit_logs(self) -> dict[str, list[Partition]]:
+        """Open the commit log of each transaction group. Returns the partitions of each log by the group's name."""
+        logs = [topic for topic in self._topics if group_of_log(topic.name) is not None]
+        missing = [(topic, index) for topic in logs for index in range(topic.partition_count)]
+        if len(missing) > FEW:  # Several at a time, because each one waits for the disk.
+            with ThreadPoolExecutor(THREADS, thread_name_prefix="commit logs") as threads:
+                list(threads.map(lambda at: self._open(*at), missing))
+        groups = {group for topic in logs if (group := group_of_log(topic.name)) is not None}
+        return {group: self.open(commit_log_of(group)) for group in sorted(groups | {DEFAULT_GROUP})}
+
+    def open(self, name: str) -> list[Partition]:
+        """Open the log of this name, and create it if it does not exist. Returns its partitions. Durable on return.
+
+        Raises:
+            Refused: the log cannot be created.
+            Corrupt: the log is damaged.
+        """
+        topic = self._topics.get(name) or self._make(name)
+        for index in range(topic.partition_count):
+            if index not in topic.partitions:
+                self._open(topic, index)
+        return [topic.partitions[index] for index in range(topic.partition_count)]
+
+    def _make(self, name: str) -> Topic:
+        while True:
+            try:
+                return self._topics.create(name, 1, CONFIGS)
+            except Refused as refused:
+                if not self._reserve.make_room(refused):
+                    raise
+
+    def _open(self, topic: Topic, index: int) -> None:
+        self._reserve.attempt(lambda: self._topics.open_partition(topic, index), frees=True)

@@ -1,0 +1,231 @@
+"""The directories of partitions: created, opened, and renamed after a deletion."""
+
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from stablelog.broker.directory.partition_metadata import write_partition_metadata
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.topic_names import NAME_SIZE_MAX
+from stablelog.broker.topics.leftovers import DELETED, holds_records, strange_names
+from stablelog.broker.topics.topic import Topic
+from stablelog.broker.topics.topic_checkpoints import TopicCheckpoints
+from stablelog.env.disk import Disk
+from stablelog.errors import Corrupt, NewerFormat, Unavailable
+from stablelog.log.files.kafka_files import METADATA_FILE, decode_partition_metadata
+from stablelog.log.files.listing import Listing
+from stablelog.log.files.log_start import LOG_START_FILE, write_missing_log_start
+from stablelog.log.files.names import VIEW_START_FILE
+from stablelog.log.partition import Partition
+from stablelog.log.recovery import NEVER
+from stablelog.log.recovery.formats import check_formats
+from stablelog.views.commit_ordered import CommitOrdered
+from stablelog.views.last_commit import last_commit_sequence
+
+log = logging.getLogger(__name__)
+
+STRAY = "-stray"  # Suffix of a directory with records that stood where a new partition was to be created.
+
+
+class Start(NamedTuple):
+    """Facts about a start of the broker that each partition needs when it is opened.
+
+    Attributes:
+        clean: whether the last broker on the data directory closed it.
+        leader_epoch: the leader epoch of this start.
+        established_epoch: the first leader epoch of this release; None while a directory is taken over.
+    """
+
+    clean: bool
+    leader_epoch: int
+    established_epoch: int | None
+
+
+class PartitionDirectories:
+    """The directories of the partitions of one data directory.
+
+    Args:
+        reserve: gives files space on a full disk.
+        checkpoints: the recorded offsets of partitions that are not open.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        reserve: DiskReserve,
+        checkpoints: TopicCheckpoints,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._reserve = reserve
+        self._checkpoints = checkpoints
+        self._now_ms = now_ms
+
+    def path(self, topic: str, index: int) -> Path:
+        """The path of a partition's directory."""
+        return self._directory / f"{topic}-{index}"
+
+    def complete(self, topics: Iterable[Topic]) -> bool:
+        """Write, for each partition, the files that a directory of Apache Kafka or of version 1 may lack.
+
+        Returns:
+            Whether every partition has them. A partition that is missing or unreadable lacks them; it is logged when it
+            is opened.
+        """
+        is_complete = True
+        for topic in topics:
+            for index in range(topic.partition_count):
+                directory = self.path(topic.name, index)
+                if not self._disk.is_dir(directory):
+                    is_complete = False
+                    continue
+                try:
+                    check_formats(Listing(self._disk, directory))
+                    self._write_missing_start(
+                        directory, self._checkpoints.log_starts.offsets.get((topic.name, index), 0)
+                    )
+                    if topic.is_commit_ordered:
+                        self._write_missing_start(directory, 0, VIEW_START_FILE)
+                except (Corrupt, NewerFormat):
+                    is_complete = False
+        return is_complete
+
+    def _write_missing_start(self, directory: Path, known_start: int, name: str = LOG_START_FILE) -> None:
+        self._reserve.attempt(
+            lambda: write_missing_log_start(self._disk, directory, known_start, name), frees=True
+        )
+
+    # -- opening -----------------------------------------------------------------------------------------------
+
+    def make(self, topic: Topic, index: int, start: Start) -> Partition:
+        """Create the directory of a new partition, and open it. May run in a thread.
+
+        Raises:
+            Unavailable: the disk refuses the writes.
+        """
+        directory = self.path(topic.name, index)
+        if self._disk.is_dir(directory) and holds_records(self._disk, directory):
+            # Files that a crash during a deletion has left, or that a user has put there.
+            stray = self._aside(topic, index, STRAY)
+            log.warning("%s belongs to no topic and holds records; it becomes %s", directory, stray.name)
+            self._disk.rename(directory, stray)
+        self._disk.make_dir(directory)
+        write_partition_metadata(self._disk, directory, topic.topic_id)
+        return self._open(topic, index, start._replace(clean=True), is_new=True)
+
+    def recover(
+        self,
+        topic: Topic,
+        index: int,
+        start: Start,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Partition:
+        """Open a partition of the list. May run in a thread.
+
+        A partition that has failed since the start can be reopened, too: it has lost no data, and is closed by now.
+
+        Raises:
+            Corrupt: synced data is damaged or missing; the partition stays closed.
+        """
+        directory = self.path(topic.name, index)
+        if not self._disk.is_dir(directory):
+            raise Corrupt(
+                f"{directory} is gone: restore it{'' if topic.is_internal else ', or delete the topic'}"
+            )
+        listing = Listing(self._disk, directory)
+        self._check_topic_id(topic, listing)
+        if strange := strange_names(listing.names):
+            log.warning(
+                "%s holds what is no file of a partition, and it is left alone: %s", directory, strange
+            )
+        failed = topic.partitions.get(index)
+        partition = self._open(
+            topic,
+            index,
+            start._replace(clean=start.clean and failed is None),
+            recovery_point=failed.synced_offset if failed is not None else None,
+            progress=progress,
+            listing=listing,
+        )
+        for cut in partition.cuts:
+            log.warning("%s-%d: %s", topic.name, index, cut)
+        return partition
+
+    def _check_topic_id(self, topic: Topic, listing: Listing) -> None:
+        """Raise Corrupt if a directory belongs to another topic; rewrite `partition.metadata` if it is unreadable."""
+        path, there = listing.path(METADATA_FILE), None
+        try:
+            there = decode_partition_metadata(listing.read(METADATA_FILE), path)
+        except FileNotFoundError:
+            pass
+        except Corrupt as error:
+            log.warning("%s; it is written again for topic %s", error, topic.name)
+        if there is None:
+            write_partition_metadata(self._disk, listing.directory, topic.topic_id)
+            listing.reload()
+        elif there != topic.topic_id:
+            raise Corrupt(
+                f"{path} names the topic id {there}, and {topic.name} has {topic.topic_id}: the "
+                "directory is one of another topic, or the file is damaged. Restore the directory"
+            )
+
+    def _open(
+        self,
+        topic: Topic,
+        index: int,
+        start: Start,
+        *,
+        is_new: bool = False,
+        recovery_point: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+        listing: Listing | None = None,
+    ) -> Partition:
+        at = (topic.name, index)
+        if recovery_point is None:
+            recovery_point = 0 if is_new else self._checkpoints.recovery_point(at)
+        return Partition.open(
+            self._disk,
+            self.path(topic.name, index),
+            topic.log_config,
+            topic=topic.name,
+            partition=index,
+            clean=start.clean,
+            now_ms=self._now_ms(),
+            recovery_point=recovery_point,
+            first_dirty_offset=0 if is_new else self._checkpoints.first_dirty.offsets.get(at, 0),
+            leader_epoch=start.leader_epoch,
+            is_established=not is_new and start.established_epoch is not None,
+            gapless_epoch=NEVER if start.established_epoch is None else start.established_epoch,
+            progress=progress,
+            listing=listing,
+            order=CommitOrdered(self._disk) if topic.is_commit_ordered else None,
+        )
+
+    def last_commit_sequence(self, topic: str, index: int) -> int:
+        """The last commit sequence of a commit-ordered partition that is not open; -1 if it has none.
+
+        May run in a thread. Raises as `views.last_commit` does.
+        """
+        return last_commit_sequence(self._disk, self.path(topic, index))
+
+    # -- out of the way ------------------------------------------------------------------------------------------
+
+    def set_aside(self, topic: Topic, index: int) -> None:
+        """Rename the directory of a deleted partition. If that fails, it stays and is logged."""
+        source = self.path(topic.name, index)
+        try:
+            if self._disk.is_dir(source):  # A partition that could not be opened may have no directory.
+                self._disk.rename(source, self._aside(topic, index, DELETED))
+        except (FileNotFoundError, Unavailable) as error:
+            log.error("%s belongs to a deleted topic and cannot be renamed; remove it: %s", source, error)
+
+    def _aside(self, topic: Topic, index: int, suffix: str) -> Path:
+        """A new path for a partition's directory, so that the next partition of that name can have the old one."""
+        return self._directory / f"{_short(topic.name)}-{index}.{topic.topic_id.hex}{suffix}"
+
+
+def _short(name: str) -> str:
+    return name[: NAME_SIZE_MAX - 50]

@@ -1,0 +1,70 @@
+"""Creation and closing of many partitions in several threads, so that the disk syncs many files together."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
+from itertools import chain, repeat
+from typing import Final
+
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.log.partition import Partition
+
+IN_TURN_MAX: Final = 16  # Up to this many partitions are processed one after the other, without threads.
+MAKING_THREADS: Final = 16  # Few enough that the event loop can serve clients meanwhile.
+CLOSING_THREADS: Final = 8
+
+
+def make_each(make: Callable[[int], Partition], indexes: Sequence[int], made: dict[int, Partition]) -> None:
+    """Create partitions.
+
+    Args:
+        make: creates and opens the partition with an index. May run in several threads.
+        indexes: the indexes of the partitions.
+        made: receives the partitions by index; after an error, those that were created before it.
+
+    Raises:
+        StablelogError: an error that `make` has raised. No thread is still running.
+    """
+    if len(indexes) <= IN_TURN_MAX:
+        for index in indexes:
+            made[index] = make(index)
+        return
+    with ThreadPoolExecutor(MAKING_THREADS, thread_name_prefix="making") as threads:
+        makings = {index: threads.submit(make, index) for index in indexes}
+        wait(makings.values(), return_when=FIRST_EXCEPTION)
+        for making in makings.values():
+            making.cancel()
+    ended = {index: making for index, making in makings.items() if not making.cancelled()}
+    made.update({index: making.result() for index, making in ended.items() if making.exception() is None})
+    for making in ended.values():
+        making.result()
+
+
+def close_each(
+    partitions: Iterable[Partition], reserve: DiskReserve
+) -> Iterator[tuple[Partition, Callable[[], None]]]:
+    """Close partitions.
+
+    Args:
+        partitions: closed as after a clean stop.
+        reserve: gives them space on a full disk; used only in the caller's thread.
+
+    Yields:
+        Each partition with a function that returns when it is closed, or raises as `Partition.close` does.
+    """
+    partitions = list(partitions)
+    if len(partitions) <= IN_TURN_MAX:
+        for partition in partitions:
+            yield partition, partial(reserve.attempt, partition.close, frees=True)
+        return
+    with ThreadPoolExecutor(CLOSING_THREADS, thread_name_prefix="closing") as threads:
+        closings = [threads.submit(partition.close) for partition in partitions]
+        for partition, closing in zip(partitions, closings, strict=True):
+            # If the disk is full, this thread tries again, because only this thread may use the reserve.
+            first: list[Callable[[], None]] = [closing.result]
+            tries = chain(first, repeat(partition.close))
+            yield partition, partial(reserve.attempt, partial(_next_try, tries), frees=True)
+
+
+def _next_try(tries: Iterator[Callable[[], None]]) -> None:
+    next(tries)()

@@ -1,0 +1,163 @@
+"""The offset checkpoints of a data directory: log starts, first dirty offsets, recovery points, high watermarks."""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from stablelog.broker.directory.checkpoints import (
+    FIRST_DIRTY_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    FileWriter,
+    OffsetCheckpoint,
+    read_if_whole,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+from stablelog.broker.topics.topic import Topic
+from stablelog.env.disk import Disk
+from stablelog.errors import Corrupt
+from stablelog.log.files.kafka_files import LOG_START_CHECKPOINT, Offsets
+from stablelog.log.partition import Partition
+from stablelog.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+UNKNOWN: Final = -1
+
+
+class TopicCheckpoints:
+    """The checkpoints of one data directory.
+
+    Args:
+        writer: writes the files.
+        open_partitions: returns the open partitions. May be called in a thread.
+
+    Attributes:
+        log_starts: Kafka's checkpoint of log start offsets. Each partition also has its start in a file of its own.
+        first_dirty: the first dirty offset of each partition. Without it, a compaction pass reads more than necessary.
+        recovery_points: the synced end of each partition: recovery reports damage before it instead of truncating the
+            log. A partition that is not open keeps its recorded end, also across starts at which it cannot be opened.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        writer: FileWriter,
+        open_partitions: Callable[[], Iterable[Partition]],
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._writer = writer
+        self._open_partitions = open_partitions
+        self._kept: Offsets = {}  # Synced ends of partitions that are not open.
+        self.log_starts = OffsetCheckpoint(
+            writer,
+            directory / LOG_START_CHECKPOINT,
+            lambda: {(p.topic, p.index): p.start_offset for p in open_partitions() if p.start_offset},
+        )
+        self.first_dirty = OffsetCheckpoint(
+            writer,
+            directory / FIRST_DIRTY_CHECKPOINT,
+            lambda: {
+                (p.topic, p.index): p.first_dirty_offset for p in open_partitions() if p.first_dirty_offset
+            },
+        )
+        self.recovery_points = OffsetCheckpoint(
+            writer, directory / RECOVERY_POINT_CHECKPOINT, self._synced_ends, durable=False
+        )
+
+    def _synced_ends(self) -> Offsets:
+        kept = (
+            self._kept.copy()
+        )  # Copied first: a partition that is opened later in this call leaves `_kept`.
+        return kept | {(p.topic, p.index): p.synced_offset for p in self._open_partitions()}
+
+    def load(self, topics: Collection[Topic], *, is_taking_over: bool) -> None:
+        """Read the checkpoints, and drop rows of topics that are not in the list.
+
+        Args:
+            topics: the list of topics.
+            is_taking_over: whether Apache Kafka or an earlier version wrote the directory. In that case only the
+                checkpoint contains the log start offsets.
+
+        Raises:
+            NewerFormat: a later release has written one.
+            Corrupt: the checkpoint of log start offsets is damaged, and is the only place that contains them.
+        """
+        path = self._directory / LOG_START_CHECKPOINT
+        if is_taking_over:
+            self.log_starts.read(read_offset_checkpoint(self._disk, path))
+        else:
+            # Each partition has a file of its own with its log start offset.
+            self.log_starts.read(read_if_whole(self._disk, path, "it is written again"))
+        path = self._directory / FIRST_DIRTY_CHECKPOINT
+        self.first_dirty.read(read_if_whole(self._disk, path, "compaction begins at each log's start"))
+        self._forget_gone({topic.name for topic in topics})
+        partitions = [(topic.name, index) for topic in topics for index in range(topic.partition_count)]
+        self.load_recovery_points(partitions, is_recorded=not is_taking_over)
+
+    def _forget_gone(self, names: Collection[str]) -> None:
+        self.log_starts.drop(names)
+        self.first_dirty.drop(names)
+
+    def load_recovery_points(self, partitions: Iterable[TopicPartition], *, is_recorded: bool) -> None:
+        """Read the recovery points.
+
+        Args:
+            partitions: all partitions of the data directory.
+            is_recorded: whether this release has recorded the ends since the partitions were created. A partition
+                without a row was then created after the last write of the file, and had nothing synced.
+        """
+        path = self._directory / RECOVERY_POINT_CHECKPOINT
+        is_known = self._disk.exists(path)
+        try:
+            found = read_offset_checkpoint(self._disk, path)
+        except Corrupt as error:
+            log.warning(
+                "%s; where a log is damaged, whole batches that follow the damage keep its partition offline",
+                error,
+            )
+            found, is_known = {}, False
+        if is_known and not found and not self._disk.size(path):
+            is_known = False  # An empty file: a power failure lost the content.
+        missing = 0 if is_known and is_recorded else UNKNOWN
+        self._kept = {at: found.get(at, missing) for at in partitions}
+
+    # -- partitions that are not open --------------------------------------------------------------------------
+
+    def recovery_point(self, at: TopicPartition) -> int | None:
+        """The offset up to which a partition that is not open was synced; None if unknown."""
+        end = self._kept.get(at, 0)
+        return None if end == UNKNOWN else end
+
+    def opened(self, at: TopicPartition) -> None:
+        """Note that a partition was opened: its own synced end replaces the recorded one."""
+        self._kept.pop(at, None)
+
+    def closed(self, at: TopicPartition, synced_offset: int) -> None:
+        """Keep the synced end of a partition that was closed."""
+        self._kept[at] = synced_offset
+
+    def forget(self, topic: str, others: Collection[str]) -> None:
+        """Drop the rows of a deleted topic, of which `others` are not part. Durable on return.
+
+        Raises:
+            DiskError: a file has its old content. A later topic of the same name would inherit its rows.
+        """
+        self.recovery_points.outdate()
+        self._kept = {at: end for at, end in self._kept.items() if at[0] != topic}
+        self._forget_gone(others)
+        self.make_recovery_points_durable()
+
+    # -- writing -----------------------------------------------------------------------------------------------
+
+    def make_recovery_points_durable(self) -> None:
+        """Record the synced end of each partition. Durable on return."""
+        self.recovery_points.write(self.recovery_points.changed(anyway=True), durable=True)
+
+    def write_high_watermarks(self, marks: Mapping[TopicPartition, int]) -> None:
+        """Write Kafka's checkpoint of high watermarks, in case Kafka opens the directory. Durable on return."""
+        write_offset_checkpoint(self._writer, self._directory / HIGH_WATERMARK_CHECKPOINT, marks)

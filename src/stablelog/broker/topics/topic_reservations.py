@@ -1,0 +1,95 @@
+"""Names and partitions that are taken: by topics, and by topics that are being created, grown or deleted.
+
+The creation and the deletion of many partitions take long, and other requests are served meanwhile. A *reservation*
+keeps them from creating, growing or deleting a topic of the same name.
+"""
+
+from collections.abc import Mapping
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.config import BrokerConfig, check_topic_configs
+from stablelog.broker.topic_names import check_not_internal, check_topic_name, without_dots
+from stablelog.broker.topics.topic import Topic
+from stablelog.errors import InvalidConfig, Refused
+
+
+class Reservations:
+    """The reservations of one data directory.
+
+    Args:
+        topics: by name.
+        config: the maximum number of partitions.
+    """
+
+    def __init__(self, topics: Mapping[str, Topic], config: BrokerConfig) -> None:
+        self._topics = topics
+        self._config = config
+        self._names: dict[str, str] = {}  # Topic names by their form in metrics.
+        self._counts: dict[str, int] = {}  # Partitions that are being created, by the same key.
+
+    def listed(self, name: str) -> None:
+        """Note that a topic of this name is in the list."""
+        self._names[without_dots(name)] = name
+
+    def unlisted(self, name: str) -> None:
+        """Note that a topic of this name is no longer in the list."""
+        self._names.pop(without_dots(name), None)
+
+    def reserve(self, name: str, partition_count: int) -> None:
+        """Reserve a name, with a number of new partitions, until `release`.
+
+        Raises:
+            Refused: the name is reserved; nothing changed.
+        """
+        if without_dots(name) in self._counts:
+            raise Refused(ErrorCode.reassignment_in_progress, f"{name} is being given partitions")
+        self._counts[without_dots(name)] = partition_count
+
+    def release(self, name: str) -> None:
+        """End a reservation."""
+        del self._counts[without_dots(name)]
+
+    def check_new(
+        self, name: str, partition_count: int, configs: Mapping[str, str], *, own: bool = False
+    ) -> None:
+        """Check whether a topic can be created. `own`: it is for the broker's own state.
+
+        Raises:
+            Refused: the name, the count or a setting is not valid, or the topic exists.
+        """
+        check_topic_name(name)
+        other = self._names.get(without_dots(name))
+        if name in self._topics or (other is None and without_dots(name) in self._counts):
+            raise Refused(ErrorCode.topic_already_exists, f"topic {name!r} exists already")
+        if not own:
+            check_not_internal(name)
+        # The broker's own logs may collide: the transaction groups a.b and a_b are different.
+        if other is not None and not own:
+            raise Refused(
+                ErrorCode.invalid_topic_exception,
+                f"{name!r} and {other!r} differ only by . and _, which metrics cannot tell apart",
+            )
+        if partition_count < 1:
+            raise Refused(
+                ErrorCode.invalid_partitions, f"{partition_count} partitions: a topic has at least one"
+            )
+        self.check_count(partition_count)
+        try:
+            check_topic_configs(configs)
+        except InvalidConfig as error:
+            raise Refused(ErrorCode.invalid_config, str(error)) from error
+
+    def check_count(self, more: int) -> None:
+        """Check that this many more partitions are allowed.
+
+        Raises:
+            Refused: there would be too many.
+        """
+        most: int = self._config["stablelog.max.partitions"]
+        count = sum(topic.partition_count for topic in self._topics.values()) + sum(self._counts.values())
+        if count + more > most:
+            raise Refused(
+                ErrorCode.invalid_partitions,
+                f"{more} partitions more than the {count} there are would be more than stablelog.max.partitions={most}",
+            )

@@ -1,0 +1,1 @@
+"""Transaction groups: decisions of the transaction coordinators are executed, and markers written."""

@@ -1,0 +1,92 @@
+"""Reads, after a start, the last commit sequence of each commit-ordered partition before the next one is assigned.
+
+A commit log that was restored from an older backup, or that has lost its end, contains fewer commits than the markers
+in the partitions. The coordinator would then assign these commit sequences a second time. So it decides no commit of a
+transaction group until the last commit of each of the group's commit-ordered partitions is read; until then clients get
+a code that they retry. The read does not wait until the partitions are open. A partition that cannot be opened is read
+as far as possible.
+"""
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+from stablelog.broker.loop.tasks import Scope, Tasks, in_thread
+from stablelog.broker.topics.partition_state import PartitionState
+from stablelog.broker.topics.topics import Topics
+from stablelog.broker.transactions.transaction_group import TransactionGroup
+from stablelog.broker.transactions.transactions import Transactions
+from stablelog.errors import StablelogError
+from stablelog.types import TopicPartition
+from stablelog.views.last_commit import NO_COMMIT
+from stablelog.wire.extension.transaction_groups import group_in_words
+
+log = logging.getLogger(__name__)
+
+READING_THREADS = 2
+
+
+class LastCommits:
+    """The last commits of partitions that are not open yet.
+
+    Args:
+        topics: the topics whose partitions are read.
+        transactions: the groups that the topics belong to.
+        tasks: runs the reads, and handles unexpected exceptions.
+    """
+
+    def __init__(self, topics: Topics, transactions: Transactions, tasks: Tasks) -> None:
+        self._topics = topics
+        self._transactions = transactions
+        self._tasks = tasks
+        self._unread = {group: self._partitions(group) for group in transactions}
+        for group, partitions in self._unread.items():
+            if partitions:
+                group.coordinator.table.are_sequences_known = False
+
+    def _partitions(self, group: TransactionGroup) -> list[TopicPartition]:
+        return [
+            (topic.name, index)
+            for topic in self._topics
+            if topic.group == group.name and topic.is_commit_ordered
+            for index in range(topic.partition_count)
+            if index not in topic.partitions
+        ]
+
+    async def read(self) -> None:
+        """Read the last commits, and allow each group to commit when its own are read.
+
+        No partition may be opened meanwhile.
+        """
+        with ThreadPoolExecutor(READING_THREADS, thread_name_prefix="last commits") as threads:
+            for group, partitions in self._unread.items():
+                found = await asyncio.gather(*(self._read(threads, group, *at) for at in partitions))
+                if found:
+                    self._transactions.meet_sequence(group, *max(found))
+                group.coordinator.table.are_sequences_known = True
+
+    async def _read(
+        self, threads: ThreadPoolExecutor, group: TransactionGroup, topic_name: str, index: int
+    ) -> tuple[int, str, int]:
+        """Return the last commit sequence of a partition, -1 if it has none, and the partition."""
+        sequence = NO_COMMIT
+        try:
+            sequence = await in_thread(
+                threads, self._topics.directories.last_commit_sequence, topic_name, index
+            )
+        except (FileNotFoundError, StablelogError) as error:
+            # The topic was deleted meanwhile.
+            is_deleted = self._topics.state(topic_name, index) is PartitionState.UNKNOWN
+            if not is_deleted:
+                log.error(
+                    "the last commit of %s-%d cannot be read: %s. If the commit log of %s is from an older backup, commits may "
+                    "get sequences that are in this partition. Restore both of one time",
+                    topic_name,
+                    index,
+                    error,
+                    group_in_words(group.name),
+                )
+        except Exception as error:  # noqa: BLE001 - it concerns this partition, and no other
+            scope = Scope(f"the last commit of {topic_name}-{index} is not known", lambda _why: None)
+            self._tasks.unexpected("recovery of a partition", scope, error)
+        return sequence, topic_name, index

@@ -1,0 +1,93 @@
+"""Which markers of a transaction group are durable.
+
+A commit is resolved only when its markers are durable, and the producer id of a forgotten transaction can be reused only
+then. This module notes the end offset of each written marker, and compares it with the high watermark of its partition.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import takewhile
+
+from stablelog.broker.topics.topics import Topics
+from stablelog.coordinators.transactions.spare_ids import Barrier
+from stablelog.log.partition import Partition
+
+MARKER_ENDS_MIN = 64  # Below this number of partitions `_ends` is not searched for durable entries.
+
+
+class MarkerDurability:
+    """The written markers of one transaction group that were not durable. `len`: of their commits.
+
+    Args:
+        topics: the partitions that exist.
+    """
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        # By commit sequence: the end offsets of markers that were not durable when they were written.
+        self._commits: dict[int, list[tuple[Partition, int]]] = {}
+        # By partition: the end offset of its last marker, until that is durable; and the barrier behind all of them.
+        self._ends: dict[Partition, int] = {}
+        self._ends_max = MARKER_ENDS_MIN
+        self._barrier: Barrier | None = None
+
+    def note(self, partition: Partition, commit_sequences: Sequence[int]) -> None:
+        """Note that markers were appended to a partition, whose end is behind the last one.
+
+        Args:
+            partition: the partition.
+            commit_sequences: the commit sequences of the commits among them.
+        """
+        end = partition.end_offset
+        self._ends[partition] = end
+        if len(self._ends) > self._ends_max:
+            self._forget_durable_ends()
+        self._barrier = None
+        if partition.high_watermark < end:
+            for sequence in commit_sequences:
+                self._commits.setdefault(sequence, []).append((partition, end))
+
+    def awaited(self) -> dict[int, list[tuple[Partition, int]]]:
+        """By commit sequence: the markers that are not durable, as (partition, end offset)."""
+        return {
+            sequence: left
+            for sequence, ends in list(self._commits.items())
+            if (left := [(partition, end) for partition, end in ends if self._is_awaited(partition, end)])
+        }
+
+    def forget_durable(self) -> None:
+        """Drop commits whose markers are durable, up to the first that still waits, so that few are left to check."""
+        done = takewhile(
+            lambda sequence: not any(self._is_awaited(*at) for at in self._commits[sequence]), self._commits
+        )
+        for sequence in list(done):
+            del self._commits[sequence]
+
+    def __len__(self) -> int:
+        return len(self._commits)
+
+    def _is_awaited(self, partition: Partition, end: int) -> bool:
+        return self._topics.has(partition) and partition.high_watermark < end
+
+    def barrier(self) -> Barrier:
+        """Make a function that tells whether all present markers are durable; see `coordinators...spare_ids`."""
+        if self._barrier is None:
+            self._forget_durable_ends()
+            self._barrier = partial(self._are_durable, list(self._ends.items()))
+        return self._barrier
+
+    def _forget_durable_ends(self) -> None:
+        self._ends = {
+            partition: end for partition, end in self._ends.items() if self._is_awaited(partition, end)
+        }
+        self._ends_max = MARKER_ENDS_MIN + 2 * len(self._ends)
+
+    def _are_durable(self, ends: list[tuple[Partition, int]]) -> bool | None:
+        """Whether partitions are durable up to these ends; None if one of them has failed, was reopened or deleted."""
+        while ends:
+            partition, end = ends[-1]
+            if partition.high_watermark < end:
+                may_still_be = partition.failure is None and self._topics.has(partition)
+                return False if may_still_be else None
+            ends.pop()
+        return True

@@ -1,0 +1,467 @@
+"""One transaction group of the broker: executes the decisions of the group's transaction coordinator.
+
+The records of a decision are appended to the commit log. Once they are durable, the decision's markers are appended to
+the partitions, in the order of the decisions and in one write for each partition. Then the client gets its response.
+The producer's next transaction therefore never reaches a partition before the markers of the last one.
+
+Words: to *settle* a partition is to compare, when it is opened, its open transactions with the coordinator's decisions,
+and to write the markers that it lacks. A commit is *resolved* if all its markers are durable, and so are those of every
+earlier commit of the group (docs/glossary.md).
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from stablelog.batch.markers import Marker, MarkerType
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.durability.flush import GroupFlush
+from stablelog.broker.durability.journal import Journal
+from stablelog.broker.groups import Groups
+from stablelog.broker.loop.tasks import Tasks
+from stablelog.broker.loop.turns import AT_ONCE_MAX, Turn
+from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC
+from stablelog.broker.topics.topic import Topic
+from stablelog.broker.topics.topics import Topics
+from stablelog.broker.transactions.marker_durability import MarkerDurability
+from stablelog.coordinators.record_fields import Record
+from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
+from stablelog.coordinators.transactions.decisions import (
+    REPAIR,
+    Decision,
+    MarkerOrder,
+    OpenTransaction,
+    TransactionConfig,
+)
+from stablelog.coordinators.transactions.log_ends import OFFSET_UNKNOWN, in_order
+from stablelog.coordinators.transactions.producer_ids import ProducerIds, ProducerIdSpace
+from stablelog.errors import DiskError, Refused, Unavailable
+from stablelog.log.partition import MarkerWrite, Partition
+from stablelog.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+# A decision, and the future of the request that waits for its markers.
+_Decided = tuple[Decision[Any], "asyncio.Future[None] | None"]
+OrderKey = tuple[str, int, int]
+
+
+class TransactionGroup:
+    """The transactions of one group: its coordinator, its commit log, and the markers that are not written yet.
+
+    Args:
+        name: name of the group; empty for the default one.
+        config: the coordinator's settings.
+        journal: the commit log.
+        id_space: the producer ids of all groups.
+        topics: the partitions that markers are written to.
+        groups: the consumer groups, whose offsets a transaction may commit.
+        reserve: gives markers space on a full disk.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: TransactionConfig,
+        journal: Journal,
+        *,
+        id_space: ProducerIdSpace,
+        topics: Topics,
+        groups: Groups,
+        flush: GroupFlush,
+        reserve: DiskReserve,
+        tasks: Tasks,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.name = name
+        self.journal = journal
+        self._topics = topics
+        self._groups = groups
+        self._flush = flush
+        self._reserve = reserve
+        self._tasks = tasks
+        self._now_ms = now_ms
+        self._recorded_count = 0  # The number of the coordinator's changes that the journal has.
+        self._decided: deque[_Decided] = deque()  # Durable decisions whose markers are not begun.
+        # Decisions whose markers are being written, and the markers that are left of them.
+        self._in_writing: list[_Decided] = []
+        self._to_write: deque[tuple[TopicPartition, list[MarkerOrder]]] = deque()
+        self._is_long = False  # Whether these markers are for more partitions than are written in one turn.
+        # Orders whose markers are all written, which the coordinator does not know yet.
+        self._written: list[MarkerOrder] = []
+        self._held_back: dict[TopicPartition, list[MarkerOrder]] = {}
+        # By settled partition: the markers that it lacks from before the start, and how many waiting markers they
+        # replace. They are written before the waiting ones.
+        self._settling: dict[TopicPartition, tuple[list[MarkerOrder], int]] = {}
+        # By order: the partitions that still lack its marker.
+        self._waiting_for: dict[OrderKey, set[TopicPartition]] = {}
+        self._durability = MarkerDurability(topics)
+        self._durable_sequence = 0  # The commit sequence of the last commit whose decision is durable.
+        self._appended_sequence = 0
+        self.coordinator = TransactionCoordinator(
+            config,
+            group=name,
+            coordinator_epoch=topics.leader_epoch,
+            producer_ids=ProducerIds(space=id_space),
+            end_offsets=self._end_offsets,
+            marker_barrier=self._durability.barrier,
+        )
+        journal.bound_by(
+            lambda: self.coordinator.table.item_count + sum(topic.partition_count for topic in topics)
+        )
+
+    def _end_offsets(self, targets: Sequence[TopicPartition]) -> list[int]:
+        """End offsets of partitions; 0 for a partition that is not open, OFFSET_UNKNOWN for one that does not exist."""
+        ends: list[int] = []
+        topic: Topic | None = None
+        for name, index in targets:
+            if topic is None or topic.name != name:
+                topic = self._topics.get(name)
+            partition = None if topic is None else topic.partitions.get(index)
+            if partition is not None:
+                ends.append(partition.end_offset)
+            else:
+                ends.append(0 if topic is not None and index < topic.partition_count else OFFSET_UNKNOWN)
+        return ends
+
+    def load(self) -> None:
+        """Rebuild the coordinator's state from the commit log; markers wait until their partitions are open.
+
+        Records that a takeover from Kafka adds to the commit log are durable on return: once producers write, these
+        records are the only way to tell the producers' transactions from those that Kafka had decided.
+
+        Raises:
+            Corrupt: the commit log is damaged.
+            Unavailable: the disk refuses the records that have to be added.
+        """
+        self.journal.replay(lambda key, value, _producer_id: self.coordinator.table.replay(key, value))
+        self._recorded_count = self.coordinator.table.change_count
+        decision = self.coordinator.loaded(self._now_ms())
+        self._append(decision)
+        if decision.records:
+            self.journal.sync()
+        done = []
+        for order in decision.markers:
+            targets = {target for target in order.partitions if self._exists(target)}
+            self._hold_back(order, targets)
+            if not targets:
+                done.append(order)
+        self._report_done(done)
+        for target in self.coordinator.table.history.partitions():
+            if not self._exists(target):
+                self.settle(target, [], None)
+
+    def awaited(self) -> set[TopicPartition]:
+        """Partitions that must be opened before all decisions from before the start are settled."""
+        return {*self.coordinator.table.history.partitions(), *self._held_back}
+
+    @property
+    def settling(self) -> Collection[TopicPartition]:
+        """Partitions that were settled but lack markers from before the start, which wait for disk space.
+
+        Apart from the commit log, only memory contains these markers. A batch of the producer's next transaction that
+        was written before such a marker would be taken for a part of the transaction that the marker ends.
+        """
+        return self._settling.keys()
+
+    def waits_at(self, target: TopicPartition) -> bool:
+        """Whether markers wait for this partition."""
+        return target in self._held_back or target in self._settling
+
+    def unsettled_commits(self) -> list[TopicPartition]:
+        """Partitions not opened since the start that may lack a commit's marker: until then R may be too low."""
+        return [
+            target
+            for target, sequence in self.coordinator.table.history.partitions().items()
+            if sequence >= 0
+        ]
+
+    def _exists(self, target: TopicPartition) -> bool:
+        topic = self._topics.get(target[0])
+        return topic is not None and target[1] < topic.partition_count
+
+    def _hold_back(self, order: MarkerOrder, targets: set[TopicPartition]) -> None:
+        for target in targets:
+            self._keep_for(target, [order])
+
+    # -- decisions ---------------------------------------------------------------------------------------------
+
+    def apply(self, decision: Decision[Answer]) -> Answer:
+        """Append the decision's records and return its result; its markers follow when they are durable."""
+        self._append(decision)
+        if decision.markers:
+            self._write_when_durable(decision, None)
+        return decision.answer
+
+    async def carry_out(self, decision: Decision[Answer]) -> Answer:
+        """Append the decision's records, wait for them and for its markers, and return its result."""
+        self._append(decision)
+        if decision.markers:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._write_when_durable(decision, done)
+            await done
+        else:
+            await self.journal.settled()
+        return decision.answer
+
+    def _append(self, decision: Decision[Any]) -> None:
+        self._record(decision.records)
+        sequence = self.coordinator.table.last_sequence
+        if sequence > self._appended_sequence:
+            self._appended_sequence = sequence
+            self.journal.after(lambda: self._commits_durable(sequence))
+
+    def _commits_durable(self, sequence: int) -> None:
+        self._durable_sequence = sequence
+
+    @property
+    def resolved_commit_sequence(self) -> int:
+        """The greatest resolved commit sequence: no crash can undo these commits or lose one of their markers."""
+        settling = {sequence for sequence, _ in self._settling_commits()}
+        unmarked = min({*self._durability.awaited(), *settling}, default=self._durable_sequence + 1)
+        return min(self.coordinator.table.resolved_sequence, self._durable_sequence, unmarked - 1)
+
+    def unresolved(self) -> list[tuple[int, str, str, int]]:
+        """The missing markers of unresolved commits: (commit sequence, transactional id, topic, partition).
+
+        They are in order. The id is empty if the transaction is complete except that the marker is not durable; and,
+        after a start, if the partition is not open yet and a crash may have lost the marker.
+        """
+        held = {
+            (order.commit_sequence, order.transactional_id, *target)
+            for target, orders in self._held_back.items()
+            for order in orders
+            if order.commit_sequence >= 0
+        }
+        awaited = {
+            (sequence, "", partition.topic, partition.index)
+            for sequence, ends in self._durability.awaited().items()
+            for partition, _ in ends
+        }
+        settling = {(sequence, "", *target) for sequence, target in self._settling_commits()}
+        unsettled = {
+            (sequence, "", *target)
+            for target, sequence in self.coordinator.table.history.partitions().items()
+            if sequence >= 0 and all(order[2:] != target for order in held)
+        }
+        return sorted(held | awaited | settling | unsettled)
+
+    def _settling_commits(self) -> Iterator[tuple[int, TopicPartition]]:
+        """Commits from before the start whose markers a settled partition lacks because the disk was full."""
+        for target, (orders, _) in self._settling.items():
+            for order in orders:
+                if order.transactional_id == REPAIR and order.commit_sequence >= 0:
+                    yield order.commit_sequence, target
+
+    def _write_when_durable(self, decision: Decision[Any], done: "asyncio.Future[None] | None") -> None:
+        self.journal.after(lambda: self._decided.append((decision, done)))
+        self.write_decided()  # There is something to write only if no record has to be waited for.
+
+    def write_decided(self, *, to_the_end: bool = False) -> None:
+        """Write the markers of all decisions that became durable: one append for each partition.
+
+        The markers of many partitions are written in several turns of the loop. Later decisions are written after them,
+        so that each partition gets its markers in the order of the decisions.
+
+        Args:
+            to_the_end: write everything now, as at a stop.
+        """
+        if not self._in_writing or to_the_end:
+            # An unexpected error in the middle stops the broker, because the remaining markers would never be written.
+            with self._tasks.guard("transactions", self._tasks.broker):
+                self._write_on(Turn(), to_the_end=to_the_end)
+                if to_the_end:
+                    self._report_written()
+
+    def _write_on(self, turn: Turn, *, to_the_end: bool = False) -> None:
+        while self._in_writing or self._decided:
+            if not self._in_writing:
+                self._begin_writing()
+            for _ in range(1 if self._is_long else len(self._to_write)):
+                self._write_or_hold_back(*self._to_write.popleft())
+            if not self._to_write:
+                self._end_writing()
+            if turn.is_over and not to_the_end and (self._in_writing or self._decided):
+                self._tasks.soon("transactions", lambda: self._write_on(Turn()))
+                return
+
+    def _begin_writing(self) -> None:
+        """Take the next decisions whose markers fit into one turn; or one decision that has too many for that."""
+        by_partition: dict[TopicPartition, list[MarkerOrder]] = {}
+        while self._decided:
+            markers = self._decided[0][0].markers
+            if by_partition:
+                targets = {target for order in markers for target in order.partitions}
+                if len(by_partition.keys() | targets) > AT_ONCE_MAX:
+                    break
+            self._in_writing.append(self._decided.popleft())
+            for order in markers:
+                for target in in_order(order.partitions):
+                    by_partition.setdefault(target, []).append(order)
+        self._to_write.extend(by_partition.items())
+        self._is_long = len(by_partition) > AT_ONCE_MAX
+
+    def _end_writing(self) -> None:
+        decided, self._in_writing = self._in_writing, []
+        for _, done in decided:
+            if done is not None and not done.done():
+                done.set_result(None)
+        # Responses are sent first. Before a client can send its next request, its transaction is noted as complete.
+        self._written += [order for decision, _ in decided for order in decision.markers]
+        self._tasks.soon("transactions", self._report_written)
+
+    def _report_written(self) -> None:
+        orders, self._written = self._written, []
+        self._report_done([order for order in orders if _key(order) not in self._waiting_for])
+
+    def _write_or_hold_back(self, target: TopicPartition, orders: list[MarkerOrder]) -> None:
+        if not self._exists(target):
+            return  # The topic was deleted, with the transaction's records.
+        topic = self._topics.get(target[0])
+        if topic is not None and topic.group != self.name and topic.name != CONSUMER_OFFSETS_TOPIC:
+            return  # The topic was deleted likewise, and created again in another group.
+        partition = topic.partitions.get(target[1]) if topic is not None else None
+        if partition is None or target in self._held_back or not self._write(partition, orders):
+            self._keep_for(target, orders)
+
+    def _keep_for(self, target: TopicPartition, orders: list[MarkerOrder]) -> None:
+        """Keep markers, in order, until their partition can be written."""
+        self._held_back.setdefault(target, []).extend(orders)
+        for order in orders:
+            self._waiting_for.setdefault(_key(order), set()).add(target)
+
+    def _write(self, partition: Partition, orders: list[MarkerOrder]) -> bool:
+        """Write markers to a partition, in order and with one append.
+
+        Returns:
+            Whether they are written. If not, either the partition has failed, and a restart writes them from the commit
+            log; or the disk is full, and they may be written later.
+        """
+        if not orders:
+            return True
+        if partition is self._groups.journal.partition and self._groups.journal.is_waiting:
+            return False  # Earlier decisions wait for space in the log, and the log keeps their order.
+        writes = [_marker_write(order) for order in orders]
+        try:
+            outcomes = self._reserve.attempt(lambda: partition.append_markers(writes, now_ms=self._now_ms()))
+        except Unavailable as error:
+            if not isinstance(error, DiskError) or not error.is_full or partition.failure is not None:
+                self._tasks.partition(partition).fail(error)
+            return False
+        except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
+            self._tasks.unexpected("transactions", self._tasks.partition(partition), error)
+            return False
+        self._note_written(partition, orders, outcomes)
+        return True
+
+    def retry(self) -> None:
+        """Write the records, and then the markers, that wait for disk space, as far as there is some."""
+        self.journal.retry()
+        for target in list(self._held_back):
+            topic = self._topics.get(target[0])
+            partition = None if topic is None else topic.partitions.get(target[1])
+            if partition is not None and partition.failure is None:
+                self._retry_markers(target, partition)
+
+    def _retry_markers(self, target: TopicPartition, partition: Partition) -> None:
+        held = self._held_back[target]
+        first, count = self._settling.get(target, ([], 0))
+        if self._write(partition, first + held[count:]):
+            self._settling.pop(target, None)
+            del self._held_back[target]
+            self._report_marked(target, held)
+
+    def _note_written(
+        self, partition: Partition, orders: list[MarkerOrder], outcomes: Sequence[object]
+    ) -> None:
+        self._flush.dirty(partition)
+        self._durability.note(partition, [o.commit_sequence for o in orders if o.commit_sequence >= 0])
+        for order, outcome in zip(orders, outcomes, strict=True):
+            if isinstance(outcome, Refused):
+                # A producer with a higher epoch, or a later coordinator, has ended the transaction already.
+                log.warning(
+                    "the marker of producer %d for %s-%d is not needed: %s",
+                    order.producer_id,
+                    partition.topic,
+                    partition.index,
+                    outcome,
+                )
+            if partition.topic == CONSUMER_OFFSETS_TOPIC:
+                self._groups.transaction_ended(order.producer_id, commit=order.type is MarkerType.COMMIT)
+
+    def _report_done(self, orders: Iterable[MarkerOrder]) -> None:
+        """Tell the coordinator that all markers of these orders are written. The records that follow are one batch."""
+        records: list[Record] = []
+        for order in orders:
+            if order.transactional_id != REPAIR:
+                records += self.coordinator.markers_done(
+                    order.transactional_id, order.producer_id, order.producer_epoch, now_ms=self._now_ms()
+                ).records
+        self._record(records)
+        self._durability.forget_durable()
+
+    def _record(self, records: list[Record]) -> None:
+        self.journal.append(records)
+        self._recorded_count = self.coordinator.table.change_count
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the journal has every change of the coordinator. Between two turns of the loop it has.
+
+        It has not if an unexpected exception ended a decision in the middle. The coordinator must then serve no more
+        requests: it may hold a transaction for committed that its log does not contain.
+        """
+        return self._recorded_count == self.coordinator.table.change_count
+
+    def settle(
+        self, target: TopicPartition, found: Sequence[OpenTransaction], partition: Partition | None
+    ) -> None:
+        """Compare a partition's open transactions with the decisions, and write the markers that it lacks.
+
+        Args:
+            target: the partition's name.
+            found: the open transactions of this group in the partition.
+            partition: writable, with no writes since it was opened; None if it does not exist any more.
+        """
+        held = self._held_back.pop(target, [])
+        decision = self.coordinator.reconcile(target, found, held=held, now_ms=self._now_ms())
+        self._append(decision)
+        self._settling.pop(target, None)
+        if partition is None or self._write(partition, decision.markers):
+            self._report_marked(target, held)
+        else:
+            self._held_back[target] = held
+            self._settling[target] = (decision.markers, len(held))
+
+    def _report_marked(self, target: TopicPartition, held: Iterable[MarkerOrder]) -> None:
+        """Note that the partition has the markers that were kept for it, or does not need them any more."""
+        done = []
+        # Other markers of these orders are being written to other partitions: `_report_written` reports the orders.
+        in_writing = {_key(order) for decision, _ in self._in_writing for order in decision.markers}
+        for order in held:
+            left = self._waiting_for.get(_key(order), set())
+            left.discard(target)
+            if (
+                not left
+                and self._waiting_for.pop(_key(order), None) is not None
+                and _key(order) not in in_writing
+            ):
+                done.append(order)
+        self._report_done(done)
+
+
+def _key(order: MarkerOrder) -> OrderKey:
+    return order.transactional_id, order.producer_id, order.producer_epoch
+
+
+def _marker_write(order: MarkerOrder) -> MarkerWrite:
+    marker = Marker(
+        type=order.type,
+        coordinator_epoch=order.coordinator_epoch,
+        group=order.group if order.type is MarkerType.COMMIT else None,
+        commit_sequence=order.commit_sequence,
+    )
+    return MarkerWrite(order.producer_id, order.producer_epoch, marker, order.transaction_version)

@@ -1,0 +1,305 @@
+"""The transaction groups of the broker: created, found by name, and checked against topics.
+
+A group is the commit log of its name and the state built from it (`transaction_group`). The default group always
+exists. The broker creates another group when a client first begins something in it. After a start the groups are those
+whose commit logs exist. A transaction writes only to topics of its own group. The commits in a partition therefore
+belong to one group, and their commit sequences define cuts through the partition. Committed offsets of consumers belong
+to no group.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.durability.flush import GroupFlush
+from stablelog.broker.durability.journal import Journal
+from stablelog.broker.groups import Groups
+from stablelog.broker.loop.tasks import Tasks
+from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC
+from stablelog.broker.topics.topics import Topics
+from stablelog.broker.transactions.transaction_group import TransactionGroup
+from stablelog.coordinators.transactions.decisions import OpenTransaction, TransactionConfig
+from stablelog.coordinators.transactions.producer_ids import GIVEN_ID_MAX, ProducerIdSpace
+from stablelog.coordinators.transactions.transaction import Transaction
+from stablelog.errors import Refused
+from stablelog.log.partition import Partition
+from stablelog.types import TopicPartition
+from stablelog.views.commit_order import CommitOrder
+from stablelog.wire.extension.transaction_groups import (
+    DEFAULT_GROUP,
+    NAME_RULE,
+    group_in_words,
+    group_of,
+    is_group_name,
+)
+
+log = logging.getLogger(__name__)
+
+CROSSINGS_TOLD_MAX: Final = (
+    1000  # Pairs of a group and a topic of another group for which a refusal is logged.
+)
+
+
+class Transactions:
+    """All transaction groups of a broker.
+
+    Args:
+        config: the coordinators' settings.
+        count_max: the maximum number of groups beside the default one.
+        make_log: creates or opens the commit log of a group; durable on return.
+        topics: the partitions that markers are written to.
+        reserve: gives records and markers space on a full disk.
+    """
+
+    def __init__(
+        self,
+        config: TransactionConfig,
+        *,
+        count_max: int,
+        make_log: Callable[[str], list[Partition]],
+        topics: Topics,
+        groups: Groups,
+        flush: GroupFlush,
+        reserve: DiskReserve,
+        tasks: Tasks,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._count_max = count_max
+        self._make_log = make_log
+        self._topics = topics
+        self._consumer_groups = groups
+        self._flush = flush
+        self._reserve = reserve
+        self._tasks = tasks
+        self._now_ms = now_ms
+        self._id_space = ProducerIdSpace()
+        self._groups: dict[str, TransactionGroup] = {}
+        self._by_log: dict[Partition, TransactionGroup] = {}
+        # By partition: the groups that have transactions to settle in it.
+        self._awaited: dict[TopicPartition, set[str]] = {}
+        self._lacking: set[TopicPartition] = set()  # See `lacks_markers`.
+        self._crossings: set[tuple[str, str]] = set()
+
+    # -- which there are -----------------------------------------------------------------------------------
+
+    def load(self, logs: Mapping[str, list[Partition]]) -> None:
+        """Rebuild the groups from their commit logs; markers wait until their partitions are open."""
+        for name, partitions in logs.items():
+            self._open(name, partitions).load()
+        for group in self:
+            for target in group.awaited():
+                self._awaited.setdefault(target, set()).add(group.name)
+
+    def _open(self, name: str, partitions: list[Partition]) -> TransactionGroup:
+        journal = Journal(partitions, self._flush, self._reserve, self._now_ms)
+        group = self._groups[name] = TransactionGroup(
+            name,
+            self._config,
+            journal,
+            id_space=self._id_space,
+            topics=self._topics,
+            groups=self._consumer_groups,
+            flush=self._flush,
+            reserve=self._reserve,
+            tasks=self._tasks,
+            now_ms=self._now_ms,
+        )
+        self._by_log[journal.partition] = group
+        return group
+
+    def __iter__(self) -> Iterator[TransactionGroup]:
+        return iter(list(self._groups.values()))
+
+    @property
+    def default(self) -> TransactionGroup:
+        """The default group."""
+        return self._groups[DEFAULT_GROUP]
+
+    def get(self, name: str) -> TransactionGroup | None:
+        """The group of this name; None if nothing was ever begun in it."""
+        return self._groups.get(name)
+
+    def made(self, name: str, api: str) -> TransactionGroup:
+        """The group of this name. If it does not exist, it is created with an empty, durable log.
+
+        Args:
+            name: name of the group; empty for the default one.
+            api: the API whose request needs it.
+
+        Raises:
+            Refused: the name is not valid for a group, there are too many groups, or the disk is full.
+        """
+        group = self._groups.get(name)
+        if group is not None:
+            return group
+        if not is_group_name(name):
+            raise Refused(
+                ErrorCode.invalid_request, f"{name!r} is no name of a transaction group: {NAME_RULE}"
+            )
+        if len(self._groups) > self._count_max:
+            raise _not_made(
+                f"{group_in_words(name)} would be one more than stablelog.max.transaction.groups={self._count_max}; it "
+                "is named before the first slash of a transactional id"
+            )
+        self._reserve.check(api)
+        try:
+            partitions = self._make_log(name)
+        except Refused as why:
+            if self._reserve.note(why):
+                raise Refused(ErrorCode.coordinator_load_in_progress, self._reserve.state()) from why
+            raise _not_made(f"{group_in_words(name)} cannot be made: {why}") from why
+        log.info("made %s", group_in_words(name))
+        return self._open(name, partitions)
+
+    def of_id(self, transactional_id: str) -> TransactionGroup:
+        """The group of a transactional id that a producer has used before.
+
+        Raises:
+            Refused: the group does not exist, so no producer has the id.
+        """
+        group = self._groups.get(group_of(transactional_id))
+        if group is None:
+            raise Refused(
+                ErrorCode.invalid_producer_id_mapping, f"no producer has the id {transactional_id!r}"
+            )
+        return group
+
+    def describe(self, transactional_id: str) -> Transaction | None:
+        """The coordinator's description of a transactional id; None if it is unknown.
+
+        The default group may contain ids that name another group: they are from before there were transaction groups.
+        """
+        group = self._groups.get(group_of(transactional_id), self.default)
+        found = group.coordinator.table.get(transactional_id)
+        return found if found is not None else self.default.coordinator.table.get(transactional_id)
+
+    # -- whose a topic is ----------------------------------------------------------------------------------
+
+    def check_topic(self, transactional_id: str, name: str) -> None:
+        """Refuse a transaction's write to a topic of another group.
+
+        Clients handle this error code as the end of the transaction and not of the producer, and it names the topic.
+        The message is sent in responses that have a field for it, and is logged once by the broker.
+
+        Raises:
+            Refused: topic_authorization_failed.
+        """
+        topic = self._topics.get(name)
+        own = group_of(transactional_id)
+        if topic is None or topic.group == own or name == CONSUMER_OFFSETS_TOPIC:
+            return
+        fitting_id = f"that begins with {topic.group + '/'!r}" if topic.group else "without a slash"
+        fitting_group = own or "''"
+        refused = Refused(
+            ErrorCode.topic_authorization_failed,
+            f"transactional id {transactional_id!r} belongs to {group_in_words(own)} by what stands before its first slash, "
+            f"and topic {name!r} to {group_in_words(topic.group)}: a transaction writes to topics of its own group. Use an "
+            f"id {fitting_id}, or a topic made with stablelog.group={fitting_group}",
+        )
+        if (own, name) not in self._crossings and len(self._crossings) < CROSSINGS_TOLD_MAX:
+            self._crossings.add((own, name))
+            log.warning("%s", refused)
+        raise refused
+
+    # -- partitions ----------------------------------------------------------------------------------------
+
+    def advanced(self, partition: Partition) -> None:
+        """Handle that more of a partition is durable: if it is a commit log, continue what waited for it."""
+        group = self._by_log.get(partition)
+        if group is not None:
+            group.journal.settle()
+            group.write_decided()
+
+    def write_decided(self) -> None:
+        """Write the markers of all durable decisions at once, because the broker stops."""
+        for group in self:
+            group.write_decided(to_the_end=True)
+
+    def partition_opened(self, partition: Partition) -> None:
+        """Settle the open transactions of a partition that was opened, before anything else writes to it."""
+        target = (partition.topic, partition.index)
+        self._id_space.skip_past(partition.producer_state.greatest_id(GIVEN_ID_MAX))
+        found = [
+            OpenTransaction(txn.producer_id, txn.producer_epoch, txn.first_offset, txn.leader_epoch)
+            for txn in partition.open_transactions()
+        ]
+        topic = self._topics.get(partition.topic)
+        own_name = DEFAULT_GROUP if topic is None else topic.group
+        own = self._groups.get(own_name, self.default)
+        if isinstance(partition.view, CommitOrder):
+            self.meet_sequence(own, partition.view.latest_sequence, partition.topic, partition.index)
+        concerned = self._concerned(target, own_name)
+        for group in concerned:
+            if group is not own:
+                theirs = [txn for txn in found if group.coordinator.table.knows(target, txn.producer_id)]
+                found = [txn for txn in found if txn not in theirs]
+                group.settle(target, theirs, partition)
+        own.settle(
+            target, found, partition
+        )  # The partition's own group also settles transactions that no group knows.
+        if any(target in group.settling for group in (own, *concerned)):
+            self._lacking.add(target)
+
+    def partitions_opened(self) -> None:
+        """Note that all partitions that can be opened have been opened since the start."""
+        for group in self:
+            group.coordinator.table.partitions_opened()
+
+    def _note_lacking(self) -> None:
+        """Recompute which partitions lack markers."""
+        self._lacking = {target for group in self._groups.values() for target in group.settling}
+
+    def lacks_markers(self, target: TopicPartition) -> bool:
+        """Whether markers from before the start wait for space in this partition. Nothing else may be written to it."""
+        return target in self._lacking
+
+    @property
+    def are_all_marked(self) -> bool:
+        """Whether every settled partition has all markers from before the start."""
+        return not self._lacking
+
+    @staticmethod
+    def meet_sequence(group: TransactionGroup, sequence: int, topic_name: str, index: int) -> None:
+        """Note a commit sequence found in a partition's markers. It is logged if the commit log does not contain it."""
+        last = group.coordinator.table.last_sequence
+        if group.coordinator.table.met_sequence(sequence):
+            log.error(
+                "%s-%d has commit %d in its markers, and the commit log of %s ends at commit %d: the commit log has lost "
+                "its end, or is from an older backup. New commits go on behind %d; `stablelog repair` looks at all "
+                "partitions",
+                topic_name,
+                index,
+                sequence,
+                group_in_words(group.name),
+                last,
+                sequence,
+            )
+
+    def retry(self) -> None:
+        """Write the records and markers that wait for disk space, as far as there is some."""
+        for group in self:
+            group.retry()
+        self._note_lacking()
+
+    def partition_gone(self, target: TopicPartition, group_name: str) -> None:
+        """Drop the markers that wait for a deleted partition of this group, in every group."""
+        for group in {*self._concerned(target, group_name), *(one for one in self if one.waits_at(target))}:
+            group.settle(target, [], None)
+        self._note_lacking()
+
+    def _concerned(self, target: TopicPartition, group_name: str) -> list[TransactionGroup]:
+        """Take the groups that may have transactions to settle in a partition of this group."""
+        if target[0] == CONSUMER_OFFSETS_TOPIC:
+            return list(self)
+        names = self._awaited.pop(target, set()) | {group_name}
+        return [self._groups[name] for name in sorted(names) if name in self._groups]
+
+
+def _not_made(why: str) -> Refused:
+    """Make the error for a missing group. It is also logged, because InitProducerId responses have no message field."""
+    log.warning("%s", why)
+    return Refused(ErrorCode.policy_violation, why)

@@ -1,0 +1,140 @@
+"""Scheduler of compaction: compacts one partition at a time, in a thread of its own.
+
+The thread reads sealed segments, which do not change, and writes new segments beside them. It shares nothing with the
+partition: it has its own files and indexes, and it gets a copy of the producer state that it needs. After each piece of
+work it sleeps for as long as the work took, so that requests do not wait for the interpreter lock. The event loop puts
+the finished segments in place, because only the event loop changes a partition: this takes some renames and four syncs
+of the directory for each segment.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from stablelog.broker.config import BrokerConfig
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.loop.tasks import Tasks, in_thread
+from stablelog.broker.topic_names import is_internal
+from stablelog.broker.topics.topics import Topics
+from stablelog.errors import StablelogError
+from stablelog.log.compaction.cleaner import Cleaned, Compaction
+from stablelog.log.compaction.policy import KEY_MEMORY_SIZE
+from stablelog.log.partition import Partition
+
+log = logging.getLogger(__name__)
+
+
+class Compactor:
+    """Compacts the partitions of a broker.
+
+    Args:
+        topics: the topics to compact. The coordinators trim the broker's own topics instead.
+        reserve: tells whether the disk is full. Nothing is compacted then, because compaction takes space before
+            it frees some.
+    """
+
+    def __init__(
+        self,
+        topics: Topics,
+        config: BrokerConfig,
+        reserve: DiskReserve,
+        tasks: Tasks,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._topics = topics
+        self._config = config
+        self._reserve = reserve
+        self._tasks = tasks
+        self._now_ms = now_ms
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="compaction")
+        self._under_way: tuple[Partition, Compaction] | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def start(self) -> None:
+        """Look for work every `log.cleaner.backoff.ms`."""
+        self._tasks.every("compaction", self._config["log.cleaner.backoff.ms"] / 1000, self.compact_all)
+
+    async def compact_all(self) -> None:
+        """Compact once each partition that has enough to compact.
+
+        An error in one partition does not stop the others.
+        """
+        for partition in self._topics.open_partitions():
+            if self._reserve.is_full:
+                return
+            if partition.failure is not None or is_internal(partition.topic):
+                continue
+            try:
+                await self._compact(partition)
+            except (StablelogError, FileNotFoundError) as error:
+                self._reserve.note(error)
+                log.error("%s-%d cannot be compacted: %s", partition.topic, partition.index, error)
+            except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
+                self._tasks.unexpected("compaction", self._tasks.partition(partition), error)
+            await asyncio.sleep(0)
+
+    async def _compact(self, partition: Partition) -> None:
+        key_count_max = self._config["log.cleaner.dedupe.buffer.size"] // KEY_MEMORY_SIZE
+        work = partition.begin_compaction(self._now_ms(), key_count_max=key_count_max)
+        if work is None:
+            return
+        self._under_way = partition, work
+        self._idle.clear()
+        steps = work.steps()
+        try:
+            while not work.cancelled and not self._reserve.is_full:
+                cleaned = await in_thread(self._threads, _next_finished, steps)
+                if work.cancelled:
+                    return
+                if cleaned is None:
+                    break
+                if not partition.take_cleaned(cleaned):
+                    log.info("%s-%d was changed while it was compacted", partition.topic, partition.index)
+                    return
+            else:
+                return  # A later pass continues.
+        finally:
+            work.cancel()  # This task may have been cancelled; the thread does not notice that by itself.
+            self._under_way = None
+            self._idle.set()
+        partition.compacted(work)
+        self._topics.checkpoints.first_dirty.update()
+        log.info(
+            "compacted %s-%d to offset %d: %d keys, %d bytes of %d are left",
+            partition.topic,
+            partition.index,
+            work.end_offset,
+            work.key_count,
+            work.written_size,
+            work.read_size,
+        )
+
+    async def leave(self, topic: str) -> None:
+        """Stop working on a topic's partitions. On return this holds until the next await."""
+        while self._under_way is not None and self.works_on(topic):
+            self._under_way[1].cancel()
+            await self._idle.wait()
+
+    def works_on(self, topic: str) -> bool:
+        """Whether a pass over a partition of this topic is under way."""
+        return self._under_way is not None and self._under_way[0].topic == topic
+
+    def close(self) -> None:
+        """Stop. The next start deletes segments that were not put in place."""
+        if self._under_way is not None:
+            self._under_way[1].cancel()
+        self._threads.shutdown(wait=True)
+
+
+def _next_finished(steps: Iterator[Cleaned | None]) -> Cleaned | None:
+    """The next finished segment; None if there are no more."""
+    began = time.perf_counter()
+    for cleaned in steps:
+        if cleaned is not None:
+            return cleaned
+        time.sleep(time.perf_counter() - began)
+        began = time.perf_counter()
+    return None

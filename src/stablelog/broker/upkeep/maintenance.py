@@ -1,0 +1,259 @@
+"""Periodic work of the broker: each kind is a task of its own.
+
+| task | what it does | how often |
+|---|---|---|
+| transaction timeouts | aborts open transactions whose time is up | `transaction.abort.timed.out.transaction.cleanup.interval.ms` |
+| expiry of ids | forgets transactional ids and keys of joint commits | the same |
+| commit-log trimming | trims the coordinators' logs to their live state | the same |
+| retention | deletes old segments | `log.retention.check.interval.ms` |
+| expiry of producers | forgets producers of partitions | the same |
+| removal of deleted files | removes files of deleted segments and topics | REMOVAL_S |
+| checkpoints | writes Kafka's checkpoint of log start offsets | CHECKPOINT_S |
+| recovery points | records up to where each partition is synced | RECOVERY_POINT_S |
+| disk reserve | writes what waits for room; while the disk is full, frees some and takes the reserve back | RESERVE_S |
+
+What goes wrong in one partition is logged for that partition, and the others are worked on: an expected error is
+tried again at the next pass, an unexpected one fails the partition. An unexpected error of a coordinator stops the
+broker. Offsets of consumers expire by the group coordinator's own timer (`broker.groups`).
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from stablelog.broker.config import BrokerConfig
+from stablelog.broker.directory.checkpoints import OffsetCheckpoint
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.durability.flush import GroupFlush
+from stablelog.broker.durability.journal import Journal
+from stablelog.broker.groups import Groups
+from stablelog.broker.loop.tasks import Tasks, in_thread
+from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
+from stablelog.broker.topic_names import is_internal
+from stablelog.broker.topics.opening import Opening
+from stablelog.broker.topics.topics import Topics
+from stablelog.broker.transactions.transactions import Transactions
+from stablelog.coordinators.live_state import LiveState
+from stablelog.errors import StablelogError
+from stablelog.log.partition import Partition
+from stablelog.log.retention import close_all
+
+log = logging.getLogger(__name__)
+
+REMOVAL_S = 5.0
+CHECKPOINT_S = 10.0
+RECOVERY_POINT_S = 1.0  # Seconds. At a crash the recorded ends are at most this old.
+RESERVE_S = 1.0
+RETENTION_WHILE_FULL_S = 10.0
+
+
+class Maintenance:
+    """The periodic work of one broker.
+
+    Args:
+        reserve: keeps space on the disk.
+        tasks: starts the work.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        topics: Topics,
+        transactions: Transactions,
+        groups: Groups,
+        flush: GroupFlush,
+        opening: Opening,
+        reserve: DiskReserve,
+        tasks: Tasks,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._transactions = transactions
+        self._groups = groups
+        self._flush = flush
+        self._opening = opening
+        self._reserve = reserve
+        self._tasks = tasks
+        self._now_ms = now_ms
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="removal")
+        self._retention_s = (
+            -RETENTION_WHILE_FULL_S
+        )  # Start time of the last pass that ran while the disk was full.
+
+    def start(self) -> None:
+        """Start all tasks."""
+        often_s = self._config["transaction.abort.timed.out.transaction.cleanup.interval.ms"] / 1000
+        seldom_s = self._config["log.retention.check.interval.ms"] / 1000
+        self._tasks.every("transaction timeouts", often_s, self.abort_overdue)
+        self._tasks.every("expiry of ids", often_s, self.forget_expired)
+        self._tasks.every("commit-log trimming", often_s, self.trim_logs)
+        self._tasks.every("retention", seldom_s, self.apply_retention)
+        self._tasks.every("expiry of producers", seldom_s, self.expire_producers)
+        self._tasks.every("removal of deleted files", REMOVAL_S, self.remove_deleted)
+        for name, interval_s, checkpoint in (
+            ("checkpoints", CHECKPOINT_S, self._topics.checkpoints.log_starts),
+            ("recovery points", RECOVERY_POINT_S, self._topics.checkpoints.recovery_points),
+        ):
+            self._tasks.every(name, interval_s, partial(self.write_checkpoint, checkpoint))
+        self._tasks.every("disk reserve", RESERVE_S, self.tend_reserve)
+
+    def close(self) -> None:
+        """Shut the thread down."""
+        self._threads.shutdown(wait=True)
+
+    # -- coordinators ------------------------------------------------------------------------------------------
+
+    async def abort_overdue(self) -> None:
+        """Abort open transactions that exceed their timeout, in every transaction group."""
+        now_ms = self._now_ms()
+        for group in self._transactions:
+            # The abort markers are written in slices, and requests are served while a slice waits for the disk: all
+            # markers at once would hold the loop.
+            while (decision := group.coordinator.abort_overdue(now_ms)).answer:
+                await group.carry_out(decision)
+            group.apply(decision)
+
+    async def forget_expired(self) -> None:
+        """Forget transactional ids and keys of joint commits that have expired, in every transaction group."""
+        # Read the clock once: ids that expire during the pass are left to the next one, or this one might never end.
+        now_ms = self._now_ms()
+        for group in self._transactions:
+            may_be_more = True
+            while may_be_more:
+                may_be_more = group.apply(group.coordinator.forget_expired(now_ms))
+                await asyncio.sleep(0)  # Requests are served meanwhile.
+
+    async def trim_logs(self) -> None:
+        """Trim the logs of all coordinators that have grown."""
+        for group in self._transactions:
+            await self._trim(group.journal, group.coordinator.table.live_state)
+        await self._trim(self._groups.journal, self._groups.coordinator.table.live_state)
+
+    async def _trim(self, journal: Journal, live: Callable[[], LiveState | None]) -> None:
+        """Trim a coordinator's log to its live state, if it has grown.
+
+        The log is trimmed only once everything is durable: if a crash loses a marker of a partition, recovery writes it
+        again from the decision in the log. Nothing is trimmed while a partition has failed or lacks markers from before
+        the start, because the live state does not contain their decisions any more.
+        """
+        if not journal.has_grown or await self._lacks_markers():
+            return
+        before_offset = await journal.checkpoint_if_grown(live)
+        if before_offset is None:
+            return
+        await journal.settled()
+        waits = [
+            self._flush.durable(partition, partition.end_offset)
+            async for partition in in_turns(self._topics.open_partitions(), at_once=AT_ONCE_MAX)
+        ]
+        for wait in waits:
+            if wait is not None:
+                await wait
+        if not await self._lacks_markers():  # Requests were served meanwhile, so it is checked again.
+            journal.trim(before_offset)
+
+    async def _lacks_markers(self) -> bool:
+        """Whether a partition may lack markers whose decisions are only in a coordinator's log.
+
+        A partition that fails after its check does no harm: what was durable in it before stays durable.
+        """
+        if not self._transactions.are_all_marked:
+            return True
+        partitions = in_turns(self._topics.open_partitions(), at_once=AT_ONCE_MAX)
+        return bool([partition async for partition in partitions if partition.failure is not None])
+
+    # -- partitions --------------------------------------------------------------------------------------------
+
+    async def apply_retention(self) -> None:
+        """Delete old segments of each partition, as its retention settings for time and size demand."""
+
+        async def apply(partition: Partition) -> None:
+            deleted = self._reserve.attempt(lambda: partition.apply_retention(self._now_ms()), frees=True)
+            if deleted:
+                log.info("deleted %d segments of %s-%d", deleted, partition.topic, partition.index)
+
+        await self._each_partition("retention", apply, internal=False)
+
+    async def expire_producers(self) -> None:
+        """Forget producers that have not written for long, in every partition."""
+
+        async def expire(partition: Partition) -> None:
+            for _ in partition.expire_producers(self._now_ms()):
+                await asyncio.sleep(0)
+
+        await self._each_partition("expiry of producers", expire, internal=False)
+
+    async def remove_deleted(self) -> None:
+        """Remove the files of deleted topics, and of segments whose delete delay is over.
+
+        A thread waits for the disk, which takes tens of milliseconds for each GiB that it frees.
+        """
+
+        async def remove(partition: Partition) -> None:
+            while self._topics.has(partition) and (removed := partition.remove_deleted(self._now_ms())):
+                await in_thread(self._threads, close_all, removed)
+
+        await self._each_partition("removal of deleted files", remove)
+        await in_thread(self._threads, self._topics.leftovers.remove_deleted)
+
+    async def _each_partition(
+        self, name: str, work: Callable[[Partition], Awaitable[None]], *, internal: bool = True
+    ) -> None:
+        """Apply work to every open partition that has not failed. An error in one does not stop the others.
+
+        A partition that was deleted since the pass began is skipped: a later topic may have its name and directory.
+        """
+        for partition in self._topics.open_partitions():
+            if partition.failure is not None or (not internal and is_internal(partition.topic)):
+                continue
+            try:
+                await work(partition)
+            except StablelogError as error:
+                log.error(
+                    "%s of %s-%d failed; it is tried again: %s", name, partition.topic, partition.index, error
+                )
+            except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
+                self._tasks.unexpected(name, self._tasks.partition(partition), error)
+            await asyncio.sleep(0)  # Requests are served between two partitions.
+
+    @staticmethod
+    async def write_checkpoint(checkpoint: OffsetCheckpoint) -> None:
+        """Write a checkpoint of all partitions, if an offset has moved."""
+        # In a thread, because 10,000 partitions would hold the event loop for too long.
+        checkpoint.write(await in_thread(None, checkpoint.changed))
+
+    # -- the full disk -----------------------------------------------------------------------------------------
+
+    async def tend_reserve(self) -> None:
+        """Write the records that wait for space. While the disk is full, free space and take the reserve back."""
+        self.retry()
+        if self._reserve.is_full:
+            now_s = asyncio.get_running_loop().time()
+            if now_s - self._retention_s >= RETENTION_WHILE_FULL_S:
+                self._retention_s = now_s
+                await self.apply_retention()
+            with contextlib.suppress(StablelogError):  # The removal task logs the error.
+                await self.remove_deleted()
+            await self.restore_reserve()
+        await self._opening.open_again()
+
+    async def restore_reserve(self) -> bool:
+        """Take the reserve back, as far as there is space; then write waiting records before serving clients' writes.
+
+        Returns whether clients' writes are accepted. If the waiting records find no space, the disk counts as full
+        again.
+        """
+        if await self._reserve.restore():
+            self.retry()
+        return not self._reserve.is_full
+
+    def retry(self) -> None:
+        """Write the records and markers that wait for disk space, as far as there is some."""
+        self._groups.journal.retry()
+        self._transactions.retry()
+        self._flush.retry()

@@ -1,0 +1,112 @@
+"""Background proofs of log files that a start has not checked, before a request reads them.
+
+A *proof* checks a log file's batch headers. A read of an unproven segment raises Unproven. The fetch requests the proof
+and waits for at most its max wait. The proof continues after the fetch has ended, so that a retry finds it complete.
+Proofs of several segments are processed in turns, a piece of each.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from stablelog.broker.loop.tasks import END, Tasks, next_in_thread
+from stablelog.errors import Corrupt, StablelogError, Unavailable, Unproven
+from stablelog.log.files.names import LOG
+from stablelog.log.partition import Partition
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Proof:
+    """A proof of one log file in progress."""
+
+    partition: Partition
+    pieces: Iterator[None]
+    done: "asyncio.Future[None]"
+
+
+class Proofs:
+    """The proofs in progress.
+
+    Args:
+        tasks: starts the work.
+        on_proven: called with a partition of which more can be read, or which was found damaged.
+    """
+
+    def __init__(self, tasks: Tasks, on_proven: Callable[[Partition], None]) -> None:
+        self._tasks = tasks
+        self._on_proven = on_proven
+        # The partition is part of the key: a partition that is deleted and created again has the same paths.
+        self._proofs: OrderedDict[tuple[Partition, Path], _Proof] = OrderedDict()
+        self._wake = asyncio.Event()
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="proofs")
+        self._unreadable: set[Path] = set()  # Files whose read error was logged.
+
+    def request(self, partition: Partition, unproven: Unproven) -> "asyncio.Future[None]":
+        """Request the proof of a log file.
+
+        Returns:
+            A future that is done when the file is proven. It fails with Corrupt if the file is damaged, and with
+            DiskError if it cannot be read.
+        """
+        key = partition, unproven.path
+        proof = self._proofs.get(key)
+        if proof is None:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            proof = self._proofs[key] = _Proof(partition, unproven.prove(), future)
+            self._wake.set()
+        return proof.done
+
+    def start(self) -> None:
+        """Process requested proofs until the tasks are stopped."""
+        self._tasks.start("proofs", self._run)
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._proofs:
+                (partition, path), proof = next(iter(self._proofs.items()))
+                self._proofs.move_to_end((partition, path))
+                try:
+                    if partition.is_closed:
+                        raise Unavailable(f"{path} was closed before it was proven")
+                    piece = await next_in_thread(self._threads, proof.pieces)
+                except StablelogError as error:
+                    self._failed(path, proof, error)
+                except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
+                    self._tasks.unexpected("proofs", self._tasks.partition(proof.partition), error)
+                    self._failed(path, proof, Unavailable(f"the proof of {path} failed unexpectedly"))
+                else:
+                    if piece is END:
+                        del self._proofs[partition, path]
+                        proof.done.set_result(None)
+                        self._on_proven(proof.partition)
+
+    def _failed(self, path: Path, proof: _Proof, error: StablelogError) -> None:
+        del self._proofs[proof.partition, path]
+        if isinstance(error, Corrupt) or proof.partition.is_closed:
+            segments = [] if proof.partition.is_closed else proof.partition.segments()
+            if any(segment.path(LOG) == path and segment.damage is not None for segment in segments):
+                log.error("%s-%d: %s", proof.partition.topic, proof.partition.index, error)
+            else:
+                error = Unavailable(f"{path} was deleted or compacted while it was proven")
+            self._on_proven(proof.partition)
+        elif path not in self._unreadable:
+            self._unreadable.add(path)
+            log.error("%s-%d: %s; it is tried again", proof.partition.topic, proof.partition.index, error)
+        proof.done.set_exception(error)
+        # Mark the error as seen: perhaps no fetch waits any more. The next read meets the error again.
+        proof.done.exception()
+
+    def close(self) -> None:
+        """Shut the thread down; proofs in progress are abandoned."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for proof in self._proofs.values():
+            proof.done.cancel()
+        self._proofs.clear()

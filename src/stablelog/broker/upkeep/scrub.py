@@ -1,0 +1,122 @@
+"""Scrub: reads all segments in the background and checks the CRC of every batch.
+
+The proof at the first read after a start checks only batch headers. The scrub finds bytes that the disk has changed in
+batch bodies, and in segments that nothing has read. A fetch may return a damaged batch until the scrub has read it.
+From then on fetches refuse it; the scrub logs it with its file and offset, and counts it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from stablelog.broker.loop.tasks import END, Tasks, next_in_thread
+from stablelog.broker.topics.topics import Topics
+from stablelog.errors import Corrupt, DiskError
+from stablelog.log.files.names import LOG
+from stablelog.log.partition import Partition
+from stablelog.log.segments.proof import DamagedBatch
+from stablelog.log.segments.segment import Segment
+
+log = logging.getLogger(__name__)
+
+PASS_PAUSE_S = (
+    60.0  # Pause between two passes over all segments, so that a small log is not read all the time.
+)
+
+
+class Scrub:
+    """Scrubs the partitions of a broker, one segment after the other, at a limited rate.
+
+    Args:
+        rate: returns the number of bytes to read in a second; 0 pauses the scrub.
+
+    Attributes:
+        read_size: bytes read since the start.
+    """
+
+    def __init__(self, topics: Topics, tasks: Tasks, rate: Callable[[], int]) -> None:
+        self._topics = topics
+        self._tasks = tasks
+        self._rate = rate
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="scrub")
+        self._told = (0, 0)  # Bytes read and damaged batches of the last pass that was logged.
+        self.read_size = 0
+
+    def start(self) -> None:
+        """Scrub, pass after pass, while the rate is not 0. The first pass begins at once."""
+        if self._rate():
+            self._tasks.every("scrub", PASS_PAUSE_S, self.scrub_all, first_at_once=True)
+
+    async def scrub_all(self) -> None:
+        """Read every segment once; of a growing segment, the part that exists by then.
+
+        A pass that reads nothing, or that finds the same as the pass before, is logged at DEBUG.
+        """
+        loop = asyncio.get_running_loop()
+        began_s, before = loop.time(), self.read_size
+        count = 0
+        for partition in self._topics.open_partitions():
+            for segment in partition.segments():
+                # A partition that was deleted since the last await is closed, and has a failure.
+                if partition.failure is None:
+                    await self.scrub_segment(partition, segment)
+                    count += 1
+        size = self.read_size - before
+        damaged_count = sum(partition.damaged_count for partition in self._topics.open_partitions())
+        is_told = size > 0 and (size, damaged_count) != self._told
+        self._told = size, damaged_count
+        log.log(
+            logging.INFO if is_told else logging.DEBUG,
+            "scrub: read %d segments, %d bytes, in %d s; %d batches or segments are damaged",
+            count,
+            size,
+            loop.time() - began_s,
+            damaged_count,
+        )
+
+    async def scrub_segment(self, partition: Partition, segment: Segment) -> None:
+        """Read one segment. A disk error is logged; the next pass tries again."""
+        try:
+            await self._read(partition, segment, self._proof_sizes(segment))
+            await self._read(partition, segment, segment.scrub())
+        except FileNotFoundError:
+            if partition.holds(segment):
+                log.error("scrub: %s is gone, and was durable. Restore it", segment.path(LOG))
+        except (Corrupt, DiskError) as error:
+            if partition.holds(segment):
+                log.error("scrub: %s-%d: %s", partition.topic, partition.index, error)
+        except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
+            if partition.is_closed:
+                return  # The path now belongs to files of another topic.
+            self._tasks.unexpected("scrub", self._tasks.partition(partition), error)
+
+    @staticmethod
+    def _proof_sizes(segment: Segment) -> Iterator[int]:
+        """Prove a segment that nothing has read yet.
+
+        Yields 0 for each piece, because the scrub counts the bytes later.
+        """
+        for _ in segment.prove():
+            yield 0
+
+    async def _read(
+        self, partition: Partition, segment: Segment, pieces: Iterator[int | DamagedBatch]
+    ) -> None:
+        while (piece := await next_in_thread(self._threads, pieces)) is not END:
+            if partition.is_closed:
+                return
+            if isinstance(piece, DamagedBatch):
+                if partition.holds(segment) and segment.note_damaged(piece):
+                    log.error("scrub: %s: %s", segment.path(LOG), piece)
+                continue
+            self.read_size += piece
+            await self._pause(piece)
+
+    async def _pause(self, size: int) -> None:
+        """Wait for the time that the rate allows for these bytes."""
+        await asyncio.sleep(size / max(self._rate(), 1))
+
+    def close(self) -> None:
+        """Shut the thread down."""
+        self._threads.shutdown(wait=True, cancel_futures=True)

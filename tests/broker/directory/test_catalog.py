@@ -1,0 +1,188 @@
+"""The list of topics: what is damaged or gone is named, and never taken for a directory of another program."""
+
+import asyncio
+import json
+import random
+import uuid
+from pathlib import Path
+
+import pytest
+
+from stablelog.broker.directory.catalog import (
+    CATALOG_FILE,
+    Catalog,
+    ListedTopic,
+    encode_catalog,
+    read_catalog,
+)
+from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE
+from stablelog.errors import Corrupt, NewerFormat
+from stablelog.log.files.kafka_files import META_FILE
+from stablelog.log.files.log_start import LOG_START_FILE
+from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
+from tests.broker.desk import DATA, batch, opened
+
+TOPICS = [ListedTopic("t", uuid.UUID(int=7), 2, {"retention.ms": "5", "stablelog.order": "commit"})]
+PATH = DATA / CATALOG_FILE
+
+
+def test_what_is_written_is_read():
+    disk = SimDisk()
+    disk.make_dir(DATA)
+    assert read_catalog(disk, DATA) is None
+    disk.write_atomic(PATH, encode_catalog("cluster", 4, 2, TOPICS))
+    assert read_catalog(disk, DATA) == Catalog("cluster", 4, 2, TOPICS)
+    disk.write_atomic(PATH, encode_catalog("cluster", 4, None, TOPICS))
+    assert read_catalog(disk, DATA) == Catalog("cluster", 4, None, TOPICS)
+
+
+def test_version_1_is_read_too():
+    disk = SimDisk()
+    disk.make_dir(DATA)
+    entry = {"id": str(uuid.UUID(int=7)), "partitions": 2, "configs": TOPICS[0].configs}
+    disk.write_atomic(PATH, json.dumps({"version": 1, "leader_epoch": 3, "topics": {"t": entry}}).encode())
+    assert read_catalog(disk, DATA) == Catalog("", 3, None, TOPICS)
+
+
+@pytest.mark.parametrize("bits", [0x01, 0x40])
+def test_no_flipped_bit_goes_unnoticed(bits):
+    disk = SimDisk()
+    disk.make_dir(DATA)
+    content = encode_catalog("cluster", 4, 2, TOPICS)
+    for place in range(len(content)):
+        changed = bytearray(content)
+        changed[place] ^= bits
+        disk.write_atomic(PATH, bytes(changed))
+        try:
+            found = read_catalog(disk, DATA)
+        except (Corrupt, NewerFormat):
+            continue
+        assert found == Catalog("cluster", 4, 2, TOPICS), (place, bytes(changed))  # a space was changed
+
+
+def conversation(disk, *, topics=("t",)):
+    """A broker's life: each start and end is one."""
+
+    async def life():
+        async with opened(disk, topics=topics) as desk:
+            if topics:
+                assert (await desk.produce(batch(b"x"))).error_code.value == 0
+                desk.broker.topics.create("ordered", 1, {"stablelog.order": "commit"})
+
+    asyncio.run(life())
+
+
+@pytest.mark.parametrize("what", ["all", "no partition files", "meta.properties"])
+def test_a_directory_that_has_lost_its_list_is_refused_and_stays_as_it_is(what):
+    disk = SimDisk()
+    conversation(disk)
+    disk.lose(PATH)
+    for path in list(disk.files(DATA)):
+        ours = path.name in (LOG_START_FILE, "view-start-offset") or path.suffix not in (".log", ".metadata")
+        if path.parent != DATA and (what == "meta.properties" and ours):
+            disk.lose(path)
+        if path.name == META_FILE and what == "no partition files":
+            disk.lose(path)
+    before = {path: disk.read_bytes(path) for path in disk.files()}
+    with pytest.raises(Corrupt, match=r"cluster\.json is gone"):
+        conversation(disk, topics=())
+    assert {path: disk.read_bytes(path) for path in disk.files()} == before
+
+
+def test_a_lost_partition_directory_keeps_its_partition_offline_and_is_named(caplog):
+    disk = SimDisk()
+    conversation(disk)
+    disk.remove_dir(DATA / "t-0")
+    disk.sync_dir(DATA)
+
+    async def life():
+        async with opened(disk, topics=()) as desk:
+            assert desk.broker.topics.get("t").partitions.keys() == {1}
+            assert desk.broker.topics.get("ordered").partitions.keys() == {0}
+
+    asyncio.run(life())
+    assert f"{DATA / 't-0'} is gone" in caplog.text
+    assert not disk.exists(DATA / "t-0")
+
+
+def test_a_lost_meta_properties_is_written_again_with_the_clusters_id(caplog):
+    disk = SimDisk()
+    conversation(disk)
+    before = disk.read_bytes(DATA / META_FILE)
+    disk.lose(DATA / META_FILE)
+    conversation(disk, topics=())
+    assert disk.read_bytes(DATA / META_FILE) == before
+    assert "meta.properties is gone; it is written again" in caplog.text
+
+
+def test_a_meta_properties_of_another_cluster_is_refused():
+    disk = SimDisk()
+    conversation(disk)
+    text = disk.read_bytes(DATA / META_FILE).replace(b"cluster.id=", b"cluster.id=X")
+    disk.damage(DATA / META_FILE, text)
+    with pytest.raises(Corrupt, match=r"meta\.properties says cluster\.id=X"):
+        conversation(disk, topics=())
+
+
+def test_a_directory_of_version_1_is_completed_and_a_crash_in_between_does_no_harm():
+    whole = SimDisk()
+    conversation(whole)
+    crash_at, done = 0, False
+    while not done:
+        crash_at += 1
+        disk = as_version_1(whole)
+        disk.crash_at = disk.steps + crash_at
+        try:
+            conversation(disk, topics=())
+            done = True
+        except SimulatedCrash:
+            pass
+        disk.crash_at = None
+        conversation(disk, topics=())
+        found = read_catalog(disk, DATA)
+        assert found.established_epoch is not None
+        assert disk.exists(DATA / "t-0" / LOG_START_FILE)
+        assert disk.exists(DATA / "ordered-0" / "view-start-offset")
+    assert crash_at > 10
+    assert read_catalog(as_version_1(whole), DATA).established_epoch is None
+
+
+def as_version_1(disk):
+    """A copy of a directory as the release before wrote it."""
+    copy = disk.crash(random.Random(0))  # all of it is durable
+    found = read_catalog(copy, DATA)
+    topics = {
+        topic.name: {
+            "id": str(topic.topic_id),
+            "partitions": topic.partition_count,
+            "configs": topic.configs,
+        }
+        for topic in found.topics
+    }
+    copy.damage(
+        PATH, json.dumps({"version": 1, "leader_epoch": found.leader_epoch, "topics": topics}).encode()
+    )
+    for path in list(copy.files(DATA)):
+        if path.name in (LOG_START_FILE, "view-start-offset"):
+            copy.lose(Path(path))
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "told"),
+    [
+        (META_FILE, b"version=1", b"version=0", "meta.properties says version=0; it is written again"),
+        (META_FILE, b"version=1\n", b"", "meta.properties does not say its version; it is written again"),
+        (META_FILE, b"node.id=1\n", b"", "meta.properties does not name the node; it is written again"),
+        (CLEAN_SHUTDOWN_FILE, b"brokerEpoch", b"brokerEpoci", "cleanshutdown is damaged"),
+        (CLEAN_SHUTDOWN_FILE, b"}", b"", "cleanshutdown is damaged"),
+    ],
+)
+def test_a_sign_of_the_directory_that_has_changed_is_named_and_written_again(name, old, new, told, caplog):
+    disk = SimDisk()
+    conversation(disk)
+    before = disk.read_bytes(DATA / name)
+    disk.damage(DATA / name, before.replace(old, new))
+    conversation(disk, topics=())
+    assert told in caplog.text
+    assert disk.read_bytes(DATA / name) == before

@@ -1,0 +1,135 @@
+"""The broker's dynamic settings on disk: there after any crash, and never read as if they had not been given."""
+
+import errno
+import random
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.directory.dynamic_settings import (
+    META_LINE,
+    DynamicSettings,
+    decode_settings,
+    encode_settings,
+)
+from stablelog.errors import Corrupt, NewerFormat, Refused
+from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
+
+DATA = Path("/data")
+META = DATA / "meta.properties"
+META_CONTENT = b"version=1\ncluster.id=x\nnode.id=1\n"
+BEFORE, AFTER = {"log.retention.ms": "1000"}, {"log.retention.ms": "-1", "message.max.bytes": "17"}
+
+
+def with_crc(text):
+    return text + b"\n%08x\n" % crc32c(text)
+
+
+def fresh(meta=META_CONTENT):
+    disk = SimDisk()
+    disk.make_dir(DATA)
+    disk.write_atomic(META, meta)
+    return disk, DynamicSettings(disk, DATA, META)
+
+
+def test_settings_are_read_as_they_were_stored():
+    _, stored = fresh()
+    assert stored.load() == {}
+    for settings in (BEFORE, AFTER, {}):
+        stored.store(settings)
+        assert stored.load() == settings
+
+
+@pytest.mark.parametrize("meta", [META_CONTENT, META_CONTENT.rstrip(), b""])
+def test_that_the_file_exists_is_noted_once_and_the_rest_of_the_meta_file_stays(meta):
+    disk, stored = fresh(meta)
+    stored.store(BEFORE)
+    stored.store(AFTER)
+    lines = disk.read_bytes(META).decode().splitlines()
+    assert [line for line in lines if line] == [*meta.decode().splitlines(), META_LINE]
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first change", "later change"])
+def test_after_a_crash_at_any_moment_the_settings_are_those_before_or_after(first):
+    def prepared():
+        disk, stored = fresh()
+        if not first:
+            stored.store(BEFORE)
+        return disk, stored
+
+    disk, stored = prepared()
+    begun = disk.steps
+    stored.store(AFTER)
+    for crash_at in range(begun + 1, disk.steps + 1):
+        for seed in range(10):
+            crashing, storing = prepared()
+            crashing.crash_at = crash_at
+            with pytest.raises(SimulatedCrash):
+                storing.store(AFTER)
+            after = DynamicSettings(crashing.crash(random.Random(seed)), DATA, META)
+            assert after.load() in ({} if first else BEFORE, AFTER)
+            after.store(AFTER)
+            assert after.load() == AFTER
+    survivor = DynamicSettings(disk.crash(random.Random(0)), DATA, META)
+    assert survivor.load() == AFTER, "what was answered is durable"
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_disk_that_fails_at_any_operation_refuses_and_leaves_what_can_be_read(late):
+    disk, stored = fresh()
+    begun = disk.steps
+    stored.store(AFTER)
+    for fail_at in range(begun + 1, disk.steps + 1):
+        failing, storing = fresh()
+        failing.fail_at, failing.fails_late, failing.number = fail_at, late, errno.ENOSPC
+        with pytest.raises(Refused, match=r"cannot be stored.*ENOSPC") as refused:
+            storing.store(AFTER)
+        assert refused.value.code is ErrorCode.kafka_storage_error
+        assert DynamicSettings(failing, DATA, META).load() in ({}, AFTER)
+
+
+def test_a_file_with_any_bit_changed_or_any_end_missing_is_refused_by_name():
+    disk, stored = fresh()
+    stored.store(BEFORE)
+    whole = disk.read_bytes(stored.path)
+    assert decode_settings(whole) == BEFORE
+    flipped = [
+        whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :]
+        for at in range(len(whole))
+        for bit in range(8)
+    ]
+    cut = [whole[:end] for end in range(len(whole) - 1)]
+    for damaged in (*flipped, *cut):
+        disk.write_atomic(stored.path, damaged)
+        with pytest.raises(Corrupt, match=r"^/data/broker.json, .*cannot be read"):
+            stored.load()
+
+
+def test_a_file_that_was_written_and_is_lost_is_refused_by_name():
+    disk, stored = fresh()
+    stored.store({})
+    disk.remove(stored.path)
+    with pytest.raises(Corrupt, match=r"^/data/broker.json, .*it is missing; restore it, or remove"):
+        stored.load()
+    disk.write_atomic(META, META_CONTENT)
+    assert stored.load() == {}, "as the message says"
+
+
+def test_a_file_of_a_newer_version_is_refused_by_name_and_version():
+    disk, stored = fresh()
+    text = encode_settings({}).split(b"\n")[0].replace(b'"version":1', b'"version":2')
+    disk.write_atomic(stored.path, with_crc(text))
+    with pytest.raises(
+        NewerFormat, match=r"^/data/broker.json: .*of version 2; this release reads versions up to 1"
+    ):
+        stored.load()
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b"{}", b'{"version":1}', b'{"version":1,"settings":[]}', b"\xff"]
+)
+def test_a_file_that_holds_no_settings_is_refused(text):
+    with pytest.raises(Corrupt):
+        decode_settings(with_crc(text))

@@ -1,0 +1,218 @@
+"""A coordinator's log: effects wait for the disk, and what is trimmed can be said again."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from stablelog.broker.durability import journal as journal_module
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.durability.flush import GroupFlush
+from stablelog.broker.durability.journal import Journal, batches_of
+from stablelog.broker.loop.tasks import Tasks
+from stablelog.coordinators.live_state import LiveState
+from tests.log.timeline import Log
+
+
+class Desk:
+    """A journal on a simulated disk that is synced by hand."""
+
+    def __init__(self, *older):
+        self.log = Log()
+        self.reserve = DiskReserve(self.log.disk, Path("/data"), 0)
+        self.flush = GroupFlush(to_disk=True, reserve=self.reserve, tasks=Tasks(pytest.fail))
+        self.journal = Journal(
+            [self.log.partition, *older], self.flush, self.reserve, lambda: self.log.now_ms
+        )
+
+    def sync(self):
+        self.log.sync()
+        self.journal.settle()
+
+    def replayed(self):
+        found = []
+
+        self.journal.replay(lambda key, value, _producer_id: found.append((key, value)))
+        return found
+
+
+def at_work(conversation):
+    async def work():
+        await conversation()
+
+    asyncio.run(work())
+
+
+def test_an_effect_runs_when_what_was_appended_before_it_is_durable():
+    async def conversation():
+        desk = Desk()
+        done = []
+        desk.journal.append([(b"k", b"1")])
+        desk.journal.after(lambda: done.append("first"))
+        assert done == []
+        desk.sync()
+        assert done == ["first"]
+        desk.journal.after(lambda: done.append("at once"))
+        assert done == ["first", "at once"]
+
+    at_work(conversation)
+
+
+def test_effects_run_in_order_also_one_that_has_nothing_to_wait_for():
+    async def conversation():
+        desk = Desk()
+        done = []
+        desk.journal.append([(b"k", b"1")])
+        desk.journal.after(lambda: done.append(1))
+        desk.log.sync()  # durable, but nobody has said so yet
+        desk.journal.after(lambda: done.append(2))
+        assert done == []
+        desk.journal.settle()
+        assert done == [1, 2]
+
+    at_work(conversation)
+
+
+def test_an_effect_that_came_later_waits_for_what_was_appended_later():
+    async def conversation():
+        desk = Desk()
+        done = []
+        desk.journal.append([(b"k", b"1")])
+        desk.journal.after(lambda: done.append(1))
+        work = desk.log.partition.unsynced()
+        desk.journal.append([(b"k", b"2")])
+        desk.journal.after(lambda: done.append(2))
+        work.run()
+        desk.log.partition.synced(work)
+        desk.journal.settle()
+        assert done == [1]
+        desk.sync()
+        assert done == [1, 2]
+
+    at_work(conversation)
+
+
+def test_nothing_is_appended_for_a_decision_without_records():
+    async def conversation():
+        desk = Desk()
+        desk.journal.append([])
+        assert desk.log.partition.end_offset == 0
+        await desk.journal.settled()
+
+    at_work(conversation)
+
+
+def test_records_are_replayed_from_older_partitions_first(tmp_path):
+    async def conversation():
+        older = Log()
+        first = Desk()
+        first.log.partition.close(clean=False)
+        other = Journal([older.partition], first.flush, first.reserve, lambda: older.now_ms)
+        other.append([(b"k", b"old"), (b"l", None)])
+        desk = Desk(older.partition)
+        desk.journal.append([(b"k", b"new")])
+        assert desk.replayed() == [(b"k", b"old"), (b"l", None), (b"k", b"new")]
+
+    at_work(conversation)
+
+
+def test_every_batch_is_found_however_much_is_read_at_once(monkeypatch):
+    async def conversation():
+        desk = Desk()
+        for n in range(50):
+            desk.journal.append([(b"k", bytes(n * 10))])
+        expected = [header.base_offset for _, header in batches_of(desk.log.partition)]
+        assert expected == list(range(50))
+        for size in (1, 100, 1000):
+            monkeypatch.setattr(journal_module, "REPLAY_READ_SIZE", size)
+            assert [header.base_offset for _, header in batches_of(desk.log.partition)] == expected
+
+    at_work(conversation)
+
+
+def test_a_log_that_has_grown_is_trimmed_to_its_live_state(monkeypatch):
+    monkeypatch.setattr(journal_module, "CHECKPOINT_SIZE_MIN", 4000)
+    monkeypatch.setattr(journal_module, "CHECKPOINT_SLICE_COUNT", 3)
+
+    async def conversation():
+        desk = Desk()
+        state = {}
+        trims = 0
+        for n in range(300):
+            key, value = b"%d" % (n % 20), b"%d" % n
+            state[key] = value
+            desk.journal.append([(key, value)])
+            before = await desk.journal.checkpoint_if_grown(lambda: LiveState([], iter(list(state.items()))))
+            if before is not None:
+                desk.sync()
+                desk.journal.trim(before)
+                trims += 1
+            assert dict(desk.replayed()) == state
+        assert trims >= 3
+        assert desk.log.partition.start_offset > 100
+        assert desk.log.partition.size < 20_000
+
+    at_work(conversation)
+
+
+def test_a_crash_between_a_checkpoint_and_its_trim_changes_nothing(monkeypatch):
+    monkeypatch.setattr(journal_module, "CHECKPOINT_SIZE_MIN", 1000)
+
+    async def conversation():
+        desk = Desk()
+        state = {b"%d" % n: b"v" * 50 for n in range(30)}
+        desk.journal.append(list(state.items()))
+        assert (
+            await desk.journal.checkpoint_if_grown(lambda: LiveState([], iter(list(state.items()))))
+            is not None
+        )
+        desk.sync()
+        assert dict(desk.replayed()) == state
+
+    at_work(conversation)
+
+
+def test_what_is_open_at_a_checkpoint_is_not_trimmed(monkeypatch):
+    """Offsets in a transaction are not live state yet: their records stay until it ends."""
+    monkeypatch.setattr(journal_module, "CHECKPOINT_SIZE_MIN", 1000)
+
+    async def conversation():
+        desk = Desk()
+        desk.journal.append([(b"k", bytes(600))])
+        desk.journal.append_transactional([(b"pending", b"7")], 1, 0)
+        desk.journal.append([(b"k", bytes(600))])
+        desk.sync()
+        before = await desk.journal.checkpoint_if_grown(lambda: LiveState([(b"k", b"live")], iter(())))
+        assert before == 1
+        desk.sync()
+        desk.journal.trim(before)
+        assert (b"pending", b"7") in desk.replayed()
+
+    at_work(conversation)
+
+
+def test_nothing_stays_in_front_of_a_checkpoint_though_it_was_not_durable_yet(monkeypatch):
+    """A decision that stayed there was taken for the first, and what had been decided before it for later."""
+    monkeypatch.setattr(journal_module, "CHECKPOINT_SIZE_MIN", 1000)
+
+    async def conversation():
+        desk = Desk()
+        desk.journal.append([(b"k", bytes(1200))])
+        desk.sync()
+        desk.journal.append([(b"k", b"on its way to the disk")])
+        before = await desk.journal.checkpoint_if_grown(lambda: LiveState([(b"k", b"live")], iter(())))
+        desk.sync()
+        desk.journal.trim(before)
+        assert desk.replayed() == [(b"k", b"live")]
+
+    at_work(conversation)
+
+
+def test_a_small_log_is_left_alone():
+    async def conversation():
+        desk = Desk()
+        desk.journal.append([(b"k", b"v")])
+        assert await desk.journal.checkpoint_if_grown(lambda: LiveState([(b"k", b"v")], iter(()))) is None
+        assert desk.log.partition.end_offset == 1
+
+    at_work(conversation)
