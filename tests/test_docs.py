@@ -157,6 +157,7 @@ def test_every_option_of_spark_has_its_row(name):
         "transactions describe",
         "transactions find-hanging",
         "transactions abort",
+        "storage check",
     ],
 )
 def test_every_command_is_told(command):

@@ -6,7 +6,10 @@
     ├── Corrupt              bytes that are not what was written: stop, and look at the named file
     ├── NewerFormat          a file or record that a later release has written: stop, and start that release
     ├── Unavailable          the disk or the broker failed; nothing was acknowledged
-    │   └── DiskError        one call to the disk failed; carries the operating system's error number
+    │   ├── DiskError        one call to the disk failed; carries the operating system's error number
+    │   └── StoreError       one call to an object store failed
+    ├── ObjectMissing        an object store has no object of this key
+    ├── ObjectExists         an object of this key exists: another writer was first
     ├── Unproven             a log file has not been checked since the start: prove it, and retry
     └── InvalidConfig        a setting that is unknown or outside its valid range
 
@@ -125,6 +128,27 @@ class DiskError(Unavailable):
     def is_full(self) -> bool:
         """Whether the disk or the user's quota is full. The same call may succeed once there is space."""
         return self.number in FULL
+
+
+class StoreError(Unavailable):
+    """A call to an object store failed. Unless the store rejected it, it may have been applied, or may be later.
+
+    Args:
+        message: the call, the URL and key, and the cause.
+        is_rejected: whether the store rejected the call, and will reject it again: rights, bucket or address are wrong.
+    """
+
+    def __init__(self, message: str, *, is_rejected: bool = False) -> None:
+        super().__init__(message)
+        self.is_rejected = is_rejected
+
+
+class ObjectMissing(StablelogError):
+    """An object store has no object of this key."""
+
+
+class ObjectExists(StablelogError):
+    """The key of an object that was to be created holds another content: another writer was first."""
 
 
 class Unproven(StablelogError):

@@ -20,7 +20,18 @@ from stablelog.errors import StablelogError
 
 READER_GONE = 128 + signal.SIGPIPE
 # The module of each of these commands has the command's name, and its Typer app has the name `app`.
-MODULES = ("topics", "produce", "consume", "groups", "transactions", "cut", "inspect", "verify", "repair")
+MODULES = (
+    "topics",
+    "produce",
+    "consume",
+    "groups",
+    "transactions",
+    "cut",
+    "inspect",
+    "verify",
+    "repair",
+    "storage",
+)
 
 
 class Commands(TyperGroup):

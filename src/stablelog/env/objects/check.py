@@ -1,0 +1,155 @@
+"""Does a store keep the promises that stablelog relies on? Each is tried under a directory of its own.
+
+A store that ignores the condition of a conditional put lets two brokers overwrite each other's manifests: nothing may be
+kept in it.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from stablelog.env.objects.store import ObjectStore
+from stablelog.errors import Corrupt, ObjectExists, ObjectMissing, StablelogError
+
+RACER_COUNT = 16
+RACES = 3
+DIRECTORY = "check"
+# The order of bytes, which is not that of words: "-" stands before "0", and capitals before small letters.
+IN_ORDER = ("-", "0-1", "00", "1", "10", "2", "A", "B", "a")
+
+
+class Finding(NamedTuple):
+    """What the trial of one promise has shown. `fault` says what was wrong; empty if the store keeps the promise."""
+
+    promise: str
+    fault: str
+
+
+def check(store: ObjectStore) -> Iterator[Finding]:
+    """Try each promise. Objects of the trials are deleted at the end.
+
+    Raises:
+        StoreError: the store rejects requests, or does not answer.
+    """
+    directory = f"{DIRECTORY}/{uuid.uuid4().hex}"
+    try:
+        for promise, trial in TRIALS.items():
+            fault = trial(store, f"{directory}/{trial.__name__.strip('_')}")
+            yield Finding(promise, fault)
+    finally:
+        for one in store.list_after(directory):
+            store.delete(one.key)
+
+
+def require_conditions(store: ObjectStore) -> None:
+    """Refuse a store that ignores the condition of a create.
+
+    Raises:
+        StoreError: the store rejects requests, or does not answer.
+        StablelogError: the store ignores conditions.
+    """
+    key = f"{DIRECTORY}/{uuid.uuid4().hex}"
+    try:
+        fault = _created_once(store, key)
+    finally:
+        store.delete(f"{key}/x")
+    if fault:
+        raise StablelogError(
+            f"the object store {store.url} is not safe: {fault}. Use another store, or enable conditional puts in it"
+        )
+
+
+def _created_once(store: ObjectStore, directory: str) -> str:
+    key = f"{directory}/x"
+    store.create(key, b"first")
+    try:
+        store.create(key, b"second")
+    except ObjectExists:
+        return "" if store.get(key) == b"first" else "a refused create replaced the object"
+    return "a second create of a key replaced its object: the store ignores If-None-Match"
+
+
+def _race(store: ObjectStore, directory: str) -> str:
+    def create(key: str, content: bytes) -> bool:
+        try:
+            store.create(key, content)
+        except ObjectExists:
+            return False
+        return True
+
+    with ThreadPoolExecutor(RACER_COUNT) as threads:
+        for race in range(RACES):
+            key = f"{directory}/{race}"
+            racers = [b"%d" % number for number in range(RACER_COUNT)]
+            won = list(threads.map(create, [key] * RACER_COUNT, racers))
+            if sum(won) != 1:
+                return f"of {RACER_COUNT} writers that created a key at the same time {sum(won)} succeeded"
+            if store.get(key) != racers[won.index(True)]:
+                return "the object of a create race is not that of the writer who was told to have won"
+    return ""
+
+
+def _ranges(store: ObjectStore, directory: str) -> str:
+    content, key = bytes(range(256)) * 16, f"{directory}/x"
+    store.create(key, content)
+    for start, size in ((0, 1), (1000, 100), (len(content) - 1, 1), (0, len(content))):
+        if store.get_range(key, start, size) != content[start : start + size]:
+            return f"the range of {size} bytes from {start} on has other bytes than the object"
+    try:
+        store.get_range(key, len(content) - 1, 2)
+    except Corrupt:
+        return ""
+    return "a range behind the end of an object was answered"
+
+
+def _listing(store: ObjectStore, directory: str) -> str:
+    for name in reversed(IN_ORDER):
+        store.create(f"{directory}/{name}", name.encode())
+        if f"{directory}/{name}" not in {one.key for one in store.list_after(directory)}:
+            return "an object was not listed right after it was created"
+    found = [one.key.rpartition("/")[2] for one in store.list_after(directory)]
+    if tuple(found) != IN_ORDER:
+        return f"a listing has the order {' '.join(found)}, and not that of bytes: {' '.join(IN_ORDER)}"
+    after = [one.key.rpartition("/")[2] for one in store.list_after(directory, f"{directory}/1")]
+    if tuple(after) != IN_ORDER[4:]:
+        return f"a listing after 1 has {' '.join(after)}, and not {' '.join(IN_ORDER[4:])}"
+    return ""
+
+
+def _upload(store: ObjectStore, directory: str) -> str:
+    piece, count, key = bytes(range(256)) * 4096, 20, f"{directory}/x"
+    store.upload(key, lambda: [piece] * count)
+    if [one.size for one in store.list_after(directory)] != [len(piece) * count]:
+        return "an upload in several parts has another size than its parts"
+    middle = len(piece) * (count - 3) - 5
+    return (
+        ""
+        if store.get_range(key, middle, 10) == piece[-5:] + piece[:5]
+        else "the parts of an upload are mixed up"
+    )
+
+
+def _deletion(store: ObjectStore, directory: str) -> str:
+    key = f"{directory}/x"
+    store.create(key, b"1")
+    store.delete(key)
+    store.delete(key)
+    if store.list_after(directory):
+        return "an object was listed after it was deleted"
+    try:
+        store.get(key)
+    except ObjectMissing:
+        store.create(key, b"2")
+        return "" if store.get(key) == b"2" else "a key that was created again has its old content"
+    return "an object was returned after it was deleted"
+
+
+TRIALS: dict[str, Callable[[ObjectStore, str], str]] = {
+    "a key is created once": _created_once,
+    f"of {RACER_COUNT} writers that create a key at the same time one succeeds": _race,
+    "ranges of an object": _ranges,
+    "a listing is complete, at once, in the order of keys": _listing,
+    "an upload of 20 MiB in parts is whole": _upload,
+    "a deleted object is gone, and its key is free": _deletion,
+}

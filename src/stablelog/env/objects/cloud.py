@@ -1,0 +1,122 @@
+"""Object stores of a cloud, and stores in memory, through obstore."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from typing import Any, TypeVar, cast
+
+import obstore
+from obstore import exceptions
+from obstore.store import from_url
+
+from stablelog.env.disk import Buffer
+from stablelog.env.objects.requests import Exists, Missing, Rejected, StoredObject, TooShort, Unclear
+
+ATTEMPT_S_MAX = 20  # `ObjectStore` repeats attempts; obstore, which would do so for 180 s, does not.
+PART_SIZE = 16 << 20  # Bytes of a part of a multipart upload. Stores allow 10,000 parts.
+PARTS_AT_ONCE = 4
+REJECTED = (
+    exceptions.PermissionDeniedError,
+    exceptions.UnauthenticatedError,
+    exceptions.NotSupportedError,
+    exceptions.InvalidPathError,
+    exceptions.UnknownConfigurationKeyError,
+)
+# S3 and Azure say so of a bucket or container that is not there: like a missing object, but of no key.
+NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
+
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+class CloudRequests:
+    """A store that obstore reaches.
+
+    Args:
+        url: `s3://bucket/prefix`, `gs://...`, `az://...` or `memory:///`. Credentials and endpoints come from the
+            environment, as each vendor's own tools find them.
+        allow_http: whether requests may be sent without TLS.
+        options: further options of obstore's store, such as `aws_endpoint`.
+
+    Raises:
+        ValueError: obstore cannot open this URL.
+    """
+
+    def __init__(self, url: str, *, allow_http: bool = False, options: dict[str, str] | None = None) -> None:
+        self._url = url.rstrip("/")
+        client = {"timeout": timedelta(seconds=ATTEMPT_S_MAX), "allow_http": allow_http}
+        is_remote = not url.startswith("memory:")
+        arguments: dict[str, Any] = (
+            {"client_options": client, "retry_config": {"max_retries": 0}, "config": options or None}
+            if is_remote
+            else {}
+        )
+        try:
+            self._store: Any = from_url(url, **arguments)
+        except exceptions.BaseError as error:
+            raise ValueError(_in_short(error)) from error
+
+    @property
+    def url(self) -> str:
+        """The address of the store, without credentials."""
+        return self._url
+
+    def create(self, key: str, content: Buffer) -> None:
+        """Create an object: a conditional put."""
+        _asked(lambda: obstore.put(self._store, key, bytes(content), mode="create", use_multipart=False))
+
+    def upload(self, key: str, pieces: Iterable[Buffer]) -> None:
+        """Write an object, in several parts if it is large."""
+        _asked(
+            lambda: obstore.put(
+                self._store, key, iter(pieces), chunk_size=PART_SIZE, max_concurrency=PARTS_AT_ONCE
+            )
+        )
+
+    def get(self, key: str) -> bytes:
+        """Return a whole object."""
+        return cast("bytes", _asked(lambda: obstore.get(self._store, key).bytes().to_bytes()))
+
+    def get_range(self, key: str, start: int, size: int) -> bytes:
+        """Return a range of an object."""
+        try:
+            found = _asked(lambda: obstore.get_range(self._store, key, start=start, length=size).to_bytes())
+        except Unclear as unclear:
+            # Each store has its own words for a range that begins behind the end: ask for the size instead.
+            if _asked(lambda: obstore.head(self._store, key))["size"] < start + size:
+                raise TooShort from unclear
+            raise
+        if len(found) < size:
+            raise TooShort
+        return cast("bytes", found)
+
+    def list_after(self, directory: str, after: str) -> Iterator[StoredObject]:
+        """Return a listing. obstore asks for page after page."""
+        pages = _asked(
+            lambda: list(
+                obstore.list(self._store, prefix=f"{directory}/", offset=after or None, chunk_size=1000)
+            )
+        )
+        listed = [StoredObject(one["path"], one["size"]) for page in pages for one in page]
+        return iter(sorted(listed))  # A store in memory has an order of its own.
+
+    def delete(self, key: str) -> None:
+        """Delete an object."""
+        with contextlib.suppress(Missing):
+            _asked(lambda: obstore.delete(self._store, key))
+
+
+def _asked(request: Callable[[], Any]) -> Any:
+    try:
+        return request()
+    except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
+        raise Exists(_in_short(error)) from error
+    except (exceptions.BaseError, OSError) as error:
+        if isinstance(error, REJECTED) or any(words in str(error) for words in NO_BUCKET):
+            raise Rejected(_in_short(error)) from error
+        is_missing = isinstance(error, (FileNotFoundError, exceptions.NotFoundError))
+        raise (Missing if is_missing else Unclear)(_in_short(error)) from error
+
+
+def _in_short(error: Exception) -> str:
+    """The first line of obstore's message; behind it comes a dump of its own objects."""
+    return str(error).partition("\n")[0][:500]

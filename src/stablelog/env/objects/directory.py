@@ -1,0 +1,167 @@
+"""An object store in a local directory: an object is a file.
+
+`create` writes and syncs a file under a name of its own and then links it to its key: a link fails if the name is taken.
+obstore's store of this kind syncs nothing. A crash leaves at most files under `.unfinished`, which the next opening
+removes when they are a day old: a younger one may belong to another process.
+"""
+
+import contextlib
+import errno
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from stablelog.env.disk import Buffer
+from stablelog.env.objects.requests import Exists, Missing, Rejected, StoredObject, TooShort, Unclear
+
+UNFINISHED = ".unfinished"
+UNFINISHED_S_MAX = 24 * 3600
+# The directory cannot be written until somebody changes its rights or its file system.
+REJECTED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTSUP)
+
+Answer = TypeVar("Answer")
+
+
+class DirectoryRequests:
+    """A store in a directory, which is made if it is missing.
+
+    Args:
+        root: the directory.
+
+    Raises:
+        ValueError: the directory cannot be made or read.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.absolute()
+        self._unfinished = self._root / UNFINISHED
+        try:
+            self._make_directory(self._unfinished)
+            for left in self._unfinished.iterdir():
+                if time.time() - left.stat().st_mtime > UNFINISHED_S_MAX:
+                    left.unlink(missing_ok=True)
+        except OSError as error:
+            raise ValueError(f"{self._root} cannot hold objects: {error.strerror}") from error
+
+    @property
+    def url(self) -> str:
+        """The address of the store."""
+        return self._root.as_uri()
+
+    def create(self, key: str, content: Buffer) -> None:
+        """Create an object: a link to a synced file."""
+
+        def work() -> None:
+            with self._written([content]) as finished:
+                path = self._path(key)
+                os.link(finished, path)
+                _sync_directory(path.parent)
+
+        _asked(work)
+
+    def upload(self, key: str, pieces: Iterable[Buffer]) -> None:
+        """Write an object: a synced file that is renamed."""
+
+        def work() -> None:
+            with self._written(pieces) as finished:
+                path = self._path(key)
+                finished.rename(path)
+                _sync_directory(path.parent)
+
+        _asked(work)
+
+    def get(self, key: str) -> bytes:
+        """Return a whole object."""
+        return _asked((self._root / key).read_bytes)
+
+    def get_range(self, key: str, start: int, size: int) -> bytes:
+        """Return a range of an object."""
+
+        def work() -> bytes:
+            with (self._root / key).open("rb") as file:
+                file.seek(start)
+                return file.read(size)
+
+        found = _asked(work)
+        if len(found) < size:
+            raise TooShort
+        return found
+
+    def list_after(self, directory: str, after: str) -> Iterator[StoredObject]:
+        """Return a listing."""
+        return iter(_asked(lambda: sorted(self._found(self._root / directory, after))))
+
+    def delete(self, key: str) -> None:
+        """Delete an object. Directories that become empty stay."""
+
+        def work() -> None:
+            path = self._root / key
+            path.unlink()
+            _sync_directory(path.parent)
+
+        with contextlib.suppress(Missing):
+            _asked(work)
+
+    # -- files -------------------------------------------------------------------------------------------------
+
+    def _path(self, key: str) -> Path:
+        """The path of a key, in a directory that exists."""
+        path = self._root / key
+        if not path.parent.is_dir():
+            self._make_directory(path.parent)
+        return path
+
+    def _make_directory(self, directory: Path) -> None:
+        made = [directory, *directory.parents][: len(directory.parts)]
+        new = [one for one in made if not one.is_dir()]
+        directory.mkdir(parents=True, exist_ok=True)
+        for one in reversed(new):
+            _sync_directory(one.parent)
+
+    @contextlib.contextmanager
+    def _written(self, pieces: Iterable[Buffer]) -> Iterator[Path]:
+        """A synced file of this content, which is removed at the end unless it was renamed."""
+        path = self._unfinished / uuid.uuid4().hex
+        try:
+            with path.open("xb") as file:
+                for piece in pieces:
+                    file.write(piece)
+                file.flush()
+                os.fsync(file.fileno())
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _found(self, directory: Path, after: str) -> Iterator[StoredObject]:
+        for parent, directories, names in os.walk(directory):
+            if UNFINISHED in directories:
+                directories.remove(UNFINISHED)
+            for name in names:
+                path = Path(parent) / name
+                key = path.relative_to(self._root).as_posix()
+                if key > after:
+                    with contextlib.suppress(FileNotFoundError):  # It was deleted meanwhile.
+                        yield StoredObject(key, path.stat().st_size)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _asked(work: Callable[[], Answer]) -> Answer:
+    try:
+        return work()
+    except FileExistsError as error:
+        raise Exists(str(error)) from error
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise Missing(str(error)) from error
+    except OSError as error:
+        kind = Rejected if error.errno in REJECTED else Unclear
+        raise kind(error.strerror or str(error)) from error

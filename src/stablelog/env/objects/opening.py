@@ -1,0 +1,61 @@
+"""Open the object store of a URL."""
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from stablelog.env.objects.requests import StoreRequests
+from stablelog.env.objects.store import ObjectStore, Patience
+from stablelog.errors import InvalidConfig, did_you_mean
+
+CLOUD_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
+SCHEMES = (*CLOUD_SCHEMES, "file", "memory")
+
+
+def open_store(
+    url: str,
+    patience: Patience | None = None,
+    *,
+    allow_http: bool = False,
+    options: dict[str, str] | None = None,
+) -> ObjectStore:
+    """Open a store.
+
+    Args:
+        url: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`, `file:///directory` or `memory:///`,
+            which is empty and of this process only.
+        patience: how long each call repeats its request.
+        allow_http: whether requests to a cloud's store may be sent without TLS.
+        options: options of obstore's store, such as `aws_endpoint`; credentials come from the environment.
+
+    Raises:
+        InvalidConfig: there is no such kind of store, or it cannot be opened.
+    """
+    return ObjectStore(_requests(url, allow_http=allow_http, options=options), patience)
+
+
+def _requests(url: str, *, allow_http: bool, options: dict[str, str] | None) -> StoreRequests:
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES:
+        known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+        raise InvalidConfig(
+            f"{url!r} is no URL of an object store{did_you_mean(parts.scheme, SCHEMES)}; known are {known}"
+        )
+    if parts.username or parts.password or parts.query:
+        raise InvalidConfig(
+            f"the URL of the store in {parts.hostname} contains credentials or parameters; give only bucket and "
+            "prefix, and credentials in the environment"
+        )
+    try:
+        if parts.scheme == "file":
+            if parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
+                raise InvalidConfig(f"{url!r} names no local directory; write file:///directory")
+            from stablelog.env.objects.directory import DirectoryRequests
+
+            return DirectoryRequests(Path(unquote(parts.path)))
+        if parts.scheme != "memory" and not parts.netloc:
+            raise InvalidConfig(f"{url!r} names no bucket; write {parts.scheme}://bucket/prefix")
+        from stablelog.env.objects.cloud import CloudRequests  # obstore takes 17 ms to import
+
+        return CloudRequests(url, allow_http=allow_http, options=options)
+    except ValueError as error:
+        raise InvalidConfig(f"the object store {url} cannot be opened: {error}") from error

@@ -1,0 +1,185 @@
+"""An object store whose requests are repeated within a time limit, and whose unclear answers are cleared up."""
+
+import itertools
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeVar
+
+from stablelog.env.disk import Buffer
+from stablelog.env.objects.requests import (
+    Exists,
+    Missing,
+    Rejected,
+    StoredObject,
+    StoreRequests,
+    TooShort,
+    Unclear,
+    check_key,
+)
+from stablelog.errors import Corrupt, ObjectExists, ObjectMissing, StoreError
+
+Answer = TypeVar("Answer")
+
+
+class Patience(NamedTuple):
+    """How long a call repeats its request.
+
+    Attributes:
+        limit_s: after this time no further attempt begins.
+        pause_s: the pause after the first attempt; it doubles up to `pause_s_max`.
+        pause_s_max: the longest pause.
+    """
+
+    limit_s: float = 30.0
+    pause_s: float = 0.05
+    pause_s_max: float = 5.0
+
+
+class ObjectStore:
+    """The objects of one store. Every call blocks and may be made in any thread.
+
+    Args:
+        requests: makes one attempt.
+        patience: how long a call repeats its attempts.
+        now_s: a clock that is never set back.
+        sleep: waits so many seconds.
+
+    Attributes:
+        counts: the attempts that were made, by the name of the call.
+    """
+
+    def __init__(
+        self,
+        requests: StoreRequests,
+        patience: Patience | None = None,
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._requests = requests
+        self._patience = patience or Patience()
+        self._now_s = now_s
+        self._sleep = sleep
+        self.counts: Counter[str] = Counter()
+
+    @property
+    def url(self) -> str:
+        """The address of the store, without credentials."""
+        return self._requests.url
+
+    def create(self, key: str, content: bytes) -> None:
+        """Create an object. Durable on return.
+
+        Args:
+            key: the key.
+            content: differs from what any other writer creates under this key, or any winner is as good.
+
+        Raises:
+            ObjectExists: the key holds another content. While that object exists, this content is not visible.
+            StoreError: it is unknown whether the object was created. It may also be created later.
+        """
+
+        def attempt() -> None:
+            try:
+                self._requests.create(key, content)
+            except (Exists, Unclear) as unclear:
+                self.counts["get"] += 1
+                try:
+                    found = self._requests.get(key)
+                except Missing:  # The answer Exists is wrong at times, and nothing was applied: try again.
+                    raise Unclear(*unclear.args) from unclear
+                if found != content:
+                    raise
+
+        try:
+            self._repeated("create", key, attempt)
+        except Exists:
+            raise ObjectExists(f"{self.url}/{key} exists and has another content") from None
+
+    def upload(self, key: str, pieces: Callable[[], Iterable[Buffer]]) -> None:
+        """Write an object of any size. Durable on return, and visible as a whole or not at all.
+
+        Args:
+            key: no other writer uses this key.
+            pieces: returns the content from its beginning, once for each attempt.
+
+        Raises:
+            StoreError: it is unknown whether the object was written. It may also be written later.
+        """
+        self._repeated("upload", key, lambda: self._requests.upload(key, pieces()))
+
+    def get(self, key: str) -> bytes:
+        """Return the content of an object.
+
+        Raises:
+            ObjectMissing: there is none.
+            StoreError: the store did not answer in time, or rejects the request.
+        """
+        return self._repeated("get", key, lambda: self._requests.get(key))
+
+    def get_range(self, key: str, start: int, size: int) -> bytes:
+        """Return `size` bytes of an object, at least one, from `start` on.
+
+        Raises:
+            ObjectMissing: there is no object of this key.
+            Corrupt: the object is shorter.
+            StoreError: the store did not answer in time, or rejects the request.
+        """
+        assert start >= 0
+        assert size > 0
+        try:
+            found = self._repeated("get_range", key, lambda: self._requests.get_range(key, start, size))
+        except TooShort:
+            raise Corrupt(f"{self.url}/{key} has fewer than {start + size} bytes") from None
+        assert len(found) == size
+        return found
+
+    def list_after(self, directory: str, after: str = "") -> list[StoredObject]:
+        """Return the objects whose keys begin with `directory/` and are greater than `after`, in the order of keys.
+
+        Raises:
+            StoreError: the store did not answer in time, or rejects the request.
+        """
+        listed = self._repeated(
+            "list_after", directory, lambda: list(self._requests.list_after(directory, after))
+        )
+        if any(one.key >= other.key for one, other in itertools.pairwise(listed)):
+            raise StoreError(f"{self.url} does not list keys in the order of their bytes", is_rejected=True)
+        return listed
+
+    def delete(self, key: str) -> None:
+        """Delete an object; no error if it is missing.
+
+        Raises:
+            StoreError: it is unknown whether the object was deleted.
+        """
+        self._repeated("delete", key, lambda: self._requests.delete(key))
+
+    def _repeated(self, call: str, key: str, attempt: Callable[[], Answer]) -> Answer:
+        check_key(key)
+        end_s = self._now_s() + self._patience.limit_s
+        for pause_s in self._pauses():
+            self.counts[call] += 1
+            try:
+                return attempt()
+            except Missing:
+                raise ObjectMissing(f"{self.url} has no object {key}") from None
+            except Rejected as error:
+                raise StoreError(
+                    f"{call} of {self.url}/{key} was rejected: {error}", is_rejected=True
+                ) from error
+            except Unclear as error:
+                if self._now_s() + pause_s > end_s:
+                    what = f"{call} of {self.url}/{key} had no clear answer in {self._patience.limit_s:g} s"
+                    raise StoreError(f"{what}: {error}") from error
+            self._sleep(pause_s)
+        raise AssertionError("the pauses do not end")
+
+    def _pauses(self) -> Iterator[float]:
+        """Pauses between attempts. A random half keeps many writers from trying again at the same moment."""
+        pause_s = self._patience.pause_s
+        while True:
+            yield pause_s * random.uniform(0.5, 1)
+            pause_s = min(2 * pause_s, self._patience.pause_s_max)

@@ -1,0 +1,177 @@
+"""A simulated object store: it delays requests, loses answers, and applies writes late.
+
+It gives the promises of `stablelog.env.objects` and no more: the same contract tests hold it and the real stores. Time is
+simulated, too. Each request takes time, and so does `sleep`, which a test passes to `ObjectStore`.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from stablelog.env.disk import Buffer
+from stablelog.env.objects.requests import Exists, Missing, Rejected, StoredObject, TooShort, Unclear
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """How often something goes wrong, as a share of all requests.
+
+    Attributes:
+        refused: the store answers 503 and applies nothing.
+        unanswered: the store applies the request, and its answer is lost.
+        late: the answer is lost, and the store applies a write up to `late_s_max` later.
+        wrong_exists: the store says of a create that the key is taken, and applies nothing (a 409 of S3).
+        late_s_max: the longest delay of a write that is applied late, in seconds.
+        latency_s: mean time of a request, in seconds.
+    """
+
+    refused: float = 0.0
+    unanswered: float = 0.0
+    late: float = 0.0
+    wrong_exists: float = 0.0
+    late_s_max: float = 40.0
+    latency_s: float = 0.03
+
+
+HOSTILE = Faults(refused=0.05, unanswered=0.05, late=0.04, wrong_exists=0.02)
+
+
+@dataclass(slots=True)
+class _Late:
+    due_s: float
+    apply: Callable[[], bool]
+
+
+@dataclass
+class SimObjects:
+    """One simulated store. It is not safe to call from several threads.
+
+    Attributes:
+        seed: of all that is random.
+        faults: may be replaced at any time.
+        objects: the contents by key.
+        between: called before each request with its name and key: a test lets other writers act there.
+        is_rejecting: whether all requests are rejected, as with wrong credentials.
+        url: the address of the store.
+    """
+
+    seed: int = 0
+    faults: Faults = field(default_factory=Faults)
+    objects: dict[str, bytes] = field(default_factory=dict)
+    between: Callable[[str, str], None] = lambda _call, _key: None
+    is_rejecting: bool = False
+    url: str = "sim://store"
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        self._now_s = 0.0
+        self._late: list[_Late] = []
+
+    def now_s(self) -> float:
+        """The simulated time."""
+        return self._now_s
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass; what is due meanwhile is applied."""
+        self._now_s += seconds
+        due = sorted((late for late in self._late if late.due_s <= self._now_s), key=lambda late: late.due_s)
+        self._late = [late for late in self._late if late.due_s > self._now_s]
+        for late in due:
+            late.apply()
+
+    def create(self, key: str, content: Buffer) -> None:
+        """Create an object, unless its key is taken."""
+        content = bytes(content)
+
+        def apply() -> bool:
+            return self.objects.setdefault(key, content) is content
+
+        if not self._write("create", key, apply):
+            raise Exists(key)
+
+    def upload(self, key: str, pieces: Iterable[Buffer]) -> None:
+        """Write an object, or replace it."""
+        content = b"".join(pieces)
+
+        def apply() -> bool:
+            self.objects[key] = content
+            return True
+
+        self._write("upload", key, apply)
+
+    def get(self, key: str) -> bytes:
+        """Return the content of an object."""
+        self._read("get", key)
+        if key not in self.objects:
+            raise Missing(key)
+        return self.objects[key]
+
+    def get_range(self, key: str, start: int, size: int) -> bytes:
+        """Return a range of an object."""
+        self._read("get_range", key)
+        if key not in self.objects:
+            raise Missing(key)
+        found = self.objects[key][start : start + size]
+        if len(found) < size:
+            raise TooShort(key)
+        return found
+
+    def list_after(self, directory: str, after: str) -> Iterator[StoredObject]:
+        """Return a listing."""
+        self._read("list_after", directory)
+        return iter(
+            StoredObject(key, len(content))
+            for key, content in sorted(self.objects.items())
+            if key.startswith(f"{directory}/") and key > after
+        )
+
+    def delete(self, key: str) -> None:
+        """Delete an object."""
+
+        def apply() -> bool:
+            self.objects.pop(key, None)
+            return True
+
+        self._write("delete", key, apply)
+
+    # -- faults ------------------------------------------------------------------------------------------------
+
+    def _read(self, call: str, key: str) -> None:
+        self._begin(call, key)
+        if self._random.random() < self.faults.refused + self.faults.unanswered + self.faults.late:
+            raise Unclear("503")
+
+    def _write(self, call: str, key: str, apply: Callable[[], bool]) -> bool:
+        self._begin(call, key)
+        faults, drawn = self.faults, self._random.random()
+        for share, fault in (
+            (faults.refused, self._refuse),
+            (faults.unanswered, self._lose_the_answer),
+            (faults.late, self._apply_late),
+            (faults.wrong_exists if call == "create" else 0.0, self._say_that_it_exists),
+        ):
+            if drawn < share:
+                fault(apply)
+            drawn -= share
+        return apply()
+
+    def _begin(self, call: str, key: str) -> None:
+        self.sleep(self._random.expovariate(1 / self.faults.latency_s) if self.faults.latency_s else 0.0)
+        self.between(call, key)
+        if self.is_rejecting:
+            raise Rejected("403 Forbidden")
+
+    def _refuse(self, _apply: Callable[[], bool]) -> None:
+        raise Unclear("503 Slow Down")
+
+    def _lose_the_answer(self, apply: Callable[[], bool]) -> None:
+        apply()
+        raise Unclear("the connection was lost")
+
+    def _apply_late(self, apply: Callable[[], bool]) -> None:
+        due_s = self._now_s + self._random.uniform(0, self.faults.late_s_max)
+        self._late.append(_Late(due_s, apply))
+        raise Unclear("no answer within the time limit")
+
+    def _say_that_it_exists(self, _apply: Callable[[], bool]) -> None:
+        raise Exists("409 Conflict")

@@ -1,0 +1,120 @@
+"""The check of a store finds what makes it unsafe, and leaves nothing behind."""
+
+import pytest
+
+from stablelog.env.objects.check import TRIALS, check, require_conditions
+from stablelog.env.objects.opening import open_store
+from stablelog.env.objects.requests import StoredObject, TooShort
+from stablelog.env.objects.store import ObjectStore, Patience
+from stablelog.errors import StablelogError, StoreError
+from stablelog.testing.s3 import serve_s3
+from stablelog.testing.sim_objects import SimObjects
+
+SHORT = Patience(limit_s=1)
+
+
+def of(simulated):
+    return ObjectStore(simulated, now_s=simulated.now_s, sleep=simulated.sleep)
+
+
+def faults(store):
+    findings = list(check(store))
+    assert [finding.promise for finding in findings] == list(TRIALS)
+    return {finding.promise: finding.fault for finding in findings if finding.fault}
+
+
+def test_a_good_store_passes_and_nothing_stays(tmp_path):
+    assert faults(open_store(tmp_path.as_uri())) == {}
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    require_conditions(open_store(tmp_path.as_uri()))
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_server_that_ignores_conditions_is_found_and_refused():
+    with serve_s3() as s3:
+        store = open_store("s3://bucket/prefix", SHORT, allow_http=True, options=s3.options)
+        assert faults(store) == {}
+        require_conditions(store)
+        s3.ignores_conditions = True
+        found = faults(store)
+        assert "the store ignores If-None-Match" in found["a key is created once"]
+        assert (
+            "at the same time 16 succeeded"
+            in found["of 16 writers that create a key at the same time one succeeds"]
+        )
+        with pytest.raises(StablelogError, match=r"s3://bucket/prefix is not safe: .*If-None-Match"):
+            require_conditions(store)
+        assert s3.objects == {}
+
+
+def test_a_store_that_rejects_requests_is_told():
+    with pytest.raises(StoreError, match="403"):
+        list(check(of(SimObjects(is_rejecting=True))))
+
+
+class LateListing(SimObjects):
+    """It lists an object only when another is created after it."""
+
+    def list_after(self, directory, after):
+        yield from list(super().list_after(directory, after))[:-1]
+
+
+class WordOrder(SimObjects):
+    """It lists in the order of words."""
+
+    def list_after(self, directory, after):
+        listed = super().list_after(directory, after)
+        yield from sorted(listed, key=lambda one: one.key.lower().replace("-", "~"))
+
+
+class EarlyEnd(SimObjects):
+    """It fills ranges behind the end with zeros."""
+
+    def get_range(self, key, start, size):
+        try:
+            return super().get_range(key, start, size)
+        except TooShort:
+            return bytes(size)
+
+
+class Undead(SimObjects):
+    """It returns deleted objects."""
+
+    def delete(self, key):
+        self.objects[key] = b"gone"
+
+
+class SmallParts(SimObjects):
+    """It loses the last piece of an upload."""
+
+    def upload(self, key, pieces):
+        super().upload(key, list(pieces)[:-1])
+
+
+class Swapped(SimObjects):
+    """It puts the parts of an upload together in another order."""
+
+    def upload(self, key, pieces):
+        super().upload(key, [bytes(reversed(bytes(piece))) for piece in pieces])
+
+
+@pytest.mark.parametrize(
+    ("kind", "promise", "fault"),
+    [
+        (LateListing, "a listing is complete, at once, in the order of keys", "not listed right after"),
+        (EarlyEnd, "ranges of an object", "behind the end"),
+        (Undead, "a deleted object is gone, and its key is free", "after it was deleted"),
+        (SmallParts, "an upload of 20 MiB in parts is whole", "another size"),
+        (Swapped, "an upload of 20 MiB in parts is whole", "mixed up"),
+    ],
+)
+def test_each_broken_promise_is_found(kind, promise, fault):
+    trial = TRIALS[promise]
+    assert fault in trial(of(kind()), "check/x")
+    assert trial(of(SimObjects()), "check/x") == ""
+
+
+def test_a_store_that_lists_in_another_order_is_no_store():
+    with pytest.raises(StoreError, match="does not list keys in the order of their bytes"):
+        of(WordOrder(objects={"a/B": b"", "a/a": b"", "a/0": b"", "a/-": b""})).list_after("a")
+    assert of(SimObjects(objects={"a/B": b"1"})).list_after("a") == [StoredObject("a/B", 1)]

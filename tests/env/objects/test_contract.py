@@ -1,0 +1,153 @@
+"""Every object store keeps the same promises: the real ones, the simulation and the test server."""
+
+import threading
+import urllib.request
+
+import pytest
+
+from stablelog.env.objects.opening import open_store
+from stablelog.env.objects.store import ObjectStore, Patience
+from stablelog.errors import Corrupt, ObjectExists, ObjectMissing
+from stablelog.testing.s3 import serve_s3
+from stablelog.testing.sim_objects import HOSTILE, SimObjects
+
+SHORT = Patience(limit_s=5)
+LARGE_SIZE = 40 << 20
+
+
+@pytest.fixture(scope="module")
+def s3():
+    with serve_s3() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def moto():
+    """Another implementation of S3: what both servers do is not our own reading of the protocol."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    options = {
+        "aws_endpoint": f"http://{host}:{port}",
+        "aws_access_key_id": "test",
+        "aws_secret_access_key": "test",
+        "aws_region": "us-east-1",
+    }
+    urllib.request.urlopen(urllib.request.Request(f"{options['aws_endpoint']}/bucket", method="PUT"))
+    yield options
+    server.stop()
+
+
+@pytest.fixture(params=["directory", "memory", "s3", "moto", "simulated", "hostile"])
+def store(request, tmp_path, s3):
+    match request.param:
+        case "directory":
+            return open_store((tmp_path / "objects").as_uri())
+        case "memory":
+            return open_store("memory:///")
+        case "s3":
+            return open_store(f"s3://bucket/{tmp_path.name}", SHORT, allow_http=True, options=s3.options)
+        case "moto":
+            options = request.getfixturevalue("moto")
+            return open_store(f"s3://bucket/{tmp_path.name}", SHORT, allow_http=True, options=options)
+    simulated = SimObjects(seed=7, faults=HOSTILE if request.param == "hostile" else SimObjects().faults)
+    return ObjectStore(simulated, now_s=simulated.now_s, sleep=simulated.sleep)
+
+
+def test_a_key_is_created_once(store):
+    store.create("a/b/c", b"first")
+    with pytest.raises(ObjectExists, match="a/b/c exists and has another content"):
+        store.create("a/b/c", b"second")
+    store.create("a/b/c", b"first")  # The own content: an answer may have been lost.
+    assert store.get("a/b/c") == b"first"
+
+
+def test_objects_without_content_are_objects(store):
+    store.create("a/empty", b"")
+    assert store.get("a/empty") == b""
+    assert [one.size for one in store.list_after("a")] == [0]
+
+
+def test_ranges_are_whole_or_refused(store):
+    store.create("a/b", bytes(range(100)))
+    assert store.get_range("a/b", 0, 100) == bytes(range(100))
+    assert store.get_range("a/b", 98, 2) == b"\x62\x63"
+    for start, size in ((98, 3), (100, 1), (5_000, 1)):
+        with pytest.raises(Corrupt, match=rf"a/b has fewer than {start + size} bytes"):
+            store.get_range("a/b", start, size)
+    with pytest.raises(ObjectMissing, match="has no object a/c"):
+        store.get_range("a/c", 0, 1)
+
+
+def test_a_missing_object_is_missing_and_deleting_it_is_no_error(store):
+    with pytest.raises(ObjectMissing, match="has no object a/b"):
+        store.get("a/b")
+    store.delete("a/b")
+    store.create("a/b", b"1")
+    store.delete("a/b")
+    with pytest.raises(ObjectMissing):
+        store.get("a/b")
+    assert store.list_after("a") == []
+
+
+def test_a_listing_has_the_order_of_keys_and_begins_after_one(store):
+    keys = ["a/-", "a/0", "a/0/x", "a/1-2", "a/10", "a/2", "a/B", "a/a"]
+    keys = [
+        key for key in keys if key != "a/0"
+    ]  # A store of files cannot have a key that is another's directory.
+    for key in reversed(keys):
+        store.create(key, key.encode())
+    store.create("ab/1", b"")
+    store.create("b/1", b"")
+    assert [one.key for one in store.list_after("a")] == sorted(keys)
+    assert [one.size for one in store.list_after("a")] == [len(key) for key in sorted(keys)]
+    assert [one.key for one in store.list_after("a", "a/10")] == ["a/2", "a/B", "a/a"]
+    assert [one.key for one in store.list_after("a", "a/1-3")] == ["a/10", "a/2", "a/B", "a/a"]
+    assert store.list_after("a", "a/z") == []
+    assert store.list_after("c") == []
+
+
+def test_an_upload_is_made_of_its_pieces_and_replaces(store):
+    store.upload("a/b", lambda: [b"one", memoryview(b"two"), b""])
+    assert store.get("a/b") == b"onetwo"
+    store.upload("a/b", lambda: [b"three"])
+    assert store.get("a/b") == b"three"
+
+
+def test_a_large_upload_is_whole(store):
+    piece = bytes(range(256)) * 4096
+    store.upload("a/large", lambda: [piece] * (LARGE_SIZE // len(piece)))
+    assert store.list_after("a") == [("a/large", LARGE_SIZE)]
+    assert store.get_range("a/large", LARGE_SIZE - 3, 3) == piece[-3:]
+    assert store.get_range("a/large", 16 << 20, 5) == piece[:5]
+
+
+@pytest.mark.parametrize(
+    "key", ["", "/a", "a/", "a//b", "a/../b", ".a", "a b", "ä", "a/" * 451 + "a", "x" * 201]
+)
+def test_a_key_that_some_store_rejects_is_no_key(store, key):
+    with pytest.raises(AssertionError):
+        store.create(key, b"")
+
+
+def test_of_many_that_create_a_key_one_wins(store):
+    if isinstance(store._requests, SimObjects):
+        pytest.skip("the simulation is not safe to call from several threads")
+    winners, barrier = [], threading.Barrier(8)
+
+    def work(content):
+        barrier.wait()
+        try:
+            store.create("a/race", content)
+            winners.append(content)
+        except ObjectExists:
+            pass
+
+    threads = [threading.Thread(target=work, args=(b"%d" % number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert winners == [store.get("a/race")]

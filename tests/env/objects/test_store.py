@@ -1,0 +1,202 @@
+"""Unclear answers are cleared up, and nothing is repeated for ever."""
+
+import random
+
+import pytest
+
+from stablelog.env.objects.opening import open_store
+from stablelog.env.objects.requests import Missing, Rejected, Unclear
+from stablelog.env.objects.store import ObjectStore, Patience
+from stablelog.errors import InvalidConfig, ObjectExists, StoreError
+from stablelog.testing.s3 import Fault, serve_s3
+from stablelog.testing.sim_objects import HOSTILE, Faults, SimObjects
+
+SHORT = Patience(limit_s=1, pause_s=0.001, pause_s_max=0.01)
+
+
+def of(simulated):
+    return ObjectStore(simulated, now_s=simulated.now_s, sleep=simulated.sleep)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_writers_of_the_same_keys_on_a_hostile_store_agree_on_the_winner(seed):
+    """Each writer knows whether it has won, or says that it does not know."""
+    simulated, drawn = SimObjects(seed, HOSTILE), random.Random(seed)
+    store, outcomes, acting = of(simulated), {}, []
+
+    def write(writer, key):
+        try:
+            store.create(key, b"%d" % writer)
+            outcomes[writer, key] = True
+        except ObjectExists:
+            outcomes[writer, key] = False
+        except StoreError:
+            outcomes[writer, key] = None
+
+    def act(call, key):
+        """Another writer acts before a request of the first."""
+        if not acting and drawn.random() < 0.5:
+            acting.append(True)
+            write(2, drawn.choice(keys))
+            acting.clear()
+
+    simulated.between = act
+    keys = [f"a/{number}" for number in range(20)]
+    for key in keys:
+        write(1, key)
+    simulated.sleep(HOSTILE.late_s_max)
+    for (writer, key), won in outcomes.items():
+        holds = simulated.objects.get(key) == b"%d" % writer
+        assert won in (None, holds), (
+            f"writer {writer} was told {won} of {key}, which it {'holds' if holds else 'lost'}"
+        )
+
+
+def test_nobody_believes_exists_without_reading_back():
+    """S3 answers 409 to a create that it did not apply."""
+    simulated = SimObjects(3, Faults(wrong_exists=0.9))
+    of(simulated).create("a/b", b"1")
+    assert simulated.objects == {"a/b": b"1"}
+
+
+def test_a_store_that_does_not_answer_is_given_up_within_the_limit():
+    simulated = SimObjects(1, Faults(refused=1.0))
+    store = of(simulated)
+    with pytest.raises(
+        StoreError, match=r"get of sim://store/a/b had no clear answer in 30 s: 503"
+    ) as caught:
+        store.get("a/b")
+    assert not caught.value.is_rejected
+    assert 25 < simulated.now_s() < 40
+    assert store.counts["get"] > 5
+
+
+def test_what_is_rejected_is_not_repeated():
+    simulated = SimObjects(1, is_rejecting=True)
+    store = of(simulated)
+    with pytest.raises(StoreError, match=r"create of sim://store/a/b was rejected: 403 Forbidden") as caught:
+        store.create("a/b", b"")
+    assert caught.value.is_rejected
+    assert store.counts["create"] == 1
+
+
+@pytest.fixture(scope="module")
+def s3():
+    with serve_s3() as server:
+        yield server
+
+
+def opened(s3):
+    return open_store("s3://bucket/prefix", SHORT, allow_http=True, options=s3.options)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("put", status=503),
+        Fault("put", status=503, is_applied=True),
+        Fault("put", status=0),
+        Fault("put", status=0, is_applied=True),
+        Fault("put", status=409),
+        Fault("put", status=500, count=5),
+        Fault("get", status=0),
+        Fault("get", status=500),
+        Fault("get", cut_size=2),
+        Fault("list", status=500),
+        Fault("list", cut_size=50),
+        Fault("delete", status=0, is_applied=True),
+        Fault("begin", status=503),
+        Fault("part", status=0),
+        Fault("complete", status=503),
+        Fault("complete", status=0, is_applied=True),
+    ],
+    ids=str,
+)
+def test_faults_of_a_server_are_not_seen(s3, fault):
+    s3.objects.clear()
+    s3.fail(fault)
+    store, large = opened(s3), bytes(20 << 20)
+    store.create("a/b", b"content")
+    assert store.get("a/b") == b"content"
+    assert store.get_range("a/b", 1, 3) == b"ont"
+    store.upload("a/large", lambda: [large])
+    assert store.list_after("a") == [("a/b", 7), ("a/large", len(large))]
+    store.delete("a/b")
+    assert fault.count == 0, "the fault was met"
+    assert sorted(s3.objects) == ["prefix/a/large"]
+
+
+def test_a_bucket_that_is_not_there_is_rejected(s3):
+    store = open_store("s3://other/prefix", SHORT, allow_http=True, options=s3.options)
+    for call in (lambda: store.get("a/b"), lambda: store.create("a/b", b""), lambda: store.list_after("a")):
+        with pytest.raises(StoreError, match="was rejected") as caught:
+            call()
+        assert caught.value.is_rejected
+
+
+def test_a_listing_of_many_pages_is_whole(s3):
+    s3.objects.clear()
+    s3.objects.update({f"prefix/a/{number:05}": b"" for number in range(2_500)})
+    listed = opened(s3).list_after("a", "a/00009")
+    assert [one.key for one in listed] == [f"a/{number:05}" for number in range(10, 2_500)]
+
+
+def test_files_that_a_crash_left_are_no_objects_and_go_after_a_day(tmp_path):
+    import os
+    import time
+
+    store = open_store(tmp_path.as_uri())
+    store.create("a/b", b"1")
+    young, old = tmp_path / ".unfinished" / "young", tmp_path / ".unfinished" / "old"
+    for left in (young, old):
+        left.write_bytes(b"half")
+    os.utime(old, (0, time.time() - 25 * 3600))
+    again = open_store(tmp_path.as_uri())
+    assert [one.key for one in again.list_after("a")] == ["a/b"]
+    assert young.exists()
+    assert not old.exists()
+
+
+def test_a_directory_without_rights_is_refused_by_name(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(InvalidConfig, match=r"file:///.*/file/x cannot be opened: .*Not a directory"):
+        open_store((tmp_path / "file" / "x").as_uri())
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("bucket/prefix", "is no URL of an object store"),
+        ("files:///data", "did you mean file"),
+        ("s3:///prefix", "names no bucket; write s3://bucket/prefix"),
+        ("file:///", "names no local directory"),
+        ("file://host/data", "names no local directory"),
+        ("s3://key:secret@bucket/prefix", "contains credentials"),
+        ("s3://bucket/prefix?token=secret", "contains credentials or parameters"),
+    ],
+)
+def test_a_url_that_cannot_be_opened_is_told(url, says):
+    with pytest.raises(InvalidConfig, match=says) as caught:
+        open_store(url)
+    assert "secret" not in str(caught.value)
+
+
+class Never:
+    """Requests of which each raises what a test says."""
+
+    url = "never://"
+
+    def __init__(self, *errors):
+        self.errors = list(errors)
+
+    def get(self, key):
+        raise self.errors.pop(0)
+
+
+def test_a_late_rejection_ends_the_attempts():
+    store = ObjectStore(Never(Unclear("503"), Rejected("403")), sleep=lambda _: None)
+    with pytest.raises(StoreError, match="403"):
+        store.get("a")
+    store = ObjectStore(Never(Unclear("503"), Missing()), sleep=lambda _: None)
+    with pytest.raises(Exception, match="has no object a"):
+        store.get("a")
