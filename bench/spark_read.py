@@ -94,17 +94,18 @@ class Bench:
         make_topic(self._bootstrap, topic)
         fill(self._bootstrap, topic, count, value_size, aborts=aborts)
         settled(self._bootstrap, topic)
-        return Rows(topic, value_size, self._read(topic, COUNTED_SCHEMA).count())
+        return Rows(topic, value_size, self.read(topic, COUNTED_SCHEMA).count())
 
     def in_parquet(self, rows: Rows) -> Rows:
         """The same, with its Parquet."""
         parquet = self._directory / f"{rows.topic}.parquet"
-        self._read(rows.topic).write.parquet(str(parquet))
+        self.read(rows.topic).write.parquet(str(parquet))
         found = sum(pq.read_metadata(file).num_rows for file in parquet.glob("*.parquet"))
         assert found == rows.count, (found, rows)
         return replace(rows, parquet=parquet)
 
-    def _read(self, topic: str, schema: str | None = None, **options: str) -> Any:
+    def read(self, topic: str, schema: str | None = None, **options: str) -> Any:
+        """Return a frame that reads a topic, with this schema or with all columns."""
         reader = self._spark.read.format("stablelog").options(
             bootstrap=self._bootstrap, subscribe=topic, **options
         )
@@ -118,7 +119,7 @@ class Bench:
             parquet = self._spark.read.parquet(str(rows.parquet)), rows.count
             ours = [
                 Contender(
-                    f"{rows.value_size:,} B by {scan}", self._read(rows.topic, scan=scan), rows.count, aim
+                    f"{rows.value_size:,} B by {scan}", self.read(rows.topic, scan=scan), rows.count, aim
                 )
                 for scan, aim in (("files", Wanted(wanted)), ("fetch", None))
             ]
@@ -127,7 +128,7 @@ class Bench:
         parquet = self._spark.read.parquet(str(small.parquet)).select(*NARROW), small.count
         what = f"{small.value_size:,} B by files, three columns"
         narrow = Contender(
-            what, self._read(small.topic, NARROW_SCHEMA, scan="files"), small.count, Wanted(0.8)
+            what, self.read(small.topic, NARROW_SCHEMA, scan="files"), small.count, Wanted(0.8)
         )
         Contest(section, [narrow], parquet, limit).run(self._run_count)
         return section
@@ -136,7 +137,7 @@ class Bench:
         """What it costs that a tenth of the transactions are aborted: by what is delivered, and by what is read."""
         section = Section("Spark reads a topic, a tenth of it aborted, beside none", beside="none aborted")
         scanned = aborted.count * (TRANSACTION_COUNT + 2) // TRANSACTION_COUNT
-        some, none = (self._read(rows.topic, scan="files") for rows in (aborted, clean))
+        some, none = (self.read(rows.topic, scan="files") for rows in (aborted, clean))
         delivered = Section(section.title, beside=section.beside)
         ours = [Contender("delivered", some, aborted.count, Wanted(0.95))]
         Contest(delivered, ours, (none, clean.count)).run(ROUNDS_OF_ABORTS * self._run_count)
@@ -156,7 +157,7 @@ class Bench:
             subscribe=rows.topic,
         )
         ours = [
-            Contender(f"{rows.value_size:,} B by {scan}", self._read(rows.topic, scan=scan), rows.count, aim)
+            Contender(f"{rows.value_size:,} B by {scan}", self.read(rows.topic, scan=scan), rows.count, aim)
             for scan, aim in (("files", Wanted(3)), ("fetch", None))
         ]
         Contest(section, ours, (theirs.load(), rows.count)).run(self._run_count)

@@ -93,16 +93,16 @@ class Cost:
 
 def cost(work: Callable[[], object]) -> Cost:
     """What it takes."""
-    before, began = _processor_ticks(), time.perf_counter()
+    before, began = processor_ticks(), time.perf_counter()
     work()
     seconds = time.perf_counter() - began
     # A worker that has ended since is in nobody's account, for Spark waits for none: what it had taken is not to be
     # taken off what the others took.
-    ticks = sum(ticks - before.get(process, 0) for process, ticks in _processor_ticks().items())
+    ticks = sum(ticks - before.get(process, 0) for process, ticks in processor_ticks().items())
     return Cost(seconds, ticks / os.sysconf("SC_CLK_TCK"))
 
 
-def _processor_ticks() -> dict[tuple[int, int], int]:
+def processor_ticks() -> dict[tuple[int, int], int]:
     """What this process and all that descend from it have taken: the JVM, its Python workers, the broker.
 
     By process id and start, for ids are used again.

@@ -43,7 +43,7 @@ def test_what_was_aborted_counts_as_read_and_not_as_delivered(prepared, monkeypa
     monkeypatch.setattr(spark_session, "WARM_UP_COUNT", 0)
     rows = spark_read.Rows("t", 100, 18_000)
     bench = spark_read.Bench(prepared, "", None, 1)
-    monkeypatch.setattr(bench, "_read", lambda topic, **_: prepared.range(10))
+    monkeypatch.setattr(bench, "read", lambda topic, **_: prepared.range(10))
     section = bench.beside_none_aborted(rows, rows)
     by_name = {row.what: row for row in section.rows}
     delivered, read = by_name["delivered, M rows/s"], by_name["read, M rows/s"]
@@ -81,7 +81,7 @@ def test_every_frame_is_held_against_the_other_of_its_round(monkeypatch):
 
 def test_a_process_that_ended_takes_nothing_off_the_cost_of_a_query(monkeypatch):
     looks = iter([{(1, 5): 100, (2, 6): 700}, {(1, 5): 150, (2, 9): 30}])  # another process, and the same id
-    monkeypatch.setattr(spark_session, "_processor_ticks", lambda: next(looks))
+    monkeypatch.setattr(spark_session, "processor_ticks", lambda: next(looks))
     assert spark_session.cost(lambda: None).cpu_seconds == pytest.approx(80 / os.sysconf("SC_CLK_TCK"))
 
 

@@ -55,9 +55,9 @@ def test_where_the_system_cannot_it_says_so(file, monkeypatch, number):
         ctypes.set_errno(number)
         return -1
 
-    monkeypatch.setattr(pages, "_madvise", madvise)
+    monkeypatch.setattr(pages, "madvise", madvise)
     assert file.populate(file.view(0, PIECE)) is False
-    monkeypatch.setattr(pages, "_madvise", None)
+    monkeypatch.setattr(pages, "madvise", None)
     assert file.populate(file.view(0, PIECE)) is False
 
 

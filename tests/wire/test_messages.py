@@ -15,7 +15,7 @@ from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.fetch import FetchedPartition, FetchedTopic, FetchRequest, encode_fetch_response
 from stablelog.wire.messages import PREFIX, decode_request, encode_response, message_class
 from stablelog.wire.produce import ProduceRequest
-from stablelog.wire.versions import _implicit_default
+from stablelog.wire.versions import implicit_default
 
 EVERY = [(key, version) for key, api in APIS.items() for version in api.served_versions]
 SINGLE_SHAPES = {
@@ -28,7 +28,7 @@ SINGLE_SHAPES = {
 def blank(message):
     return message(
         **{
-            f.name: _implicit_default(f.type)
+            f.name: implicit_default(f.type)
             for f in dataclasses.fields(message)
             if f.default is dataclasses.MISSING
         }

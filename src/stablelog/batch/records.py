@@ -61,7 +61,8 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
     return data[at : at + size], at + size
 
 
-def _encode_record(record: Record, offset_delta: int, timestamp_delta: int) -> bytes:
+def encode_record(record: Record, offset_delta: int, timestamp_delta: int) -> bytes:
+    """Return the bytes of a record in a batch, without their length. The deltas are to the batch's base values."""
     parts = [
         b"\0",  # attributes: none are defined
         encode_varint(timestamp_delta),
@@ -97,7 +98,7 @@ def encode_batch(
     base_timestamp = records[0].timestamp_ms
     body = bytearray()
     for delta, record in enumerate(records):
-        encoded = _encode_record(record, delta, record.timestamp_ms - base_timestamp)
+        encoded = encode_record(record, delta, record.timestamp_ms - base_timestamp)
         body += encode_varint(len(encoded))
         body += encoded
     header = BatchHeader(

@@ -43,12 +43,12 @@ def populate(view: memoryview) -> bool:
     Raises:
         OSError: the file cannot be read, or has become shorter. Reading the bytes may end the process with a signal.
     """
-    if _madvise is None:
+    if madvise is None:
         return False
     if not view.nbytes:
         return True
     begin, size = _pages(view)
-    if not _madvise(ctypes.c_void_p(begin), ctypes.c_size_t(size), MADV_POPULATE_READ):
+    if not madvise(ctypes.c_void_p(begin), ctypes.c_size_t(size), MADV_POPULATE_READ):
         return True
     number = ctypes.get_errno()
     if number in (errno.EFAULT, EHWPOISON):
@@ -84,5 +84,5 @@ def _address(view: memoryview) -> int:
 
 
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-_madvise = None if _libc is None else _libc.madvise
+madvise = None if _libc is None else _libc.madvise
 _mincore = None if _libc is None else _libc.mincore

@@ -61,7 +61,7 @@ def _plan(source: type, target: type) -> Convert:
         if field.name in have:
             copied.append((field.name, _field_plan(have[field.name].type, field.type)))
         elif field.default is dataclasses.MISSING:
-            filled[field.name] = _implicit_default(field.type)
+            filled[field.name] = implicit_default(field.type)
 
     def convert(value: Any) -> Any:
         values = dict(filled)
@@ -84,7 +84,7 @@ def _field_plan(source: Any, target: Any) -> Convert | None:
     if not _is_optional(source):
         return nested
     # If the target's field cannot be null, null becomes the field's implicit default.
-    null = _implicit_default(target)
+    null = implicit_default(target)
     if nested is None and null is None:
         return None
     return lambda content: null if content is None else content if nested is None else nested(content)
@@ -109,7 +109,8 @@ def entity_in(annotation: Any) -> type | None:
     return annotation if isinstance(annotation, type) and dataclasses.is_dataclass(annotation) else None
 
 
-def _implicit_default(annotation: Any) -> Any:
+def implicit_default(annotation: Any) -> Any:
+    """Return the value of a field with this annotation if the schema gives no default: empty, null or zero."""
     if _is_optional(annotation):
         return None
     if typing.get_origin(annotation) is tuple:
@@ -122,7 +123,7 @@ def _implicit_default(annotation: Any) -> Any:
     if entity is not None:
         return entity(
             **{
-                f.name: _implicit_default(f.type)
+                f.name: implicit_default(f.type)
                 for f in dataclasses.fields(entity)
                 if f.default is dataclasses.MISSING
             }

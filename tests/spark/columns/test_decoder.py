@@ -22,7 +22,7 @@ from stablelog.batch.header import (
     read_header,
 )
 from stablelog.batch.markers import Marker, MarkerType, encode_marker
-from stablelog.batch.records import Record, decode_records, encode_batch
+from stablelog.batch.records import Record, decode_records, encode_batch, encode_record
 from stablelog.errors import Corrupt
 from stablelog.spark.columns import decoder as decoder_module
 from stablelog.spark.columns.builder import TYPES, ColumnBuilder
@@ -58,10 +58,8 @@ def with_gaps(batch, deltas, last):
     header = read_header(batch)
     found = decode_records(batch)
     body = bytearray()
-    from stablelog.batch.records import _encode_record
-
     for record, delta in zip(found, deltas, strict=True):
-        encoded = _encode_record(record, delta, record.timestamp_ms - header.base_timestamp)
+        encoded = encode_record(record, delta, record.timestamp_ms - header.base_timestamp)
         body += encode_varint(len(encoded))
         body += encoded
     packed = compress(header.codec, bytes(body))
