@@ -273,7 +273,7 @@ class History:
             self._tick()
             if chance.random() < 0.3:
                 for transactions in broker.transaction_groups():
-                    await broker.maintenance._trim(
+                    await broker.maintenance.trim(
                         transactions.journal, transactions.coordinator.table.live_state
                     )
             if self.deletes and chance.random() < 0.5:

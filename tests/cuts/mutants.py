@@ -30,7 +30,7 @@ def counted_when_decided(_resolved):
 
 
 def counted_when_the_decision_is_durable(_resolved):
-    return property(lambda self: self._durable_sequence)
+    return property(lambda self: self.durable_sequence)
 
 
 def counted_when_no_group_waits_for_anything(resolved):
@@ -116,7 +116,7 @@ def a_restart_repairs_nothing(take):
     return mutant
 
 
-def the_commit_log_is_trimmed_at_once(_trim):
+def the_commit_log_is_trimmed_at_once(trim):
     async def mutant(self, journal, live):
         before_offset = await journal.checkpoint_if_grown(live)
         if before_offset is not None:
@@ -163,7 +163,7 @@ MUTANTS = {
     deletions_forget_open_transactions: (CommitOrder, "first_needed_offset"),
     effects_before_the_journal_is_durable: (Journal, "after"),
     a_restart_repairs_nothing: (DecisionHistory, "take"),
-    the_commit_log_is_trimmed_at_once: (Maintenance, "_trim"),
+    the_commit_log_is_trimmed_at_once: (Maintenance, "trim"),
     a_rebuilt_index_forgets_open_transactions: (IndexBuilder, "_reopen"),
     an_index_is_trusted_unseen: (CommitIndex, "open_sealed"),
 }

@@ -185,4 +185,4 @@ class SimBroker(Broker):
     def durable_sequence(self, group):
         """Of the last commit whose decision is durable."""
         found = self.transactions.get(group)
-        return 0 if found is None else found._durable_sequence
+        return 0 if found is None else found.durable_sequence

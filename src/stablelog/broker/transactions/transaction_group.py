@@ -60,6 +60,9 @@ class TransactionGroup:
         topics: the partitions that markers are written to.
         groups: the consumer groups, whose offsets a transaction may commit.
         reserve: gives markers space on a full disk.
+
+    Attributes:
+        durable_sequence: the commit sequence of the last commit whose decision is durable; 0 for none.
     """
 
     def __init__(
@@ -99,7 +102,7 @@ class TransactionGroup:
         # By order: the partitions that still lack its marker.
         self._waiting_for: dict[OrderKey, set[TopicPartition]] = {}
         self._durability = MarkerDurability(topics)
-        self._durable_sequence = 0  # The commit sequence of the last commit whose decision is durable.
+        self.durable_sequence = 0
         self._appended_sequence = 0
         self.coordinator = TransactionCoordinator(
             config,
@@ -215,14 +218,14 @@ class TransactionGroup:
             self.journal.after(lambda: self._commits_durable(sequence))
 
     def _commits_durable(self, sequence: int) -> None:
-        self._durable_sequence = sequence
+        self.durable_sequence = sequence
 
     @property
     def resolved_commit_sequence(self) -> int:
         """The greatest resolved commit sequence: no crash can undo these commits or lose one of their markers."""
         settling = {sequence for sequence, _ in self._settling_commits()}
-        unmarked = min({*self._durability.awaited(), *settling}, default=self._durable_sequence + 1)
-        return min(self.coordinator.table.resolved_sequence, self._durable_sequence, unmarked - 1)
+        unmarked = min({*self._durability.awaited(), *settling}, default=self.durable_sequence + 1)
+        return min(self.coordinator.table.resolved_sequence, self.durable_sequence, unmarked - 1)
 
     def unresolved(self) -> list[tuple[int, str, str, int]]:
         """The missing markers of unresolved commits: (commit sequence, transactional id, topic, partition).

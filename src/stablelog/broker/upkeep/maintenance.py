@@ -131,10 +131,10 @@ class Maintenance:
     async def trim_logs(self) -> None:
         """Trim the logs of all coordinators that have grown."""
         for group in self._transactions:
-            await self._trim(group.journal, group.coordinator.table.live_state)
-        await self._trim(self._groups.journal, self._groups.coordinator.table.live_state)
+            await self.trim(group.journal, group.coordinator.table.live_state)
+        await self.trim(self._groups.journal, self._groups.coordinator.table.live_state)
 
-    async def _trim(self, journal: Journal, live: Callable[[], LiveState | None]) -> None:
+    async def trim(self, journal: Journal, live: Callable[[], LiveState | None]) -> None:
         """Trim a coordinator's log to its live state, if it has grown.
 
         The log is trimmed only once everything is durable: if a crash loses a marker of a partition, recovery writes it
