@@ -562,9 +562,9 @@ def offset_in(history: list[Entry], group: str, partition: tuple[str, int]) -> t
 def pending_values(coordinator: GroupCoordinator) -> Any:
     return {
         (producer_id, group_id, partition): offset.value
-        for producer_id, by_group in coordinator._offsets._pending.items()
-        for group_id, offsets in by_group.items()
-        for partition, offset in offsets.items()
+        for producer_id in PRODUCERS
+        for group_id in GROUPS
+        for partition, offset in coordinator.table.offsets.pending(producer_id, group_id).items()
     }
 
 

@@ -1,5 +1,8 @@
+import pytest
+
 from stablelog.coordinators.consumer_groups.offsets import Offsets
 from stablelog.coordinators.consumer_groups.records import OffsetValue
+from tests.coordinators.transactions.test_memory import growth
 
 T0, T1 = ("t", 0), ("t", 1)
 
@@ -33,7 +36,8 @@ def test_an_abort_leaves_no_trace() -> None:
     offsets.end(7, commit=False)
     assert committed(offsets) == {}
     assert not offsets.is_kept("g", T0)
-    assert offsets._committed == offsets._pending == offsets._open_producers == {}
+    assert not offsets.has_open_transactions("g")
+    assert offsets.of_topic("t") == []
 
 
 def test_the_later_record_wins_over_the_later_marker() -> None:
@@ -64,7 +68,23 @@ def test_a_tombstone_takes_away_pending_offsets_too() -> None:
     assert committed(offsets) == {T1: 2}
     offsets.remove("g", T1)
     offsets.remove("g", T1)
-    assert offsets._committed == offsets._pending == offsets._open_producers == {}
+    assert offsets.of_topic("t") == []
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_group_without_offsets_takes_no_memory(is_committed: bool) -> None:
+    offsets = Offsets()
+
+    def groups() -> None:
+        for number in range(1000):
+            group_id = f"g{number}"
+            offsets.commit(group_id, T0, value(1))
+            offsets.commit(group_id, T1, value(2), producer_id=number)
+            offsets.end(number, commit=is_committed)
+            for partition in (T0, T1):
+                offsets.remove(group_id, partition)
+
+    assert growth(groups) < 20_000
 
 
 def test_groups_and_producers_do_not_mix() -> None:

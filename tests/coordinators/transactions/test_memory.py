@@ -13,23 +13,24 @@ from stablelog.coordinators.transactions.joint.coordinator import ChildShown
 from stablelog.coordinators.transactions.records import decode_transaction, encode_transaction, read_idle_head
 from stablelog.coordinators.transactions.states import State
 from stablelog.coordinators.transactions.transaction import Transaction
-from stablelog.wire.extension import children
 from stablelog.wire.extension.children import JointName, child_id
 
 IDLE_SIZE_MAX = 250  # bytes of memory for a transactional id without an open transaction
 ATTEMPTS_SIZE_MAX = 10_000_000 // 35  # bytes that 10,000 attempts leave, if 350,000 a day leave 10 MB
-WARM_UP = 10  # micro-batches
+WARM_UP = 41  # micro-batches of 100 tasks: the cache of parsed child ids, of a fixed size, is full then
 
 
 def a_coordinator() -> TransactionCoordinator:
     return TransactionCoordinator(TransactionConfig(), marker_barrier=lambda: lambda: True)
 
 
-def growth(work: Callable[[], object]) -> int:
-    """Bytes of memory that are in use after the work and were not before."""
+def growth(work: Callable[[], object], warm_up: Callable[[], object] = lambda: None) -> int:
+    """Bytes of memory that are in use after the work and were not before. The warm-up precedes the work."""
     gc.collect()
     tracemalloc.start()
     try:
+        warm_up()
+        gc.collect()
         before = tracemalloc.get_traced_memory()[0]
         work()
         gc.collect()
@@ -143,16 +144,14 @@ def test_attempts_of_tasks_leave_nothing_that_grows() -> None:
                 order.transactional_id, order.producer_id, order.producer_epoch, now_ms=version
             )
 
-    def stream() -> None:
-        for version in range(WARM_UP, WARM_UP + 100):
+    def micro_batches(versions: range) -> None:
+        for version in versions:
             micro_batch(version)
-        children._read.cache_clear()  # of a fixed size
 
-    for version in range(WARM_UP):
-        micro_batch(version)
-    size = growth(stream)
+    size = growth(lambda: micro_batches(range(WARM_UP, WARM_UP + 100)), lambda: micro_batches(range(WARM_UP)))
     assert len(coordinator.table) == 0
-    assert coordinator.table._producer_ids.next_id == 100, "as many as there were tasks at one time"
+    plain = coordinator.producers.init_producer_id("plain", 60_000, api_version=5, now_ms=WARM_UP + 100)
+    assert plain.answer.producer_id == 100, "the ids below it are as many as there were tasks at one time"
     assert size < ATTEMPTS_SIZE_MAX, f"{size} bytes"
 
 
@@ -208,11 +207,11 @@ def test_an_owner_is_found_with_and_without_the_index() -> None:
 
 
 def test_only_the_last_used_are_kept_decoded() -> None:
-    ids = IdleIds()
-    for number in range(2 * DECODED_MAX):
-        txn = idle(number)
+    ids, txns = IdleIds(), [idle(number) for number in range(2 * DECODED_MAX)]
+    for number, txn in enumerate(txns):
         ids.put(f"id-{number}", txn, encode_transaction(txn))
-    assert len(ids._decoded) == DECODED_MAX
-    assert ids.get("id-0") == idle(0)
+    assert ids.get("id-0") == txns[0]
     assert ids.get("id-0") is ids.get("id-0")
-    assert len(ids._decoded) == DECODED_MAX
+    # From the newest on: a get of an id that is not kept decoded drops the one that was decoded first.
+    kept = [ids.get(f"id-{number}") is txns[number] for number in reversed(range(2 * DECODED_MAX))]
+    assert kept == [True] * (DECODED_MAX - 1) + [False] * (DECODED_MAX + 1), "id-0 took the place of one"

@@ -66,8 +66,7 @@ class Offsets:
         self, group_id: str, partition: TopicPartition, value: OffsetValue, position: int
     ) -> int:
         """The position of a plain commit. A commit that a checkpoint wrote again stands before those that overtook it."""
-        overtaking = (self._pending.get(producer_id, {}) for producer_id in value.overtaken_by)
-        later = (by_group.get(group_id, {}).get(partition) for by_group in overtaking)
+        later = (self.pending(producer_id, group_id).get(partition) for producer_id in value.overtaken_by)
         return min((pending.position - 1 for pending in later if pending is not None), default=position)
 
     def remove(self, group_id: str, partition: TopicPartition) -> None:
@@ -101,6 +100,10 @@ class Offsets:
     def committed(self, group_id: str) -> OffsetByPartition:
         """The committed offsets of a group."""
         return self._committed.get(group_id, {})
+
+    def pending(self, producer_id: int, group_id: str) -> OffsetByPartition:
+        """The pending offsets of a group in the open transaction of a producer."""
+        return self._pending.get(producer_id, {}).get(group_id, {})
 
     def pending_partitions(self, group_id: str) -> set[TopicPartition]:
         """Partitions for which the group has offsets in open transactions."""
