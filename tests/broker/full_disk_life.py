@@ -78,9 +78,9 @@ class FullDisk(SimDisk):
 
     def count_call(self, what, path):
         if what == "opening":
-            takes_room = self._find(path) is None and self._find(path.parent) is not None
+            takes_room = not self.exists(path) and self.exists(path.parent)
         elif what == "making":
-            takes_room = self._find(path) is None
+            takes_room = not self.exists(path)
         else:
             takes_room = what in ("writing", "renaming", "allocating")
         if not takes_room:

@@ -1,11 +1,13 @@
 """A full disk: clients' writes are refused, all else goes on, and nothing is said to be done that is not."""
 
 import asyncio
+import contextlib
 import errno
 import os
 import random
 from collections import Counter
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -374,7 +376,8 @@ def test_nothing_is_compacted_on_a_full_disk():
 def test_the_usable_bytes_of_a_full_disk_are_none(monkeypatch):
     disk = NoRoom()
 
-    monkeypatch.setattr(describe_log_dirs, "_volume", lambda _directory: (1000, 500))
+    volume = SimpleNamespace(f_blocks=1000, f_bavail=500, f_frsize=1)
+    monkeypatch.setattr(describe_log_dirs.os, "statvfs", lambda _directory: volume)
 
     async def conversation(desk):
         async def usable():
@@ -608,8 +611,8 @@ def test_no_batch_stands_in_front_of_a_marker_that_waits_for_room(
         (who,), reserve = producers, desk.broker.reserve
         first = 0 if end_version >= 5 else 1  # the epoch is another one, or the sequences go on
         if produce_version < 12:
-            let_in(reserve)
-            assert await desk.add("a", who, ("t", 0)) == [NONE]
+            with let_in(monkeypatch):
+                assert await desk.add("a", who, ("t", 0)) == [NONE]
 
         async def write():
             return await desk.produce(
@@ -617,20 +620,22 @@ def test_no_batch_stands_in_front_of_a_marker_that_waits_for_room(
             )
 
         # Whatever the reserve says: the partition itself takes nothing.
-        let_in(reserve)
-        assert (await write()).error_code is ErrorCode.kafka_storage_error
-        assert (await write_abort(desk, who)) is ErrorCode.kafka_storage_error
+        with let_in(monkeypatch):
+            assert (await write()).error_code is ErrorCode.kafka_storage_error
+            assert (await write_abort(desk, who)) is ErrorCode.kafka_storage_error
 
-        reserve._lacks_room, arrived = True, []
-        take_back = reserve._take_back
+        assert reserve.is_full
+        step, arrived = disk.step, []
 
-        def taken_back():
-            take_back()
-            if not reserve.is_full and not arrived:
+        def step_and_write(what, torn=None, path=None):
+            step(what, torn, path)
+            if (
+                what == f"truncate {RESERVE_FILE}" and not arrived
+            ):  # the last step before the reserve is whole
                 full.clear()
                 arrived.append(asyncio.create_task(write()))
 
-        reserve._take_back = taken_back
+        disk.step = step_and_write
         await tend(desk)
         assert (await arrived[0]).error_code is NONE
         await desk.durable()
@@ -643,10 +648,12 @@ def test_no_batch_stands_in_front_of_a_marker_that_waits_for_room(
     assert run(disk, after) == []
 
 
-def let_in(reserve):
-    """Have the disk count as one with room, whatever waits."""
-    reserve._lacks_room = False
-    reserve._waiting.clear()
+@contextlib.contextmanager
+def let_in(monkeypatch):
+    """While the block runs, the disk counts as one with room, whatever waits."""
+    with monkeypatch.context() as patched:
+        patched.setattr(DiskReserve, "is_full", False)
+        yield
 
 
 async def write_abort(desk, who):
@@ -698,9 +705,9 @@ def test_offsets_of_a_transaction_wait_for_the_markers_of_the_last_one(monkeypat
     full = refuse_markers(monkeypatch, ("__consumer_offsets", 0))
 
     async def after(desk):
-        let_in(desk.broker.reserve)
-        assert await add_offsets(desk, producers[0]) is NONE
-        refused = await commit_offsets(desk, 3, producers[0], offset=9)
+        with let_in(monkeypatch):
+            assert await add_offsets(desk, producers[0]) is NONE
+            refused = await commit_offsets(desk, 3, producers[0], offset=9)
         assert refused is ErrorCode.coordinator_load_in_progress
         full.clear()
         await tend(desk)
@@ -747,9 +754,9 @@ def test_what_waits_is_written_also_while_the_disk_does_not_count_as_full(monkey
     full = refuse_markers(monkeypatch, ("t", 0))
 
     async def after(desk):
-        let_in(desk.broker.reserve)
         full.clear()
-        await tend(desk)
+        with let_in(monkeypatch):
+            await tend(desk)
         await desk.durable()
         assert desk.values() == [b"x"]
 

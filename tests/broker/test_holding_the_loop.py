@@ -8,6 +8,7 @@ from asyncio.events import Handle
 import pytest
 
 from stablelog.broker.durability import journal as journal_module
+from stablelog.coordinators.transactions.decisions import Decision
 from stablelog.coordinators.transactions.states import State
 from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.wire.extension.children import JointName, child_id
@@ -39,8 +40,9 @@ def longest(holds):
     return max(holds, default=(0.0, ""))
 
 
-def with_idle_ids(group, count):
+def with_idle_ids(broker, count):
     """Transactional ids that have had a transaction, and their records in the commit log."""
+    group = broker.transactions.default
     table, records = group.coordinator.table, []
     for number in range(count):
         txn = Transaction(
@@ -48,14 +50,14 @@ def with_idle_ids(group, count):
             1,
             60_000,
             State.COMPLETE_COMMIT,
-            update_ms=group._now_ms(),
-            start_ms=group._now_ms(),
+            update_ms=broker.now_ms(),
+            start_ms=broker.now_ms(),
             transaction_version=2,
             commit_sequence=1,
         )
         table.put(f"app-{number:06d}", txn, records)
     for begin in range(0, count, 1000):
-        group._record(records[begin : begin + 1000])
+        group.apply(Decision(None, records[begin : begin + 1000]))
 
 
 def test_a_checkpoint_of_100_000_ids_is_written_between_requests(monkeypatch, holds):
@@ -66,7 +68,7 @@ def test_a_checkpoint_of_100_000_ids_is_written_between_requests(monkeypatch, ho
         async with working(**settings) as (desk, _):
             broker = desk.broker
             group = broker.transactions.default
-            with_idle_ids(group, ID_COUNT)
+            with_idle_ids(desk.broker, ID_COUNT)
             await group.journal.settled()
             await asyncio.sleep(0.01)
             end = group.journal.partition.end_offset
@@ -97,7 +99,7 @@ def test_ids_expire_between_requests(holds):
     async def conversation():
         async with working(**settings) as (desk, clock):
             group = desk.broker.transactions.default
-            with_idle_ids(group, 20_000)
+            with_idle_ids(desk.broker, 20_000)
             await group.journal.settled()
             clock.advance(2000)
             holds.clear()
@@ -115,7 +117,7 @@ def test_the_expiry_of_ids_ends_where_keys_are_held_by_their_children():
     async def conversation():
         async with working() as (desk, clock):
             group = desk.broker.transactions.default
-            now_ms = group._now_ms()
+            now_ms = desk.broker.now_ms()
             for number in range(300):
                 name = JointName("", f"k{number}")
                 group.apply(group.coordinator.joint.commit(name, 0, [], retention_ms=1, now_ms=now_ms))
@@ -123,16 +125,15 @@ def test_the_expiry_of_ids_ends_where_keys_are_held_by_their_children():
                 group.apply(
                     group.coordinator.producers.init_producer_id(child, 60_000, api_version=5, now_ms=now_ms)
                 )
-            maintenance = desk.broker.maintenance
-            plain = maintenance._now_ms
+            plain = clock.now_ms
 
             def later():
                 clock.advance(5)
                 return plain()
 
-            maintenance._now_ms = later
+            clock.now_ms = later
             clock.advance(1000)
-            await maintenance.forget_expired()
+            await desk.broker.maintenance.forget_expired()
 
     asyncio.run(asyncio.wait_for(conversation(), 60))
 
@@ -153,7 +154,7 @@ def test_transactions_time_out_between_requests(holds):
             await until(lambda: not group.coordinator.table.decided())
             found = longest(holds)
             assert found[0] < HOLD_S_MAX, found
-            slices, _ = group.coordinator.table.list_transactions(now_ms=group._now_ms())
+            slices, _ = group.coordinator.table.list_transactions(now_ms=desk.broker.now_ms())
             assert [txn.state for some in slices for txn in some] == ["CompleteAbort"] * 1500
 
     asyncio.run(asyncio.wait_for(conversation(), 300))

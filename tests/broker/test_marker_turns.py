@@ -1,13 +1,15 @@
 """The markers of many partitions are written in several turns of the loop, in the order of the decisions."""
 
 import asyncio
+import errno
 
 import pytest
 
 from stablelog.batch.header import headers_in
 from stablelog.broker.loop import turns
 from stablelog.broker.transactions import transaction_group
-from stablelog.log.partition import Isolation
+from stablelog.errors import DiskError
+from stablelog.log.partition import Isolation, Partition
 from tests.broker.desk import ABORT, COMMIT, batch, opened
 
 COUNT = 7
@@ -33,11 +35,11 @@ def test_a_client_is_answered_when_all_markers_are_written_and_others_are_served
     async def conversation():
         async with opened(partitions=COUNT) as desk:
             producer = await write(desk, "a", range(COUNT))
-            group = desk.broker.transactions.default
+            logs = list(desk.broker.topics.get("t").partitions.values())
             steps = []
             ended = asyncio.create_task(desk.end("a", producer, COMMIT))
             while not ended.done():
-                steps.append(len(group._to_write))
+                steps.append(sum(bool(log.open_transactions()) for log in logs))
                 await asyncio.sleep(0)
             assert len(set(steps)) > 2, "it was done in turns"
             await desk.durable()
@@ -78,22 +80,23 @@ def test_a_transaction_is_complete_only_when_the_last_turn_has_written_its_marke
         async with opened(partitions=COUNT) as desk:
             producer = await write(desk, "a", range(COUNT))
             group = desk.broker.transactions.default
-            write_markers, without_room = group._write, []
+            logs = list(desk.broker.topics.get("t").partitions.values())
+            append_markers, without_room = Partition.append_markers, []
 
-            def write_or_hold_back(partition, orders):
+            def append_or_refuse(partition, markers, *, now_ms):
                 if not without_room:
-                    without_room.append(partition)
-                    return False
-                return write_markers(partition, orders)
+                    without_room.append((partition.topic, partition.index))
+                    raise DiskError("writing markers failed", errno.ENOSPC)
+                return append_markers(partition, markers, now_ms=now_ms)
 
-            monkeypatch.setattr(group, "_write", write_or_hold_back)
+            monkeypatch.setattr(Partition, "append_markers", append_or_refuse)
             ended = asyncio.create_task(desk.end("a", producer, COMMIT))
-            while not group._to_write:  # noqa: ASYNC110
+            while all(log.open_transactions() for log in logs):  # noqa: ASYNC110
                 await asyncio.sleep(0)
-            assert group._held_back
+            [target] = without_room
+            assert group.waits_at(target)
             desk.broker.transactions.retry()
-            assert not group._held_back
-            logs = desk.broker.topics.get("t").partitions.values()
+            assert not group.waits_at(target)
             assert any(log.open_transactions() for log in logs)
             assert group.coordinator.table.get("a").state.label == "PrepareCommit"
             await ended
@@ -129,11 +132,11 @@ def test_a_stop_writes_the_markers_that_are_left(caplog):
     async def conversation():
         async with opened(partitions=COUNT) as desk:
             producer = await write(desk, "a", range(COUNT))
-            group = desk.broker.transactions.default
-            ended = asyncio.create_task(desk.end("a", producer, ABORT))
-            while not group._to_write:  # noqa: ASYNC110
-                await asyncio.sleep(0)
             logs = list(desk.broker.topics.get("t").partitions.values())
+            ended = asyncio.create_task(desk.end("a", producer, ABORT))
+            while all(log.open_transactions() for log in logs):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert any(log.open_transactions() for log in logs)
         assert all(not log.open_transactions() for log in logs)
         await asyncio.sleep(0)
         assert ended.done() or ended.cancel()

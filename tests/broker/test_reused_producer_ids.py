@@ -204,14 +204,13 @@ def test_also_where_the_partitions_have_forgotten_the_producer(how, dialect):
     run(conversation)
 
 
-def decide_in_memory(group, partition, version, made):
-    """What a commit does, but that nothing of it becomes durable."""
-    decision = group.coordinator.joint.commit(NAME, version, [shown(made)], now_ms=group._now_ms())
-    assert decision.answer.error is NONE
-    group._record(decision.records)
-    for order in decision.markers:
-        assert group._write(partition, [order])
-    group._report_done(decision.markers)
+def commit_without_durable_markers(desk, version, made):
+    """Commit. The decision is durable, and its markers are written and not durable."""
+    group = desk.broker.transactions.default
+    decision = group.coordinator.joint.commit(NAME, version, [shown(made)], now_ms=desk.broker.now_ms())
+    assert group.apply(decision).error is NONE
+    group.journal.sync()
+    group.write_decided(to_the_end=True)
 
 
 def test_a_producer_id_is_not_passed_on_before_its_markers_are_durable():
@@ -227,14 +226,13 @@ def test_a_producer_id_is_not_passed_on_before_its_markers_are_durable():
             await b.write(b"B")
             assert b.who[0] == a.who[0]
             with desk.held_disk():
-                decide_in_memory(group, partition, 1, b)
+                commit_without_durable_markers(desk, 1, b)
                 assert group.coordinator.table.get(b.id) is None
                 assert partition.high_watermark < partition.end_offset
                 answers = group.coordinator.producers.init_producer_id(
-                    child_id("k", 2, "r1", 0, 0), 60_000, api_version=4, now_ms=group._now_ms()
+                    child_id("k", 2, "r1", 0, 0), 60_000, api_version=4, now_ms=desk.broker.now_ms()
                 )
-                group._record(answers.records)
-                assert answers.answer.producer_id != b.who[0]
+                assert group.apply(answers).producer_id != b.who[0]
             await desk.durable()
             c = await child(desk, version=2, part=1)
             assert c.who[0] == b.who[0]
@@ -250,12 +248,10 @@ def test_ids_are_not_passed_on_where_a_partition_has_failed():
             group = desk.broker.transactions.default
             partition = desk.broker.topics.partition("t", 0)
             with desk.held_disk():
-                decide_in_memory(group, partition, 0, a)
+                commit_without_durable_markers(desk, 0, a)
                 assert group.coordinator.table.take_spare_identity() is None
-                assert len(group.coordinator.table._spare_ids) == 1
                 desk.broker.tasks.partition(partition).fail(Unavailable("on purpose"))
                 assert group.coordinator.table.take_spare_identity() is None
-                assert len(group.coordinator.table._spare_ids) == 0
 
     run(conversation)
 
@@ -296,7 +292,6 @@ def test_many_attempts_leave_few_producers_in_coordinator_and_partitions():
                 for producer in desk.broker.topics.partition(*target).producers()
             }
             assert len(producers) <= 6
-            assert len(group.coordinator.table._spare_ids) <= 6
-            assert group.coordinator.table._producer_ids.next_id <= 6
+            assert (await desk.init("plain"))[0] <= 6, "ids below it were given to children"
 
     run(conversation)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -19,7 +20,7 @@ from stablelog.broker.directory.checkpoints import OffsetCheckpoint
 from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE
 from stablelog.broker.durability import journal
 from stablelog.broker.durability.journal import Journal
-from stablelog.broker.network.connection import Connection
+from stablelog.broker.network import connection
 from stablelog.broker.router import Router
 from stablelog.broker.server import Server
 from stablelog.broker.topics.topics import Topics
@@ -174,7 +175,9 @@ def test_a_request_whose_handler_fails_closes_its_connection_and_nothing_else(ex
 def test_bytes_that_the_connection_fails_on_close_it_and_nothing_else(monkeypatch, caplog):
     async def conversation():
         async with serving() as (server, port):
-            fails_once(monkeypatch, Connection, "_split_inbox", IndexError)
+            lengths = SimpleNamespace(size=LENGTH.size, unpack_from=LENGTH.unpack_from)
+            monkeypatch.setattr(connection, "LENGTH", lengths)
+            fails_once(monkeypatch, lengths, "unpack_from", IndexError)
             assert await ask(port, any_request(API_VERSIONS_KEY)) is None
             assert server.broker.tasks.error_counts == {"connection": 1}
             assert len(tracebacks(caplog)) == 1

@@ -18,7 +18,7 @@ from tests.log.timeline import Log
 
 class SlowFile(SimFile):
     def sync(self):
-        assert self._disk.gate.wait(90)
+        assert self.gate.wait(90)
         super().sync()
 
 
@@ -33,6 +33,7 @@ class SlowDisk(SimDisk):
     def open(self, path, *, create=False):
         file = super().open(path, create=create)
         file.__class__ = SlowFile
+        file.gate = self.gate
         return file
 
 

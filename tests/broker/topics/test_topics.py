@@ -192,7 +192,7 @@ def test_many_partitions_are_made_by_threads_and_none_is_left_open_where_one_can
     with pytest.raises(Refused, match="topic wide cannot be made"):
         topics.create("wide", 20, {})
     assert "making" in makers
-    assert not list(disk._open)
+    assert disk.open_files == []
     assert topics.get("wide") is None
     disk.fault = None
     wide = topics.create("wide", 20, {})

@@ -127,10 +127,9 @@ def test_a_stop_waits_for_the_thread_and_leaves_a_clean_directory(held):
             compacting = asyncio.create_task(desk.broker.compactor.compact_all())
             await reached(there)
             compacting.cancel()
-            threads = desk.broker.compactor._threads
-            stopped = threads.shutdown
-            # The loop stands still while it is waited for.
-            threads.shutdown = lambda *, wait: go_on.set() or stopped(wait=wait)
+            close = desk.broker.compactor.close
+            # The loop stands still while the thread is waited for.
+            desk.broker.compactor.close = lambda: go_on.set() or close()
         assert disk.exists(DATA / ".kafka_cleanshutdown")
         async with opened(disk) as desk:
             assert desk.broker.topics.clean
