@@ -1,6 +1,7 @@
 """One Spark session serves all tests, and they run in one process: a session takes seconds to start."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,18 +40,22 @@ def no_broker_has_a_fault():
     """What a broker logs as its own fault fails the tests, also where the clients have borne it."""
     from stablelog.embedded import EmbeddedBroker
 
-    end, faults = EmbeddedBroker._end, {}
+    faults = {}
 
-    def watched(broker, number):
-        end(broker, number)
-        log = broker._log_path.read_text(errors="replace") if broker._log_path.exists() else ""
-        if "Traceback (most recent call last)" in log:
-            faults[broker._log_path] = log
+    def watched(end):
+        def end_and_read_log(broker):
+            end(broker)
+            log = broker.log_tail(sys.maxsize)
+            if "Traceback (most recent call last)" in log:
+                faults[broker.data] = log
 
-    EmbeddedBroker._end = watched
-    yield
-    EmbeddedBroker._end = end
-    assert not faults, "\n\n".join(f"{path}:\n{log}" for path, log in faults.items())
+        return end_and_read_log
+
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("stop", "kill"):
+            patched.setattr(EmbeddedBroker, name, watched(getattr(EmbeddedBroker, name)))
+        yield
+    assert not faults, "\n\n".join(f"the broker on {data}:\n{log}" for data, log in faults.items())
 
 
 @pytest.fixture(scope="session")

@@ -76,3 +76,81 @@ def test_a_room_that_decides_awaits_nothing_and_opens_nothing(room):
             )
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id != "open", f"{path.name}: files are reached through stablelog.env.disk"
+
+
+PRIVATE_NAME = re.compile(r"_[A-Za-z0-9]\w*")
+# The classes of libraries of which tests use a private name.
+FOREIGN_OWNERS = ("Handle", "KafkaError")
+OF_NAMED_TUPLES = ("_asdict", "_field_defaults", "_fields", "_make", "_replace")
+# Faults are put into the code where the code does its work; and a reader waits for the proofs in progress.
+TOUCH_PRIVATE_NAMES = {
+    "chaos/mutants.py",
+    "coordinators/test_live_state.py",
+    "coordinators/transactions/test_spare_ids.py",
+    "cuts/mutants.py",
+    "damage/look.py",
+}
+TESTS_THAT_TOUCH_PRIVATE_NAMES_MAX = 10
+
+
+def private(name):
+    return PRIVATE_NAME.fullmatch(name) is not None and name not in OF_NAMED_TUPLES
+
+
+def private_names(paths):
+    """The private names that modules define, or assign to objects."""
+    names = set()
+    for path in paths:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                names.add(node.name)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                names.add(node.attr)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+    return {name for name in names if private(name)}
+
+
+def is_foreign(node):
+    return isinstance(node, ast.Name) and node.id in FOREIGN_OWNERS
+
+
+def touched(path, names):
+    """Those of these private names that a test file uses: as attributes, by import, or in strings.
+
+    What an object does with its own names does not count, and neither do the names of foreign classes.
+    """
+    parsed, own, found = tree(path), private_names([path]), set()
+    no_names = set()  # strings that name nothing, or an attribute of a foreign class
+    for node in ast.walk(parsed):
+        if isinstance(node, ast.Call) and len(node.args) > 1 and is_foreign(node.args[0]):
+            no_names.add(id(node.args[1]))
+        elif isinstance(node, ast.JoinedStr):
+            no_names.update(map(id, node.values))
+    for node in ast.walk(parsed):
+        used = []
+        if isinstance(node, ast.Attribute):
+            is_own = (
+                isinstance(node.value, ast.Name) and node.value.id in ("self", "cls") and node.attr in own
+            )
+            used = [] if is_own or is_foreign(node.value) else [node.attr]
+        elif isinstance(node, ast.ImportFrom):
+            used = [alias.name for alias in node.names]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in no_names:
+            used = [node.value.rpartition(".")[2]]
+        found |= {name for name in used if private(name) and name in names}
+    return found
+
+
+def test_few_tests_touch_private_names():
+    """A test that uses a private name fails when the code is written another way and does the same."""
+    names = private_names([*SOURCES, *(ROOT / "bench").rglob("*.py")])
+    found = {
+        str(path.relative_to(ROOT / "tests")): touched(path, names)
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+    }
+    found = {path: used for path, used in found.items() if used}
+    assert found.keys() == TOUCH_PRIVATE_NAMES, (
+        f"use public names, or pass a fake to the constructor: {found}"
+    )
+    assert len(TOUCH_PRIVATE_NAMES) <= TESTS_THAT_TOUCH_PRIVATE_NAMES_MAX

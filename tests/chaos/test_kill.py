@@ -178,10 +178,10 @@ def test_nothing_is_lost_torn_or_seen_though_aborted(tmp_path):
             assert not thread.is_alive()
         history = History(
             [txn for writer in writers for txn in writer.transactions],
-            _read(broker.bootstrap, "read_committed"),
+            read_values(broker.bootstrap, "read_committed"),
             watcher.watermarks,
             reader.seen,
-            _read(broker.bootstrap, "read_uncommitted"),
+            read_values(broker.bootstrap, "read_uncommitted"),
             {value: place for writer in writers for value, place in writer.acknowledged.items()},
         )
     fates = Counter(txn.fate for txn in history.transactions)
@@ -204,7 +204,7 @@ def _commit_count(writers):
     return sum(txn.fate is Fate.COMMITTED for writer in writers for txn in writer.transactions.copy())
 
 
-def _read(address, isolation):
+def read_values(address, isolation):
     """Every partition from its start to its end."""
     return {partition: _read_partition(address, partition, isolation) for partition in range(PARTITIONS)}
 

@@ -42,8 +42,8 @@ def test_a_broker_that_ends_by_itself_is_told_from_one_that_is_killed(tmp_path):
         victim.start()
         victim.stop()
         victim.start()
-        victim._process.terminate()
-        victim._process.wait()
+        victim.process.terminate()
+        victim.process.wait()
         with pytest.raises(EndedByItself, match="the broker ended with 0"):
             victim.kill()
         assert victim.faults() == []

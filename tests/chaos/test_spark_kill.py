@@ -104,7 +104,8 @@ class Run:
     def keep_broker(self):
         """Start the broker again whenever it is killed."""
         while not self.closing.wait(0.02):
-            if self.broker._process.poll() is not None:
+            # The process stays a zombie, which the broker's `kill` collects.
+            if os.waitid(os.P_PID, self.broker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 self.broker.kill()
                 self.broker.start()
                 (self.directory / "broker.pid").write_text(str(self.broker.pid))

@@ -40,6 +40,7 @@ class Victim:
     Attributes:
         bootstrap: the address for clients.
         log_path: what the broker logs, over all its starts.
+        process: the broker's process; None if it was killed or stopped, or never started.
     """
 
     def __init__(self, data, settings, mutant=""):
@@ -52,15 +53,15 @@ class Victim:
         self.bootstrap = f"127.0.0.1:{port}"
         given = [f"{name}={value}" for name, value in settings.items()]
         self._command = [sys.executable, "-c", PROGRAM, mutant, str(data), "127.0.0.1", str(port), *given]
-        self._process = None
+        self.process = None
         data.mkdir(parents=True, exist_ok=True)
 
     def spawn(self):
         """Start the process, and do not wait for it."""
-        assert self._process is None
+        assert self.process is None
         with self.log_path.open("ab") as log:
             # The broker stops when its standard input ends: with this process, also if that is killed.
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=ROOT
             )
 
@@ -68,9 +69,9 @@ class Victim:
         """Start the process, and wait until it accepts connections."""
         self.spawn()
         deadline = time.monotonic() + READY_S
-        while not select.select([self._process.stdout], [], [], 1)[0]:
+        while not select.select([self.process.stdout], [], [], 1)[0]:
             assert time.monotonic() < deadline, f"the broker does not start: {self.log_tail()}"
-        if not os.read(self._process.stdout.fileno(), 1024):
+        if not os.read(self.process.stdout.fileno(), 1024):
             self.kill()
 
     def kill(self):
@@ -86,7 +87,7 @@ class Victim:
         self._end(signal.SIGTERM)
 
     def _end(self, number):
-        process, self._process = self._process, None
+        process, self.process = self.process, None
         if process is None:
             return
         ended = process.poll()
@@ -109,10 +110,10 @@ class Victim:
 
     def close(self):
         """End the process if one is left, and give the port back."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process.stdin.close()
-            self._process.stdout.close()
-            self._process = None
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process.stdin.close()
+            self.process.stdout.close()
+            self.process = None
         self._port.close()

@@ -80,12 +80,8 @@ def test_repair_shows_what_a_cut_loses_and_changes_nothing_without_consent(data)
     assert sorted(found.name for found in (data / "t-0").glob("*.cut")) == []
 
 
-@pytest.mark.parametrize(("typed", "code"), [(b"n\n", 1), (b"\n", 1), (b"\x04", 1), (b"y\n", 0)])
-def test_repair_ends_with_1_if_its_question_is_answered_with_no(data, typed, code):
-    """Also with the end of the input (Ctrl-D): the damage stays."""
-    path = data / "t-0" / LOG
-    flip(path, positions(path)[2] + 30)
-    before = path.read_bytes()
+def run_on_terminal(data, typed):
+    """Run `stablelog repair` with these bytes typed on a terminal. Returns its exit code and its output."""
     terminal, end = pty.openpty()
     command = [sys.executable, "-m", "stablelog.cli.main", "repair", str(data)]
     with subprocess.Popen(command, stdin=end, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as asking:
@@ -93,7 +89,17 @@ def test_repair_ends_with_1_if_its_question_is_answered_with_no(data, typed, cod
         os.write(terminal, typed)
         output, _ = asking.communicate(timeout=300)
     os.close(terminal)
-    assert asking.returncode == code, output
+    return asking.returncode, output
+
+
+@pytest.mark.parametrize(("typed", "code"), [(b"n\n", 1), (b"\n", 1), (b"\x04", 1), (b"y\n", 0)])
+def test_repair_ends_with_1_if_its_question_is_answered_with_no(data, typed, code):
+    """Also with the end of the input (Ctrl-D): the damage stays."""
+    path = data / "t-0" / LOG
+    flip(path, positions(path)[2] + 30)
+    before = path.read_bytes()
+    ended, output = run_on_terminal(data, typed)
+    assert ended == code, output
     assert (b"Nothing was changed." in output) is (code == 1)
     assert b"Traceback" not in output
     assert (path.read_bytes() == before) is (code == 1)

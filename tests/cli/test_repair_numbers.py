@@ -7,12 +7,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.directory.checkpoints import RECOVERY_POINT_CHECKPOINT
-from stablelog.cli import repair
 from stablelog.coordinators.transactions.producer_ids import BLOCK_SIZE
 from stablelog.env.local_disk import LocalDisk
 from tests.broker import desk
 from tests.broker.desk import Gate, batch, init_fields
-from tests.cli.test_repair import LOG, flip, positions, run
+from tests.cli.test_repair import LOG, flip, positions, run, run_on_terminal
 
 COMMIT_LOG = "__transaction_state-0"
 
@@ -151,15 +150,14 @@ def test_repair_writes_nothing_to_a_commit_log_of_which_it_cannot_examine_a_part
 
 
 @pytest.mark.parametrize("declined", ["t-0", COMMIT_LOG])
-def test_only_a_commit_log_whose_cut_is_declined_gets_no_record(data, monkeypatch, declined):
+def test_only_a_commit_log_whose_cut_is_declined_gets_no_record(data, declined):
     give_out(3, writing=3)
     paths = {name: data / name / LOG for name in (COMMIT_LOG, "t-0")}
     for path in paths.values():
         flip(path, positions(path)[0] + 30)
     before = paths[declined].read_bytes()
-    answers = iter([*(name != declined for name in paths), True])
-    monkeypatch.setattr(repair, "_agreed", lambda _question, *, yes: next(answers))
-    result = run("repair", data)
-    assert result.exit_code == 1, result.output  # damage is left
+    cut = b"".join(b"n\n" if name == declined else b"y\n" for name in paths)
+    code, output = run_on_terminal(data, cut + b"y\n")  # the record may be added
+    assert code == 1, output  # damage is left
     assert paths[declined].read_bytes() == before
-    assert ("A record is added" in result.output) == (declined != COMMIT_LOG)
+    assert (b"A record is added" in output) == (declined != COMMIT_LOG)

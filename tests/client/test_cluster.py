@@ -200,7 +200,7 @@ def test_a_lent_connection_is_lent_again_unless_it_broke_or_waits(cluster, stabl
     assert cluster.lend_connection(address) is not second
 
 
-@pytest.mark.parametrize("step", ["_send_all", "_receive_exactly"])
+@pytest.mark.parametrize("step", ["sendmsg", "recv_into"])
 def test_a_connection_that_was_interrupted_in_the_middle_is_not_lent_again(
     cluster, stablelog_broker, step, monkeypatch
 ):
@@ -210,7 +210,7 @@ def test_a_connection_that_was_interrupted_in_the_middle_is_not_lent_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Connection, step, interrupted)
+        patched.setattr(socket.socket, step, interrupted)
         connection = cluster.lend_connection(stablelog_broker.bootstrap)
         with pytest.raises(KeyboardInterrupt):
             assert connection.versions

@@ -49,14 +49,14 @@ class Confluent:
     def __init__(self, bootstrap):
         self.bootstrap = bootstrap
 
-    def _settings(self, **more):
+    def settings(self, **more):
         return {"bootstrap.servers": self.bootstrap, "log_level": 0, "error_cb": lambda _e: None, **more}
 
     def produce(self, topic, values, *, idempotent=True, compression="none"):
         from confluent_kafka import Producer
 
         producer = Producer(
-            self._settings(**{"enable.idempotence": idempotent, "compression.type": compression})
+            self.settings(**{"enable.idempotence": idempotent, "compression.type": compression})
         )
         for value in values:
             producer.produce(topic, value, partition=0)
@@ -66,7 +66,7 @@ class Confluent:
     def transactions(self, transactional_id):
         from confluent_kafka import Producer
 
-        producer = Producer(self._settings(**{"transactional.id": transactional_id}))
+        producer = Producer(self.settings(**{"transactional.id": transactional_id}))
         producer.init_transactions(TIMEOUT_S)
 
         def work(topic, values, commit, offsets):
@@ -78,7 +78,7 @@ class Confluent:
                 from confluent_kafka import Consumer, TopicPartition
 
                 group, source, position = offsets
-                consumer = Consumer(self._settings(**{"group.id": group}))
+                consumer = Consumer(self.settings(**{"group.id": group}))
                 at = [TopicPartition(source, 0, position)]
                 producer.send_offsets_to_transaction(at, consumer.consumer_group_metadata(), TIMEOUT_S)
                 consumer.close()
@@ -95,7 +95,7 @@ class Confluent:
         from confluent_kafka import Consumer
 
         consumer = Consumer(
-            self._settings(
+            self.settings(
                 **{
                     "group.id": unique("reader"),
                     "isolation.level": "read_committed" if committed else "read_uncommitted",
@@ -110,7 +110,7 @@ class Confluent:
     def committed(self, group, topic):
         from confluent_kafka import Consumer, TopicPartition
 
-        consumer = Consumer(self._settings(**{"group.id": group}))
+        consumer = Consumer(self.settings(**{"group.id": group}))
         offset = consumer.committed([TopicPartition(topic, 0)], timeout=TIMEOUT_S)[0].offset
         consumer.close()
         return offset if offset >= 0 else None
@@ -127,7 +127,7 @@ class Confluent:
             "fetch.wait.max.ms": LONG_S * 1000,
             "socket.timeout.ms": 2 * LONG_S * 1000,
         }
-        consumer = Consumer(self._settings(**settings))
+        consumer = Consumer(self.settings(**settings))
         consumer.subscribe([topic])
         found = []
         while len(found) < count:
@@ -143,7 +143,7 @@ class Confluent:
     def end(self, topic):
         from confluent_kafka import Consumer, TopicPartition
 
-        consumer = Consumer(self._settings(**{"group.id": unique("end")}))
+        consumer = Consumer(self.settings(**{"group.id": unique("end")}))
         end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=TIMEOUT_S)[1]
         consumer.close()
         return end
@@ -151,7 +151,7 @@ class Confluent:
     def at_time(self, topic, time_ms):
         from confluent_kafka import Consumer, TopicPartition
 
-        consumer = Consumer(self._settings(**{"group.id": unique("time")}))
+        consumer = Consumer(self.settings(**{"group.id": unique("time")}))
         at = [TopicPartition(topic, 0, time_ms)]
         offset = consumer.offsets_for_times(at, timeout=TIMEOUT_S)[0].offset
         consumer.close()

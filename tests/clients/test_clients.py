@@ -81,7 +81,7 @@ def test_counter_example_b_the_next_transaction_of_a_producer_is_not_swallowed(
 def _producer(driver, word):
     from confluent_kafka import Producer
 
-    producer = Producer(driver._settings(**{"transactional.id": unique(word)}))
+    producer = Producer(driver.settings(**{"transactional.id": unique(word)}))
     producer.init_transactions(30)
     return producer
 

@@ -81,7 +81,7 @@ def java(damaged):
 
 @pytest.mark.java
 def test_records_without_a_key_go_to_the_open_partition(java, topic):
-    name = java._open({"linger.ms": 0})
+    name = java.open({"linger.ms": 0})
     for number in range(20):
         assert java.send(name, topic, [b"%d" % number]) == [[0, number]]
     java.ask("close", name=name)

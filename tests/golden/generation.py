@@ -170,17 +170,17 @@ def write_directory(name, data):
     """Write a directory; returns it, and what clients were told of it."""
     from tests.golden.generation_load import Load
 
-    with trimming(), stablelog.serve(data, **SETTINGS) as broker:
-        load = Load(broker.bootstrap, data)
-        load.first_half()
-        (broker.stop if name == "stopped" else broker.kill)()
-        broker._settings |= {"log.cleaner.backoff.ms": str(2**62)}
-        broker.start()
-        load.second_half()
-        if name == "stopped":
-            broker.stop()
-        else:
-            acknowledged = kill_under_load(broker, data)
+    with trimming():
+        with stablelog.serve(data, **SETTINGS) as broker:
+            load = Load(broker.bootstrap, data)
+            load.first_half()
+            (broker.stop if name == "stopped" else broker.kill)()
+        with stablelog.serve(data, port=broker.port, **SETTINGS | NEVER) as broker:
+            load.second_half()
+            if name == "stopped":
+                broker.stop()
+            else:
+                acknowledged = kill_under_load(broker, data)
     written_ms = now_ms()
     told = told_of(data, written_ms)
     if name == "killed":

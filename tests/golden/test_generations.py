@@ -4,17 +4,18 @@ import copy
 import json
 from bisect import bisect_left
 from collections import defaultdict
+from datetime import timedelta
 
 import pytest
 from confluent_kafka import Consumer
 from kio.schema.errors import ErrorCode
+from kio.schema.produce.v9 import request as v9
 
 from stablelog.batch.records import Record, encode_batch
 from stablelog.cli import verify as verify_command
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
 from stablelog.client.connection import Connection
-from stablelog.client.producer import Producer
 from stablelog.errors import OffsetOutOfRange
 from stablelog.wire.messages import message_class
 from tests.golden.generation import NAMES, each_generation, generations, versions_in
@@ -429,13 +430,25 @@ def go_on_writing(cluster, who, producer, ledger):
     """A producer's next batch has the next sequence, which the partition has to know."""
     seen = ledger.partition("ordinary", 0)
     (sequence,) = [one[2] for one in seen["producers"] if one[0] == producer[0]]
-    by = Producer(cluster, who)
-    by.resume(*producer)
-    by._sequences["ordinary", 0] = sequence + 1
     record = Record(0, NOW_MS, None, value("open", who, 1, 9))
-    by.append("ordinary", 0, bytearray(encode_batch([record])))
-    by.flush()
-    by.close()
+    batch = encode_batch(
+        [record],
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=sequence + 1,
+        transactional=True,
+    )
+
+    def ask():
+        partition = v9.PartitionProduceData(index=0, records=batch)
+        topic = v9.TopicProduceData(name="ordinary", partition_data=(partition,))
+        request = v9.ProduceRequest(
+            transactional_id=who, acks=-1, timeout=timedelta(seconds=30), topic_data=(topic,)
+        )
+        answer = cluster.coordinator(who).call(request)
+        assert answer.responses[0].partition_responses[0].error_code is ErrorCode.none, (who, answer)
+
+    cluster.retrying(f"writing as {who}", ask)
     ledger.wrote("ordinary", 0, [row(seen["end"]["all"], *record[1:])])
 
 

@@ -136,7 +136,7 @@ class Java:
         """Have something done with the broker of this driver."""
         return self._process.ask(self.bootstrap, what, settings, **more)
 
-    def _open(self, settings):
+    def open(self, settings):
         self._names += 1
         name = f"{id(self)}-{self._names}"
         self.ask(
@@ -156,13 +156,13 @@ class Java:
 
     def produce(self, topic, values, *, idempotent=True, compression="none"):
         """Write values to partition 0."""
-        name = self._open({"enable.idempotence": idempotent, "compression.type": compression})
+        name = self.open({"enable.idempotence": idempotent, "compression.type": compression})
         self.send(name, topic, values, partition=0)
         self.ask("close", name=name)
 
     def producer(self, transactional_id, **settings):
         """A transactional producer; its name."""
-        return self._open({"transactional.id": transactional_id, "linger.ms": 0, **settings})
+        return self.open({"transactional.id": transactional_id, "linger.ms": 0, **settings})
 
     @contextlib.contextmanager
     def transactions(self, transactional_id):

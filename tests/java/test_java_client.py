@@ -164,7 +164,7 @@ def java_value(row):
 def test_two_members_share_and_one_takes_over(java):
     topic, group = unique("shared"), unique("group")
     java.ask("create_topic", topic=topic, partitions=4)
-    name = java._open({})
+    name = java.open({})
     everything = [(topic, number) for number in range(4)]
     for _, number in everything:
         java.send(name, topic, [b"%d" % number], partition=number)

@@ -14,7 +14,7 @@ import pytest
 import stablelog
 from peers import apache_kafka
 from stablelog.testing.history import Fate, History, Written, check
-from tests.chaos.test_kill import Reader, Watcher, _read
+from tests.chaos.test_kill import Reader, Watcher, read_values
 from tests.java.client import JavaProcess, Refused, encoded
 from tests.scale import randomness
 from tests.waiting import until
@@ -153,10 +153,10 @@ def test_nothing_is_lost_written_twice_or_seen_though_aborted(kafka_jars, tmp_pa
             assert not thread.is_alive()
         history = History(
             [txn for writer in writers for txn in writer.transactions],
-            _read(broker.bootstrap, "read_committed"),
+            read_values(broker.bootstrap, "read_committed"),
             watcher.watermarks,
             reader.seen,
-            _read(broker.bootstrap, "read_uncommitted"),
+            read_values(broker.bootstrap, "read_uncommitted"),
             {value: place for writer in writers for value, place in writer.acknowledged.items()},
         )
     fates = Counter(txn.fate for txn in history.transactions)

@@ -681,7 +681,11 @@ def constants_and_defaults():
             elif inspect.isfunction(value):
                 lines += [f"{own}({told})" for told in defaults_of(value)]
             elif re.fullmatch("_?[A-Z][A-Z_0-9]+", name) and not AMOUNTS.search(name):
-                numbers = isinstance(value, int | slice) or name in ("_KINDS", "_REST_SIZES", "NO_BATCH")
+                numbers = isinstance(value, int | slice) or name.strip("_") in (
+                    "KINDS",
+                    "REST_SIZES",
+                    "NO_BATCH",
+                )
                 lines += [f"{own} = {value!r}"] * numbers
                 if isinstance(value, struct.Struct):
                     lines.append(f"{own} = {value.format}")

@@ -360,7 +360,7 @@ def run(
                 f"({result.seconds:.0f} s)"
             )
     found = [results.found[key] for key in mine]
-    return _summary(
+    return summary(
         found,
         seed,
         time.monotonic() - began,
@@ -375,7 +375,7 @@ def _is_left(result: Result | None, number: int) -> bool:
     return result is None or (result.test is None and result.rounds < number)
 
 
-def _summary(
+def summary(
     found: list[Result],
     seed: int,
     seconds: float,

@@ -337,13 +337,13 @@ def test_every_reason_names_a_source_file_and_a_change():
 def test_too_many_survivors_fail_and_so_does_one_without_a_reason(monkeypatch):
     caught, survivor = [result(at, "test_a") for at in range(99)], result(100, None)
     said = []
-    assert drawn._summary(caught, 1, 60.0, said.append)
-    assert not drawn._summary([*caught, survivor], 1, 60.0, said.append)
+    assert drawn.summary(caught, 1, 60.0, said.append)
+    assert not drawn.summary([*caught, survivor], 1, 60.0, said.append)
     assert "1 survive (1.0%; at most 5%), 1 of them without a reason; 1.0 minutes" in said[-1]
     monkeypatch.setattr(drawn, "reasons", lambda: {("log/x.py", "a", f"b{at}"): "equal" for at in range(200)})
-    assert drawn._summary([*caught, survivor], 1, 60.0, said.append)
-    assert not drawn._summary([*caught, *(result(at, None) for at in range(100, 110))], 1, 60.0, said.append)
+    assert drawn.summary([*caught, survivor], 1, 60.0, said.append)
+    assert not drawn.summary([*caught, *(result(at, None) for at in range(100, 110))], 1, 60.0, said.append)
     kept = [*caught, survivor]
     monkeypatch.setattr(drawn, "reasons", dict)
-    assert drawn._summary(kept, 1, 60.0, said.append, surviving_max=0.01, needs_reasons=False)
-    assert not drawn._summary(kept, 1, 60.0, said.append, surviving_max=0.009, needs_reasons=False)
+    assert drawn.summary(kept, 1, 60.0, said.append, surviving_max=0.01, needs_reasons=False)
+    assert not drawn.summary(kept, 1, 60.0, said.append, surviving_max=0.009, needs_reasons=False)

@@ -143,7 +143,7 @@ def forged_summaries(log):
         for field in fields(Summary):
             for by in (1, -1) if field.name not in UNPROVEN else ():
                 value = getattr(known, field.name) + by
-                if value < 0 and field.name.endswith("_crc"):
+                if value < 0 and field.name.endswith("crc"):
                     continue
                 named = {path}
                 # The summary's own CRC holds: the other file is the one that has changed.

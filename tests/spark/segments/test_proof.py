@@ -231,9 +231,11 @@ def test_a_segment_without_a_summary_is_read_as_it_is(stopped, tmp_path):
     assert rows(copy.given, "offset") == whole
 
 
-def test_a_worker_proves_a_file_once_and_again_when_it_has_changed(copy, monkeypatch):
+@pytest.mark.parametrize("topic", KINDS)
+def test_a_worker_proves_a_file_once_and_again_when_it_has_changed(stopped, topic, tmp_path, monkeypatch):
     from stablelog.spark.segments import proof
 
+    copy = Copy(stopped[0], topic, tmp_path)  # files that this process has not proven
     walked, once = [], proof.headers_crc
 
     def walking(descriptor, size):
@@ -241,7 +243,6 @@ def test_a_worker_proves_a_file_once_and_again_when_it_has_changed(copy, monkeyp
         return once(descriptor, size)
 
     monkeypatch.setattr(proof, "headers_crc", walking)
-    monkeypatch.setattr(proof, "_proven", {})
     planned = tasks(copy.given, SMALL_TASKS)
     sealed = [path for path in copy.path.parent.glob("*.log") if path.with_suffix(".summary").exists()]
     for _ in range(2):

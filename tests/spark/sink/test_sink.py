@@ -289,7 +289,6 @@ def test_exactly_once_of_a_broker_that_knows_no_joint_commit_is_refused_in_words
     stablelog_broker, topic, monkeypatch
 ):
     monkeypatch.setattr(joint, "supported", lambda cluster: False)
-    monkeypatch.setattr(writer, "_checked", set())
     given = {"bootstrap": stablelog_broker.bootstrap, "topic": topic}
     with pytest.raises(Refused, match=r"no stablelog broker.*guarantee=at-least-once") as refused:
         writer.stream_writer(given, schema(value=StringType()))
