@@ -82,7 +82,7 @@ PRIVATE_NAME = re.compile(r"_[A-Za-z0-9]\w*")
 # The classes of libraries of which tests use a private name.
 FOREIGN_OWNERS = ("Handle", "KafkaError")
 OF_NAMED_TUPLES = ("_asdict", "_field_defaults", "_fields", "_make", "_replace")
-# Faults are put into the code where the code does its work; and a reader waits for the proofs in progress.
+# `damage/look.py` waits for the proofs in progress. The other files put faults into the code.
 TOUCH_PRIVATE_NAMES = {
     "chaos/mutants.py",
     "coordinators/test_live_state.py",

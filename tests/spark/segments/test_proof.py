@@ -54,7 +54,7 @@ class Copy:
         self.offsets = range(self.base, bases[bases.index(self.base) + 1])
 
         self._content = self.path.read_bytes()
-        self._times = itertools.count()
+        self._times = itertools.count(1)  # The unpacked files have the time 0.
 
     def damage(self, how):
         self._write(how([self._content[at : at + header.size] for at, header in headers_in(self._content)]))
