@@ -13,9 +13,9 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.records import Record
-from stablelog.client.partitioning import partition_for
 from stablelog.errors import Refused
 from stablelog.types import TopicPartition
+from stablelog.wire.partitioning import partition_for
 
 BATCH_SIZE_MAX: Final = 256 << 10  # bytes of keys, values and headers; one record may have more
 BUFFERED_SIZE_MAX: Final = 8 << 20  # bytes of records that are not in a batch yet, in all partitions together

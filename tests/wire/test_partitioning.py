@@ -2,7 +2,7 @@
 
 import pytest
 
-from stablelog.client.partitioning import murmur2, partition_for
+from stablelog.wire.partitioning import murmur2, partition_for
 from tests.client.hashes import MURMUR2
 
 

@@ -1,0 +1,89 @@
+"""The keys of the objects of tiered storage.
+
+    cluster                                                  the id of the cluster, and the version of this layout
+    epoch/<epoch>                                            a broker epoch that is taken
+    <topic>-<topic id>/<partition>/<base>-<segment id>.log   a segment's log file
+    <topic>-<topic id>/<partition>/<base>-<segment id>.indexes
+    <topic>-<topic id>/<partition>/manifest/<epoch>-<n>      one object of a chain
+
+Numbers have leading zeros, so that the order of keys is that of numbers. Ids are written as Kafka writes them (base 64
+without padding, `-` and `_`), after `=`: no part of a key then begins with a dot or looks like another one.
+"""
+
+import re
+import uuid
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import Final, NamedTuple
+
+CLUSTER: Final = "cluster"
+EPOCHS: Final = "epoch"
+LOG: Final = "log"
+INDEXES: Final = "indexes"
+EPOCH_DIGITS, NUMBER_DIGITS, OFFSET_DIGITS = 10, 12, 20
+CHAIN_NAME = re.compile(rf"(\d{{{EPOCH_DIGITS}}})-(\d{{{NUMBER_DIGITS}}})")
+
+
+class ChainName(NamedTuple):
+    """The place of an object in the chain of a partition: the broker epoch of its writer, and its number there."""
+
+    epoch: int
+    number: int
+
+
+class RemotePartition(NamedTuple):
+    """A partition in the object store. A topic that is created again has another id."""
+
+    topic: str
+    topic_id: uuid.UUID
+    partition: int
+
+    @property
+    def directory(self) -> str:
+        """The directory of the partition's objects."""
+        return f"{self.topic}-={_text(self.topic_id)}/{self.partition}"
+
+    @property
+    def chain(self) -> str:
+        """The directory of the partition's manifests."""
+        return f"{self.directory}/manifest"
+
+    def segment_key(self, base_offset: int, segment_id: uuid.UUID, kind: str) -> str:
+        """The key of a segment's log file or of its indexes."""
+        return f"{self.directory}/{base_offset:0{OFFSET_DIGITS}}-={_text(segment_id)}.{kind}"
+
+    def chain_key(self, name: ChainName) -> str:
+        """The key of an object of the chain."""
+        return f"{self.chain}/{name.epoch:0{EPOCH_DIGITS}}-{name.number:0{NUMBER_DIGITS}}"
+
+
+def epoch_key(epoch: int) -> str:
+    """The key that takes a broker epoch."""
+    return f"{EPOCHS}/{epoch:0{EPOCH_DIGITS}}"
+
+
+def epoch_of(key: str) -> int | None:
+    """The broker epoch that a key takes; None if it is no such key."""
+    name = key.removeprefix(f"{EPOCHS}/")
+    return int(name) if len(name) == EPOCH_DIGITS and name.isdecimal() else None
+
+
+def chain_name_of(key: str) -> ChainName | None:
+    """The place in the chain that a key has; None if it is no such key."""
+    match = CHAIN_NAME.fullmatch(key.rpartition("/")[2])
+    return None if match is None else ChainName(int(match[1]), int(match[2]))
+
+
+def partition_of(directory: str) -> RemotePartition | None:
+    """The partition of a directory, as `RemotePartition.directory` writes it; None if it is no such directory."""
+    topic_and_id, _, index = directory.partition("/")
+    topic, separator, text = topic_and_id.rpartition("-=")
+    if not separator or not index.isdecimal():
+        return None
+    try:
+        return RemotePartition(topic, uuid.UUID(bytes=urlsafe_b64decode(f"{text}==")), int(index))
+    except ValueError:
+        return None
+
+
+def _text(identity: uuid.UUID) -> str:
+    return urlsafe_b64encode(identity.bytes).decode().rstrip("=")

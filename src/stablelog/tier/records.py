@@ -1,0 +1,240 @@
+"""Kafka's records of remote segments, to the byte (KIP-405, and KIP-1058's field `TxnIndexEmpty`).
+
+A record's value is a *frame*: three unsigned varints (1, the kind of message and its version 0) and the message. Kafka
+writes these records to the topic `__remote_log_metadata`; stablelog's manifests are made of the same records.
+
+The name `Record...` of a class is Kafka's message without `Remote` and `Metadata`. Kafka writes `TxnIndexEmpty` only if
+it is true: a record of an earlier Kafka looks like that of a segment with aborted transactions.
+
+Format: docs/formats.md, "Records of remote segments".
+"""
+
+import io
+import struct
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cache
+from typing import Any, ClassVar, Final
+
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
+from kio.static.constants import EntityType
+from kio.static.primitive import i8, i16, i32, i64
+
+from stablelog.errors import Corrupt, refuse_newer
+from stablelog.varint import encode_uvarint, read_uvarint
+from stablelog.wire.guard import checked
+from stablelog.wire.partitioning import partition_for
+
+FRAME_VERSION: Final = 1
+MESSAGE_VERSION: Final = 0
+METADATA_PARTITION_COUNT: Final = 50  # of `__remote_log_metadata`, Kafka's default
+CUSTOM_METADATA_SIZE_MAX: Final = 128  # Kafka's default limit
+CUT_POINTS_TAG: Final = 10_000  # Kafka's own tags are small; readers skip tags that they do not know.
+
+
+class SegmentState(IntEnum):
+    """The state of a remote segment. The numbers are Kafka's."""
+
+    COPY_STARTED = 0
+    COPY_FINISHED = 1
+    DELETE_STARTED = 2
+    DELETE_FINISHED = 3
+
+
+class DeletionState(IntEnum):
+    """The state of the deletion of a partition's remote segments. The numbers are Kafka's."""
+
+    MARKED = 0
+    STARTED = 1
+    FINISHED = 2
+
+
+NEXT_STATES: Final = {
+    SegmentState.COPY_STARTED: {SegmentState.COPY_FINISHED, SegmentState.DELETE_STARTED},
+    SegmentState.COPY_FINISHED: {SegmentState.DELETE_STARTED},
+    SegmentState.DELETE_STARTED: {SegmentState.DELETE_FINISHED},
+    SegmentState.DELETE_FINISHED: set(),
+}
+
+
+def may_follow(state: SegmentState, following: SegmentState) -> bool:
+    """Whether a segment may go from one state to another. The same state again is valid; Kafka drops all else."""
+    return following is state or following in NEXT_STATES[state]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicIdPartition:
+    """A partition of a topic with an id."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    name: str = field(metadata={"kafka_type": "string"})
+    topic_id: uuid.UUID | None = field(metadata={"kafka_type": "uuid"})
+    partition: i32 = field(metadata={"kafka_type": "int32"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentId:
+    """A remote segment of a partition. Each attempt to copy a segment has an id of its own."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    topic_partition: TopicIdPartition
+    segment_id: uuid.UUID | None = field(metadata={"kafka_type": "uuid"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentLeaderEpoch:
+    """A leader epoch, and the first offset in the segment that it wrote."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    leader_epoch: i32 = field(metadata={"kafka_type": "int32"})
+    offset: i64 = field(metadata={"kafka_type": "int64"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentRecord:
+    """A remote segment, whole (Kafka's RemoteLogSegmentMetadataRecord)."""
+
+    __type__: ClassVar = EntityType.data
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    KIND: ClassVar[int] = 0
+    segment: SegmentId
+    start_offset: i64 = field(metadata={"kafka_type": "int64"})
+    end_offset: i64 = field(metadata={"kafka_type": "int64"})  # inclusive
+    broker_id: i32 = field(metadata={"kafka_type": "int32"})
+    max_timestamp_ms: i64 = field(metadata={"kafka_type": "int64"})
+    event_timestamp_ms: i64 = field(metadata={"kafka_type": "int64"})
+    leader_epochs: tuple[SegmentLeaderEpoch, ...]
+    size: i32 = field(metadata={"kafka_type": "int32"})
+    custom_metadata: bytes | None = field(metadata={"kafka_type": "bytes"})
+    state: i8 = field(metadata={"kafka_type": "int8"})
+    is_txn_index_empty: bool = field(metadata={"kafka_type": "bool", "tag": 0}, default=False)
+    cut_points: bytes = field(metadata={"kafka_type": "bytes", "tag": CUT_POINTS_TAG}, default=b"")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentUpdateRecord:
+    """A change of a remote segment's state (Kafka's RemoteLogSegmentMetadataUpdateRecord)."""
+
+    __type__: ClassVar = EntityType.data
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    KIND: ClassVar[int] = 1
+    segment: SegmentId
+    broker_id: i32 = field(metadata={"kafka_type": "int32"})
+    event_timestamp_ms: i64 = field(metadata={"kafka_type": "int64"})
+    custom_metadata: bytes | None = field(metadata={"kafka_type": "bytes"})
+    state: i8 = field(metadata={"kafka_type": "int8"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionDeleteRecord:
+    """The deletion of all remote segments of a partition (Kafka's RemotePartitionDeleteMetadataRecord)."""
+
+    __type__: ClassVar = EntityType.data
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    KIND: ClassVar[int] = 2
+    topic_partition: TopicIdPartition
+    broker_id: i32 = field(metadata={"kafka_type": "int32"})
+    event_timestamp_ms: i64 = field(metadata={"kafka_type": "int64"})
+    state: i8 = field(metadata={"kafka_type": "int8"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSnapshotRecord:
+    """A remote segment in a snapshot of one partition (Kafka's RemoteLogSegmentMetadataSnapshotRecord)."""
+
+    __type__: ClassVar = EntityType.data
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    KIND: ClassVar[int] = 3
+    segment_id: uuid.UUID | None = field(metadata={"kafka_type": "uuid"})
+    start_offset: i64 = field(metadata={"kafka_type": "int64"})
+    end_offset: i64 = field(metadata={"kafka_type": "int64"})  # inclusive
+    broker_id: i32 = field(metadata={"kafka_type": "int32"})
+    max_timestamp_ms: i64 = field(metadata={"kafka_type": "int64"})
+    event_timestamp_ms: i64 = field(metadata={"kafka_type": "int64"})
+    leader_epochs: tuple[SegmentLeaderEpoch, ...]
+    size: i32 = field(metadata={"kafka_type": "int32"})
+    custom_metadata: bytes | None = field(metadata={"kafka_type": "bytes"})
+    state: i8 = field(metadata={"kafka_type": "int8"})
+    is_txn_index_empty: bool = field(metadata={"kafka_type": "bool", "tag": 0}, default=False)
+    cut_points: bytes = field(metadata={"kafka_type": "bytes", "tag": CUT_POINTS_TAG}, default=b"")
+
+
+MetadataRecord = SegmentRecord | SegmentUpdateRecord | PartitionDeleteRecord | SegmentSnapshotRecord
+KINDS: Final[dict[int, Any]] = {
+    kind.KIND: kind
+    for kind in (SegmentRecord, SegmentUpdateRecord, PartitionDeleteRecord, SegmentSnapshotRecord)
+}
+
+
+def encode_record(record: MetadataRecord) -> bytes:
+    """Encode a record as the value of a record of `__remote_log_metadata`."""
+    content = io.BytesIO()
+    content.write(b"".join(map(encode_uvarint, (FRAME_VERSION, record.KIND, MESSAGE_VERSION))))
+    _writer(record.KIND)(content, record)
+    return content.getvalue()
+
+
+def decode_record(value: bytes) -> MetadataRecord:
+    """Decode the value of a record of `__remote_log_metadata`.
+
+    Raises:
+        NewerFormat: a later release has written it.
+        Corrupt: it is not such a value, or not whole.
+    """
+    try:
+        frame_version, at = read_uvarint(value, 0)
+        kind, at = read_uvarint(value, at)
+        version, at = read_uvarint(value, at)
+    except ValueError as error:
+        raise Corrupt(f"a record of remote segments: {error}") from error
+    refuse_newer("a frame of remote segments", frame_version, FRAME_VERSION)
+    if frame_version != FRAME_VERSION or kind not in KINDS:
+        raise Corrupt(f"a record of remote segments has frame version {frame_version} and kind {kind}")
+    refuse_newer(f"a record of remote segments of kind {kind}", version, MESSAGE_VERSION)
+    if version != MESSAGE_VERSION:
+        raise Corrupt(f"a record of remote segments of version {version}; {MESSAGE_VERSION} is known")
+    try:
+        content = bytes(
+            checked(KINDS[kind], value, at)
+        )  # It checks all sizes, and removes tags that are not known.
+        record, size = _reader(kind)(content, at)
+    except (SerialError, ValueError) as error:
+        raise Corrupt(f"a record of remote segments is not whole: {error}") from error
+    if at + size != len(content):
+        raise Corrupt(f"a record of remote segments has {len(content) - at - size} bytes too many")
+    return record  # type: ignore[no-any-return]
+
+
+@cache
+def _writer(kind: int) -> Callable[[io.BytesIO, Any], None]:
+    return entity_writer(KINDS[kind])
+
+
+@cache
+def _reader(kind: int) -> Callable[[bytes, int], tuple[Any, int]]:
+    return entity_reader(KINDS[kind])
+
+
+def metadata_partition(topic_id: uuid.UUID, partition: int, count: int = METADATA_PARTITION_COUNT) -> int:
+    """The partition of `__remote_log_metadata` that has the records of a partition.
+
+    Java's hash of the id's two halves and the index, hashed again by Kafka's murmur2.
+    """
+    number = 1
+    for half in struct.unpack(">QQ", topic_id.bytes)[::-1]:
+        number = number * 31 + (half >> 32 ^ half & 0xFFFFFFFF)
+    number = number * 31 + partition & 0xFFFFFFFF
+    return partition_for(struct.pack(">I", number), count)

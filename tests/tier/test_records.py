@@ -1,0 +1,163 @@
+"""Kafka's records of remote segments, held to the bytes that Kafka 4.2's own serializer writes."""
+
+import contextlib
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stablelog.errors import Corrupt, NewerFormat
+from stablelog.tier.records import (
+    CUSTOM_METADATA_SIZE_MAX,
+    DeletionState,
+    PartitionDeleteRecord,
+    SegmentId,
+    SegmentLeaderEpoch,
+    SegmentRecord,
+    SegmentSnapshotRecord,
+    SegmentState,
+    SegmentUpdateRecord,
+    TopicIdPartition,
+    decode_record,
+    encode_record,
+    may_follow,
+    metadata_partition,
+)
+
+TOPIC_ID = uuid.UUID("01020304-0506-0708-1112-131415161718")
+SEGMENT_ID = uuid.UUID("21222324-2526-2728-3132-333435363738")
+PARTITION = TopicIdPartition(name="t", topic_id=TOPIC_ID, partition=3)
+SEGMENT = SegmentId(topic_partition=PARTITION, segment_id=SEGMENT_ID)
+NOW_MS = 1_700_000_000_000
+HELD = {
+    "start_offset": 100,
+    "end_offset": 199,
+    "broker_id": 1,
+    "max_timestamp_ms": NOW_MS,
+    "event_timestamp_ms": NOW_MS + 1,
+    "leader_epochs": (
+        SegmentLeaderEpoch(leader_epoch=5, offset=100),
+        SegmentLeaderEpoch(leader_epoch=7, offset=150),
+    ),
+    "size": 1 << 20,
+    "custom_metadata": None,
+}
+# Each was written by org.apache.kafka.server.log.remote.metadata.storage.serialization of Kafka 4.2.0.
+VECTORS = [
+    (
+        SegmentRecord(segment=SEGMENT, state=SegmentState.COPY_STARTED, is_txn_index_empty=True, **HELD),
+        (
+            "010000027401020304050607081112131415161718000000030021222324252627283132333435363738000000000000"
+            "00006400000000000000c7000000010000018bcfe568000000018bcfe568010300000005000000000000006400000000"
+            "0700000000000000960000100000000001000101"
+        ),
+    ),
+    (
+        SegmentRecord(segment=SEGMENT, state=SegmentState.COPY_STARTED, **HELD),
+        (
+            "010000027401020304050607081112131415161718000000030021222324252627283132333435363738000000000000"
+            "00006400000000000000c7000000010000018bcfe568000000018bcfe568010300000005000000000000006400000000"
+            "0700000000000000960000100000000000"
+        ),
+    ),
+    (
+        SegmentUpdateRecord(
+            segment=SEGMENT,
+            broker_id=1,
+            event_timestamp_ms=NOW_MS + 2,
+            custom_metadata=b"abc",
+            state=SegmentState.COPY_FINISHED,
+        ),
+        (
+            "010100027401020304050607081112131415161718000000030021222324252627283132333435363738000000000100"
+            "00018bcfe56802046162630100"
+        ),
+    ),
+    (
+        PartitionDeleteRecord(
+            topic_partition=PARTITION, broker_id=1, event_timestamp_ms=NOW_MS + 3, state=DeletionState.MARKED
+        ),
+        ("0102000274010203040506070811121314151617180000000300000000010000018bcfe568030000"),
+    ),
+    (
+        SegmentSnapshotRecord(
+            segment_id=SEGMENT_ID, state=SegmentState.COPY_FINISHED, is_txn_index_empty=True, **HELD
+        ),
+        (
+            "01030021222324252627283132333435363738000000000000006400000000000000c7000000010000018bcfe5680000"
+            "00018bcfe5680103000000050000000000000064000000000700000000000000960000100000000101000101"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("record", "content"), VECTORS, ids=lambda one: type(one).__name__)
+def test_a_record_has_kafkas_bytes(record, content):
+    assert encode_record(record).hex() == content
+    assert decode_record(bytes.fromhex(content)) == record
+
+
+def test_the_metadata_partition_is_kafkas():
+    assert metadata_partition(TOPIC_ID, 3) == 34
+
+
+def test_a_record_of_a_kafka_without_the_field_is_one_of_a_segment_that_may_have_aborts():
+    content = bytes.fromhex(VECTORS[1][1])
+    assert not decode_record(content).is_txn_index_empty
+
+
+def test_a_summary_and_cut_points_travel_in_the_record_and_kafkas_limit_holds():
+    from stablelog.log.indexes.summary import SUMMARY, Summary
+
+    summary = Summary(100, 200, log_size=1 << 20, stable_offset=200).encode()
+    assert len(summary) == SUMMARY.size <= CUSTOM_METADATA_SIZE_MAX
+    record = VECTORS[4][0]
+    held = {**HELD, "custom_metadata": summary, "cut_points": bytes(range(128))}
+    record = SegmentSnapshotRecord(segment_id=SEGMENT_ID, state=SegmentState.COPY_FINISHED, **held)
+    decoded = decode_record(encode_record(record))
+    assert decoded == record
+    assert Summary.decode(decoded.custom_metadata).end_offset == 200
+
+
+def test_a_tag_that_is_not_known_is_skipped():
+    """Kafka may add fields; it skips ours."""
+    content = bytes.fromhex(VECTORS[1][1])
+    assert content[-1] == 0
+    with_tag = content[:-1] + bytes.fromhex("01 05 02 abcd")
+    assert decode_record(with_tag) == VECTORS[1][0]
+
+
+@pytest.mark.parametrize(("record", "content"), VECTORS, ids=lambda one: type(one).__name__)
+def test_a_record_that_is_not_whole_is_refused(record, content):
+    whole = bytes.fromhex(content)
+    for size in range(len(whole)):
+        with pytest.raises(Corrupt):
+            decode_record(whole[:size])
+    with pytest.raises(Corrupt, match="1 bytes too many"):
+        decode_record(whole + b"\0")
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(content):
+    with contextlib.suppress(Corrupt, NewerFormat):
+        decode_record(b"\x01\x00\x00" + content)
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_record_of_a_later_release_is_refused(at):
+    content = bytearray.fromhex(VECTORS[0][1])
+    content[at] += 1
+    with pytest.raises(NewerFormat):
+        decode_record(bytes(content))
+
+
+def test_a_segment_goes_through_kafkas_states():
+    valid = {(one, other) for one in SegmentState for other in SegmentState if may_follow(one, other)}
+    started, copied, deleting, deleted = SegmentState
+    assert valid == {(one, one) for one in SegmentState} | {
+        (started, copied),
+        (started, deleting),
+        (copied, deleting),
+        (deleting, deleted),
+    }
