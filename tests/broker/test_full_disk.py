@@ -313,7 +313,7 @@ def test_the_log_says_once_that_the_disk_is_full_and_once_that_it_has_room(caplo
 
     assert run(disk, conversation, size=SIZE) == []
     assert caplog.text.count("the disk of /data is full") == 1
-    assert caplog.text.count("the disk of /data has room") == 1
+    assert caplog.text.count("the disk of /data has space again") == 1
 
 
 def test_room_is_not_declared_before_the_write_that_failed_would_fit(caplog):
@@ -334,7 +334,7 @@ def test_room_is_not_declared_before_the_write_that_failed_would_fit(caplog):
 
     assert run(disk, conversation, size=SIZE) == []
     assert caplog.text.count("the disk of /data is full") == 1
-    assert caplog.text.count("the disk of /data has room") == 1
+    assert caplog.text.count("the disk of /data has space again") == 1
 
 
 def test_a_quota_is_a_full_disk():
@@ -877,7 +877,7 @@ def test_a_partition_that_could_not_be_opened_for_lack_of_room_is_opened_when_th
         assert (await desk.produce(batch(b"more"), partition=0)).error_code is NONE
 
     assert run(disk, work) == []
-    assert "t-0 is opened when there is room" in caplog.text
+    assert "t-0 stays offline until the disk has space" in caplog.text
 
 
 def test_a_partition_that_has_failed_for_lack_of_room_is_opened_again_when_there_is_some(caplog):
@@ -908,7 +908,7 @@ def test_a_partition_that_has_failed_for_lack_of_room_is_opened_again_when_there
         assert desk.values() == [b"x", b"y"]
 
     assert run(disk, conversation) == []
-    assert "is opened again when the disk has room" in caplog.text
+    assert "is reopened when the disk has space" in caplog.text
 
 
 # -- what fails all the same ---------------------------------------------------------------------------------------
@@ -1120,7 +1120,7 @@ def test_the_log_says_once_in_a_while_that_nothing_can_be_written_for_another_re
         assert (await desk.produce(batch(b"x"))).error_code is ErrorCode.none
 
     assert run(disk, conversation) == []
-    assert caplog.text.count("its producers try again") == 1
+    assert caplog.text.count("and producers retry them") == 1
 
 
 # -- at every call -------------------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ def test_a_scrape_that_the_loop_does_not_answer_in_time_says_so(monkeypatch):
             asking = threading.Thread(target=lambda: told.append(scrape(port)))
             asking.start()
             asking.join(60)  # on the loop: it stands still until the scrape is answered
-            assert told == [(503, "the broker has not answered for 0.05 s\n")]
+            assert told == [(503, "the broker has not returned its metrics for 0.05 s\n")]
             status, _ = await asyncio.to_thread(scrape, port)
             assert status == 200, "it goes on"
 

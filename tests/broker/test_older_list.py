@@ -50,7 +50,7 @@ def test_a_broker_starts_with_an_older_list_and_uses_no_epoch_twice(damage, capl
     assert epoch == last_epoch + 1
     assert values == [[b"x"] * 5] * 2
     assert read_catalog(disk, DATA).leader_epoch == epoch
-    assert "cluster.json says leader epoch 0, and the logs have 3: it is an older copy" in caplog.text
+    assert "cluster.json has leader epoch 0, and the logs have 3: the file is an older copy" in caplog.text
     assert life(disk)[0] == epoch + 1
     for index in (0, 1):
         epochs = LeaderEpochs.decode(disk.read_bytes(DATA / f"t-{index}" / EPOCHS)).entries

@@ -515,7 +515,7 @@ def test_a_group_for_which_there_is_no_room_is_refused_with_a_sentence(caplog):
             with caplog.at_level(logging.WARNING, "stablelog"):
                 answer = await desk.ask(22, 4, **_init("c/1"))
             assert answer.error_code is ErrorCode.policy_violation
-            assert any("group 'c' cannot be made" in r.getMessage() for r in caplog.records)
+            assert any("group 'c' cannot be created" in r.getMessage() for r in caplog.records)
             assert [group.name for group in desk.broker.transactions] == [""]
 
     run(conversation)
@@ -606,9 +606,9 @@ def test_names_of_commit_logs_are_not_for_clients():
     async def conversation():
         async with opened() as desk:
             for name in ("__transaction_state.a", "__transaction_state_a", "__transaction_state.a.b"):
-                with pytest.raises(Refused, match="broker's own topics"):
+                with pytest.raises(Refused, match="broker's internal topics"):
                     desk.broker.topics.reservations.check_new(name, 1, {})
-                with pytest.raises(Refused, match="broker's own topics"):
+                with pytest.raises(Refused, match="broker's internal topics"):
                     await desk.broker.topic_changes.create(name, 1, {})
             await desk.init("a/me")
             records = batch(b"v")
@@ -676,7 +676,7 @@ def test_what_an_id_had_open_in_the_one_log_of_before_is_not_aborted_by_who_want
         async with opened(disk, transaction_two_phase_commit_enable="true") as desk:
             asked = {**_init("a/me"), "enable2_pc": True, "keep_prepared_txn": True}
             assert (await desk.ask(22, 6, **asked)).error_code is ErrorCode.invalid_txn_state
-            assert "'a/me' has a transaction open from before" in caplog.text
+            assert "'a/me' has an open transaction of a release" in caplog.text
             assert len(desk.broker.topics.partition("t", 0).open_transactions()) == 1
             await desk.init("a/me")  # without it
             assert desk.broker.topics.partition("t", 0).open_transactions() == []

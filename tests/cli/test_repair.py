@@ -166,7 +166,7 @@ def lose_directory(path):
 @pytest.mark.parametrize(
     ("name", "damage", "said"),
     [
-        ("cluster.json", lose, "says that stablelog has written this directory"),
+        ("cluster.json", lose, "shows that stablelog has written this directory"),
         ("cluster.json", lambda path: flip(path, 40), "is not a list of topics"),
         ("cluster.json", write("x"), "is not a list of topics: Expecting value"),
         ("cluster.json", change('"crc"', '"crd"'), "is not a list of topics: it has no crc. Restore it"),
@@ -183,12 +183,16 @@ def lose_directory(path):
             change("version=1", "version=0"),
             "says version=0; the next start writes it again",
         ),
-        ("meta.properties", change("node.id=1", "node.id=q"), "says node.id=q, which is no number"),
+        ("meta.properties", change("node.id=1", "node.id=q"), "says node.id=q, which is not a number"),
         ("meta.properties", change("node.id=1\n", ""), "does not name the node"),
         (".kafka_cleanshutdown", change(":0", ":9"), "of version 9; this release reads versions up to 0"),
         (".kafka_cleanshutdown", write('{"version":0,"bro'), "is damaged"),
         (".kafka_cleanshutdown", change("version", "vershon"), "is damaged"),
-        ("broker.json", write(SETTINGS_OF_ANOTHER), "cannot be taken: there is no broker setting"),
+        (
+            "broker.json",
+            write(SETTINGS_OF_ANOTHER),
+            "has a setting that this release does not accept: there is no broker setting",
+        ),
         ("t-0", lose_directory, "is gone; cluster.json names it"),
         ("t-0/log-start-offset", lose, "where the log begins is not known"),
         ("t-0/log-start-offset", lambda path: flip(path, 2), "is damaged"),

@@ -142,7 +142,7 @@ def test_a_group_is_as_far_as_the_commit(cluster, topic):
     found = consumer.committed([TopicPartition(topic, 0), TopicPartition(topic, 1)], TIMEOUT_S)
     consumer.close()
     assert [(p.offset, p.metadata) for p in found] == [(3, "from here"), (4, None)]
-    with pytest.raises(Refused, match=r"there is no partition nowhere-0"):
+    with pytest.raises(Refused, match=r"partition nowhere-0 does not exist or is not open"):
         joint.commit(cluster, key, 1, [], group_offsets={(group, "nowhere", 0): 5})
     with pytest.raises(Refused, match="offset_metadata_too_large"):
         joint.commit(cluster, key, 1, [], group_offsets={(group, topic, 0): (5, "m" * 9000)})

@@ -82,9 +82,9 @@ def test_damage_is_named_with_its_place() -> None:
         FieldReader(INT16.pack(-1), "it").string()
     with pytest.raises(Corrupt, match="a string that is not UTF-8"):
         FieldReader(INT16.pack(1) + b"\xff", "it").string()
-    with pytest.raises(Corrupt, match="at byte 4: an array of -1"):
+    with pytest.raises(Corrupt, match="at byte 4: an array cannot have -1 items"):
         FieldReader(b"\xff" * 4, "it").array(lambda: None)
     reader = FieldReader(b"abc", "it")
     reader.take(1)
-    with pytest.raises(Corrupt, match="at byte 1: 2 bytes too many"):
+    with pytest.raises(Corrupt, match="at byte 1: 2 bytes follow the last field"):
         reader.done()

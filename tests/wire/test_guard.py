@@ -42,7 +42,7 @@ def test_more_are_refused_in_one_list_or_in_many():
 
 def test_a_count_that_the_bytes_cannot_hold_is_refused_before_it_is_counted():
     data = PREFIX.pack(3, 0, 1) + HEADER + struct.pack(">i", 2**31 - 1) + b"\0\1t"
-    assert "claimed" in refused(3, 0, data)
+    assert "announces" in refused(3, 0, data)
 
 
 def test_no_list_where_there_must_be_one_is_refused_and_read_where_there_may_be_none():

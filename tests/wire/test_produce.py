@@ -82,7 +82,7 @@ def test_a_request_that_is_cut_anywhere_is_refused(version):
 def test_counts_and_sizes_that_cannot_be_true_are_refused(version, lie):
     frame = frame_of(version, None, -1, [("t", [(0, b"batch")])])
     at = frame.index(b"batch")
-    with pytest.raises(Refused, match="are claimed"):
+    with pytest.raises(Refused, match="are announced"):
         decode_request(0, version, frame[: at - 1 if version > 8 else at - 4] + lie + frame[at:])
 
 

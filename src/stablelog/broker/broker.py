@@ -1,7 +1,7 @@
 """The broker: the open partitions and coordinators of one data directory, its start and its stop.
 
-It owns the data directory and joins the coordinators with their logs. It has no socket: the server, or a test, hands
-requests to it.
+The broker locks the data directory and connects each coordinator with its log. The broker has no socket: the server, or
+a test, passes requests to the broker.
 """
 
 import asyncio
@@ -51,23 +51,24 @@ REFUSED_APPENDS_TOLD_EVERY_MS = 10_000
 class Broker:
     """One broker on one data directory.
 
-    The constructor locks and reads the directory, and opens the broker's own logs and the coordinators. It needs a
-    running event loop. `start` begins the work.
+    The constructor locks and reads the directory, and rebuilds the coordinators from their logs (`__consumer_offsets`,
+    `__transaction_state`). It must run inside an event loop. `start` begins recovery and background work.
 
     Args:
         directory: the data directory; the broker creates it if it does not exist.
         on_failure: called once, with the reason, if the broker must be stopped: the disk failed, or something
             failed unexpectedly that does not belong to a single connection or partition.
-        make_flush: makes the flush, with the arguments of `GroupFlush`.
+        make_flush: called with the arguments of `GroupFlush`; returns the object that makes appended batches durable.
 
     Attributes:
-        advertised: the address that clients use. The server sets the port on which it listens.
+        advertised: host and port that clients connect to. The server sets the port when it listens.
 
     Raises:
         Unavailable: another broker uses the directory.
         NewerFormat: a later release has written to the directory; nothing was changed.
-        Corrupt: a file that the broker itself needs cannot be read.
-        InvalidConfig: the directory belongs to another node.
+        Corrupt: the list of topics, a coordinator's log or another file without which the broker cannot start is
+            damaged.
+        InvalidConfig: the directory belongs to a broker with another node id.
     """
 
     def __init__(
@@ -108,8 +109,8 @@ class Broker:
         self.proofs = Proofs(self.tasks, self.waiters.wake)
         self._batch_thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
         self._batch_turn = asyncio.Lock()
-        # The read threads wait for data that is not in the page cache. The decode threads decode and encode long
-        # messages.
+        # The `reads` threads read log data that is not in the page cache, so that the event loop does not wait for the
+        # disk. The `messages` threads decode and encode long requests and responses.
         self.read_threads = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="reads")
         self.message_threads = ThreadPoolExecutor(MESSAGE_THREADS, thread_name_prefix="messages")
         self.damage_log = DamageLog()
@@ -141,14 +142,16 @@ class Broker:
             self.flush.subscribe(notify)
 
     def _open_directory(self) -> None:
-        """Read the dynamic settings and the list of topics."""
-        self.reserve.open()  # The reserve is the first file that is written.
+        """Read the dynamic settings and the list of topics from the data directory."""
+        # Open the disk reserve before the broker writes any other file, because on a full disk the reserve frees space
+        # for that file.
+        self.reserve.open()
         self._dynamic_settings.load_into(self.config)
         self.topics.load(clean=self.directory.is_clean, cluster_id=self.directory.cluster_id)
         self.directory.begin()
 
     def _open_coordinators(self, own_logs: OwnLogs) -> tuple[Groups, Transactions]:
-        """Open the broker's own logs, and rebuild the coordinators from them."""
+        """Open the logs of the coordinators, and rebuild the coordinators' state from these logs."""
         offsets, commits = own_logs.open(CONSUMER_OFFSETS_TOPIC), own_logs.open_commit_logs()
         groups = Groups(
             GroupCoordinator(self.config.group_config()),
@@ -215,12 +218,13 @@ class Broker:
     # -- start -------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin the work. Returns when requests can be served; recovery of partitions continues."""
+        """Start the background work. Returns when requests can be served; a background task recovers the partitions."""
         if not await self.maintenance.restore_reserve():
             self.reserve.tell_full()
         if self.topics.is_taking_over:
-            # The directory does not record which producer ids Kafka has given out. The partitions show which ids are in
-            # use, so all of them are opened first.
+            # The broker takes over a directory of Apache Kafka, which does not record the producer ids that Kafka has
+            # assigned. Open all partitions before clients can connect, so that no new producer gets a producer id that
+            # a partition already contains.
             await self._opening.open_all()
             self.topics.taken_over()
         self._is_started = True
@@ -236,7 +240,9 @@ class Broker:
         try:
             await self._opening.open_all()
         except DiskError as error:
-            log.error("the next start has more to recover: %s", error)
+            log.error(
+                "the recovery points cannot be written, so the next start reads more of the logs: %s", error
+            )
         self.transactions.partitions_opened()
         self.scrub.start()
 
@@ -246,27 +252,33 @@ class Broker:
             # Resolve the transactions that a crash left open, before clients can write.
             self.transactions.partition_opened(partition)
         else:
-            # The failed partition lost no data, so its open transactions are known. Only markers have waited for it.
+            # The partition failed because the disk was full, and lost no data: its open transactions need no comparison
+            # with the commit log. Only write the markers that waited for the partition.
             self.maintenance.retry()
         self.waiters.wake(partition)
 
     async def _end_work(self, topic_name: str) -> None:
-        """Wait until no thread works on open partitions of a topic. On return this holds until the next await."""
+        """Wait until no thread reads or writes open partitions of a topic.
+
+        Until the caller awaits something else, no thread begins such work.
+        """
         while True:
             await self.compactor.leave(topic_name)
             await self.flush.idle()
-            # A compaction pass may have begun during the wait for the sync.
+            # A compaction pass over the topic may have begun while this task waited for the flush.
             if not self.compactor.works_on(topic_name):
                 return
 
     # -- failures ----------------------------------------------------------------------------------------------
 
     def fail_partition(self, partition: Partition, why: Unavailable) -> None:
-        """Take a partition offline, and log that once. A failure of one of the broker's own logs stops the broker.
+        """Take a partition offline, and log the failure once.
 
-        Every failure of a partition is reported here by the partition itself, after a call or a task has failed in it.
-        The broker reopens a partition that failed on a full disk when there is room. After any other failure a restart
-        reopens it.
+        A failure of one of the broker's own logs stops the broker.
+
+        A partition calls this method for every failure of a call or a task in it. A partition that failed because the
+        disk is full is reopened when the disk has space. After any other failure the partition stays offline until the
+        broker restarts.
         """
         partition.fail(why)
         if partition in self._offline:
@@ -275,9 +287,10 @@ class Broker:
             self.flush.forget(partition, why)
             return
         self._offline.add(partition)
-        why = partition.failure or why  # The first reason is the one to report.
+        # Report the first failure of the partition: later failures may be its consequences.
+        why = partition.failure or why
         without_room = self.reserve.note(why) and not is_internal(partition.topic)
-        until = "is opened again when the disk has room" if without_room else "needs a restart"
+        until = "is reopened when the disk has space" if without_room else "needs a restart"
         failed = Unavailable(f"{partition.topic}-{partition.index} has failed and {until}: {why}")
         log.error("%s", failed)
         if without_room:
@@ -291,7 +304,8 @@ class Broker:
         """Fail partitions and coordinators whose work an exception in a request has left incomplete.
 
         A partition with an incomplete append goes offline. A coordinator with an incomplete decision stops the broker:
-        its memory is ahead of its log, so it would report commits to clients that are lost after a restart.
+        the coordinator holds a decision in memory that its log does not have, and clients would be told of commits that
+        a restart loses.
         """
         for partition in self.topics.open_partitions():
             if partition.failure is not None:
@@ -300,15 +314,15 @@ class Broker:
             if not group.is_recorded:
                 self.tasks.stop_broker(
                     Unavailable(
-                        f"{group_in_words(group.name)} has decided what its commit log does not know, by an unexpected "
-                        "error; the log has the traceback"
+                        f"an unexpected error has kept a decision of {group_in_words(group.name)} out of its commit log; "
+                        "restart the broker. The broker's log has the traceback"
                     )
                 )
 
     def append_refused(self, name: str, index: int, error: Unavailable) -> None:
-        """Log that the disk refuses writes of a partition.
+        """Log that the disk refuses writes to a partition.
 
-        This is logged once in REFUSED_APPENDS_TOLD_EVERY_MS, because producers retry.
+        At most one such error is logged in REFUSED_APPENDS_TOLD_EVERY_MS, because producers retry.
         """
         topic = self.topics.get(name)
         partition = topic.partitions.get(index) if topic is not None else None
@@ -319,7 +333,7 @@ class Broker:
             and self.now_ms() - self._refused_appends_told_ms >= REFUSED_APPENDS_TOLD_EVERY_MS
         ):
             self._refused_appends_told_ms = self.now_ms()
-            log.error("nothing can be written to %s-%d; its producers try again: %s", name, index, error)
+            log.error("the disk refuses writes to %s-%d, and producers retry them: %s", name, index, error)
 
     # -- work --------------------------------------------------------------------------------------------------
 
@@ -328,7 +342,7 @@ class Broker:
 
         Raises:
             InvalidConfig: a setting is unknown, not dynamic, or out of range; nothing changed.
-            Refused: the disk does not take the new list of topics; nothing changed.
+            Refused: the disk refuses the write of the settings file; the settings in effect have not changed.
         """
         self.config.check_dynamic(settings)
         self._dynamic_settings.store(settings)
@@ -336,16 +350,23 @@ class Broker:
         self.topics.reconfigure()
 
     async def look_into_batch(self, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        """Decode a large batch in the one thread for that; return the result of `work` or raise its error."""
-        async with self._batch_turn:  # A caller that waits here can be cancelled, unlike work in an executor.
+        """Run `work`, which decodes a large batch, in the thread for batches.
+
+        Return its result or raise its exception.
+        """
+        # A caller that waits for this lock can be cancelled; work that waits in the queue of an executor cannot.
+        async with self._batch_turn:
             return await in_thread_to_its_end(self._batch_thread, work, *arguments)
 
     # -- stop --------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Write everything to disk and leave the directory in a state that needs no recovery."""
+        """Stop the background work, write all data to disk, and mark the stop as clean, so that the next start need not
+        recover.
+        """
         await self.tasks.stop()
-        # After a failed sync, a later sync that succeeds proves nothing: the next start has to check the files.
+        # After a failed fsync, a later fsync that succeeds does not prove that all data is on disk. Such a stop is not
+        # marked as clean, so that the next start checks the logs.
         failed = self.tasks.failure is not None
         if not failed:
             self.transactions.write_decided()

@@ -1,6 +1,7 @@
 """The settings of a running broker, and the checks of a topic's settings.
 
-The broker refuses a setting that is unknown or out of range and names it. `broker.settings` has the table.
+A setting that is unknown or out of range is refused with an error that names the setting. `broker.settings` lists all
+settings.
 """
 
 from collections.abc import Mapping
@@ -35,14 +36,15 @@ def dynamic_setting(name: str) -> Setting:
 
 
 class BrokerConfig:
-    """Every setting of one broker. A dynamic value overrides a given one, which overrides the default.
+    """Every setting of one broker. A dynamic value overrides a value given at the start, which overrides the default.
 
     Attributes:
         given: the settings with which the broker was started, as text.
         dynamic: the settings that were changed while the broker ran, as text.
 
     Raises:
-        InvalidConfig: names the setting and its valid range, or the nearest valid name.
+        InvalidConfig: a setting is unknown or out of range. The message names the setting with its valid range, or the
+            nearest valid name.
     """
 
     def __init__(self, given: Mapping[str, str]) -> None:
@@ -57,11 +59,11 @@ class BrokerConfig:
             raise InvalidConfig("group.min.session.timeout.ms is larger than group.max.session.timeout.ms")
 
     def __getitem__(self, name: str) -> Any:
-        """The value of a setting, in the type of its range."""
+        """Return the parsed value in effect of a setting."""
         return self._values[name]
 
     def text(self, name: str) -> str:
-        """The value in effect, as text."""
+        """Return the value in effect of a setting, as text."""
         return self.dynamic.get(name, self.given.get(name, _BY_NAME[name].default))
 
     def check_dynamic(self, settings: Mapping[str, str]) -> dict[str, Any]:
@@ -104,12 +106,12 @@ class BrokerConfig:
         )
 
     def creation_configs(self) -> dict[str, str]:
-        """The settings that a new topic gets from the broker and keeps, where they differ from the default."""
+        """The broker's values that a new topic copies and keeps; only values that differ from the default."""
         settled = [setting for setting in SETTINGS if setting.is_settled]
         return {one.name: self.text(one.name) for one in settled if self.text(one.name) != one.default}
 
     def log_config(self, topic_configs: Mapping[str, str]) -> LogConfig:
-        """The log settings of a topic: its own values, and the broker's for the rest."""
+        """The log settings of a topic: the topic's own values, and the broker's values for all other settings."""
 
         def value(topic_name: str) -> Any:
             setting = TOPIC_SETTINGS[topic_name]
@@ -117,7 +119,8 @@ class BrokerConfig:
                 return setting.kind.read(topic_name, topic_configs[topic_name])
             return self[setting.name]
 
-        # Not the broker's default: that may change, but a topic's order cannot.
+        # The order is the topic's own value, and `offset` without one. The broker's setting does not apply to an
+        # existing topic, because that setting may change and a topic's order must not.
         order = order_of(topic_configs)
         return LogConfig(
             segment_bytes=value("segment.bytes"),
@@ -127,7 +130,7 @@ class BrokerConfig:
             retention_ms=value("retention.ms"),
             retention_bytes=value("retention.bytes"),
             # Commit-ordered topics are not compacted: compaction would keep the record of a key that was written last,
-            # but readers expect the one that was committed last.
+            # but readers in commit order expect the record that was committed last.
             cleanup_policy=frozenset({"delete"}) if order == "commit" else value("cleanup.policy"),
             max_message_bytes=value("max.message.bytes"),
             message_timestamp_type=value("message.timestamp.type"),
@@ -157,20 +160,21 @@ def check_topic_configs(configs: Mapping[str, str]) -> None:
     """Check the settings of a topic.
 
     Raises:
-        InvalidConfig: names the setting and its valid range, or the nearest valid name.
+        InvalidConfig: a setting is unknown or out of range. The message names the setting with its valid range, or the
+            nearest valid name.
     """
     for name, text in configs.items():
         if name in FIXED_TOPIC_SETTINGS:
             fixed = FIXED_TOPIC_SETTINGS[name]
             if fixed is not None and text != fixed:
-                raise InvalidConfig(f"{name}={text!r} cannot be had here: it is always {fixed}")
+                raise InvalidConfig(f"{name}={text!r} is not supported: the value is always {fixed}")
         else:
             setting = _find(name, TOPIC_SETTINGS, "topic")
             setting.kind.read(name, text, setting.default)
     if order_of(configs) == "commit" and "compact" in configs.get("cleanup.policy", ""):
         raise InvalidConfig(
-            "cleanup.policy=compact keeps the last record of a key in the order of the writes, and stablelog.order=commit "
-            "shows another order: a topic has one of the two"
+            "cleanup.policy=compact and stablelog.order=commit cannot be combined: compaction keeps the record of a key "
+            "that was written last, and readers in commit order expect the record that was committed last"
         )
 
 
@@ -183,11 +187,11 @@ def check_change(present: Mapping[str, str], wanted: Mapping[str, str]) -> None:
     check_topic_configs(wanted)
     if group_of_topic(wanted) != group_of_topic(present):
         raise InvalidConfig(
-            f"stablelog.group={group_of_topic(present)} was given when the topic was created and cannot change: its commits "
+            f"stablelog.group={group_of_topic(present)} was set when the topic was created and cannot change: its commits "
             "are numbered in that group"
         )
     if order_of(wanted) != order_of(present):
         raise InvalidConfig(
-            f"stablelog.order={order_of(present)} was given when the topic was created and cannot change: "
-            "offsets that readers keep would mean other records"
+            f"stablelog.order={order_of(present)} was set when the topic was created and cannot change: "
+            "offsets that readers have stored would point to other records"
         )

@@ -1,4 +1,4 @@
-"""Log of damage and unreadable files that requests meet: each is logged once, however often clients retry."""
+"""Log of damage and unreadable files that requests find: each error is logged once, however often clients retry."""
 
 import logging
 from typing import Final
@@ -8,12 +8,14 @@ from stablelog.errors import Corrupt, DiskError
 log = logging.getLogger(__name__)
 
 MESSAGES_MAX: Final = (
-    1000  # Remembered messages. Beyond that the oldest is forgotten, and logged again if it recurs.
+    # The number of log messages that are remembered. Above this number the oldest message is forgotten, and is logged
+    # again if the error recurs.
+    1000
 )
 
 
 class DamageLog:
-    """The damage that requests have met since the start of the broker."""
+    """The damage that requests have found since the start of the broker."""
 
     def __init__(self) -> None:
         self._logged: dict[str, None] = {}  # oldest first

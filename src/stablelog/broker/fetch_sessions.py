@@ -1,8 +1,9 @@
-"""Fetch sessions: the partitions of a client's fetches, so that it need not send them each time (KIP-227).
+"""Fetch sessions: the broker stores the partitions of a client's fetches, so that the client need not send them each
+time (KIP-227).
 
-A session remembers the partitions that a client fetches and the offsets that the last response contained for each. An
-incremental fetch names only changes, and its response contains only partitions that have news. The number of remembered
-partitions is limited, for one session and for all.
+A session stores the partitions that a client fetches, and for each the offsets in the last response. An incremental
+fetch names only the partitions that change. Its response contains only partitions with new records, new offsets or an
+error. The number of stored partitions is limited, for one session and for all together.
 """
 
 import random
@@ -20,16 +21,17 @@ FULL_FETCH_EPOCH = 0
 FINAL_EPOCH = -1
 EPOCH_MAX = 2**31 - 1
 SESSION_PARTITIONS_MAX = 20_000
-PARTITIONS_MAX = 500_000  # In all sessions together: about 100 MB.
+# The maximum number of partitions in all fetch sessions together: about 100 MB of memory.
+PARTITIONS_MAX = 500_000
 
 
 @dataclass(slots=True)
 class Wanted:
-    """One partition of a fetch, and what the last response said of it.
+    """One partition of a fetch session, with the offsets that the last response had for the partition.
 
     Attributes:
         fetch_offset: the offset to read from.
-        size_max: bytes.
+        size_max: the maximum number of bytes to return.
         told: (high watermark, last stable offset, log start offset) in the last response; None before the first.
     """
 
@@ -42,7 +44,7 @@ class Wanted:
 
 @dataclass(slots=True, eq=False)
 class FetchSession:
-    """One client's session. The next request must carry `epoch`."""
+    """One client's fetch session. The client's next fetch request must contain `epoch`."""
 
     session_id: int
     epoch: int = 1
@@ -50,7 +52,7 @@ class FetchSession:
 
 
 class FetchSessions:
-    """The sessions of a broker. If there are too many, the least recently used one is dropped."""
+    """The fetch sessions of a broker. Above their maximum number, the least recently used session is dropped."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
@@ -59,7 +61,7 @@ class FetchSessions:
         self._random = random.Random()
 
     def begin(self, wanted: "OrderedDict[TopicPartition, Wanted]", *, keep: bool) -> FetchSession:
-        """Begin a full fetch. Its session is kept if the client wants one and there is room for it."""
+        """Begin a full fetch. Its session is stored if the client asks for a session and the limits allow one more."""
         if not keep or not self._count_max or len(wanted) > SESSION_PARTITIONS_MAX:
             return FetchSession(NO_SESSION, FULL_FETCH_EPOCH, wanted)
         self._partition_count += len(wanted)
@@ -84,8 +86,8 @@ class FetchSessions:
         """Apply an incremental fetch to its session.
 
         Raises:
-            Refused: the session does not exist any more, or one of its requests was lost; the client starts with a full
-                fetch.
+            Refused: the session does not exist any more, or its epoch shows that a request was lost. The client has to
+                begin again with a full fetch.
         """
         session = self._sessions.get(session_id)
         if session is None:
@@ -114,7 +116,7 @@ class FetchSessions:
         return session
 
     def end(self, session_id: int) -> None:
-        """End a session at its client's request."""
+        """End a fetch session at the request of its client."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partition_count -= len(session.partitions)

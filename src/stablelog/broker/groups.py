@@ -1,4 +1,4 @@
-"""The consumer groups of the broker: executes the decisions of the group coordinator.
+"""The consumer groups of the broker: this module executes the group coordinator's decisions.
 
 The records of a decision are appended to the offsets log. Its responses are sent once the log is durable up to these
 records, including the responses to requests of other members that have been waiting.
@@ -22,8 +22,8 @@ class Groups:
 
     Args:
         coordinator: makes the decisions.
-        journal: the offsets log.
-        tasks: starts the coordinator's timer.
+        journal: the offsets log (`__consumer_offsets`), with the responses that wait until it is durable.
+        tasks: starts the timer for the coordinator's deadlines.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Groups:
         self._timer_ms: int | None = None
 
     def load(self) -> None:
-        """Rebuild groups and offsets from the offsets log."""
+        """Rebuild the consumer groups and their committed offsets from the offsets log."""
         coordinator = self.coordinator
         self.journal.replay(
             coordinator.table.replay,
@@ -46,7 +46,7 @@ class Groups:
         self.apply(coordinator.loaded(self._now_ms()))
 
     def apply(self, decision: GroupDecision[Any]) -> None:
-        """Append the decision's records; its responses are sent once they are durable."""
+        """Append a decision's records. The decision's responses are sent when the records are durable."""
         self.journal.append(decision.records)
         answers = decision.answers
         if answers:
@@ -54,30 +54,35 @@ class Groups:
         self.set_timer()
 
     async def carry_out(self, decision: GroupDecision[Any]) -> Any:
-        """Apply a decision, and return its own response once its records are durable."""
+        """Apply a decision, and return the response to its request when its records are durable."""
         self.apply(decision)
         await self.settled()
         return decision.answer
 
     async def settled(self) -> None:
-        """Wait until all records that were applied so far are durable."""
+        """Wait until all records that the group coordinator has decided so far are durable."""
         await self.journal.settled()
 
     def advanced(self, partition: Partition) -> None:
-        """Handle that more of a partition is durable: if it is the offsets log, continue what waited for it."""
+        """Handle a new high watermark of a partition.
+
+        If the partition is the offsets log, send the responses that waited for this.
+        """
         if partition is self.journal.partition:
             self.journal.settle()
 
     def new_token(self) -> Token:
-        """Make a token for a request whose response comes later."""
+        """Make a token: a future for the response to a request that must wait, such as JoinGroup."""
         return asyncio.get_running_loop().create_future()
 
     async def wait(self, token: Token) -> Any:
-        """Wait for the response to the request of a token."""
+        """Wait for the response to the request that this token was made for."""
         return await token
 
     def transaction_ended(self, producer_id: int, *, commit: bool) -> None:
-        """Handle that the marker of a transaction was appended to the offsets log."""
+        """Let the committed offsets of a transaction take effect or drop them: its marker was appended to the offsets
+        log.
+        """
         self.coordinator.txn_ended(producer_id, commit=commit)
         self.set_timer()
 

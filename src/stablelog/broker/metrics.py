@@ -16,7 +16,7 @@ from stablelog.errors import Unavailable
 from stablelog.log.partition import Partition
 from stablelog.wire.api import ApiKey
 
-# name -> (type, help, label names). docs/operating.md lists them, and a test holds that list to this table.
+# name -> (type, help, label names). docs/operating.md lists the metrics, and a test compares that list with this table.
 METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "stablelog_requests": ("counter", "Requests that the broker answered, by API.", ("api",)),
     "stablelog_appended_bytes": ("counter", "Bytes of record batches that producers sent.", ()),
@@ -80,8 +80,10 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 
 
-SAMPLE_TIMEOUT_S = 5.0  # By default Prometheus waits for 10 s.
-PARTITIONS_AT_ONCE_COUNT = 100  # Partitions sampled in one turn of the loop.
+# The broker has this time to return its metrics: less than the 10 s that Prometheus waits by default.
+SAMPLE_TIMEOUT_S = 5.0
+# The number of partitions whose metrics are read in one turn of the event loop.
+PARTITIONS_AT_ONCE_COUNT = 100
 
 
 class Sample(NamedTuple):
@@ -96,13 +98,13 @@ Source = Callable[[], Iterable[Sample]]
 
 
 class Metrics:
-    """The counters of one broker, the registered sources, and the HTTP server for both.
+    """The counters of one broker, the registered sources of metrics, and the HTTP server that serves both.
 
     Args:
         open_partitions: returns the open partitions.
 
     Attributes:
-        requests: how many requests got their response, by API key.
+        requests: the number of answered requests, by API key.
         appended_size: bytes of batches in Produce requests.
         fetched_size: bytes of batches in Fetch responses.
         port: the port of the HTTP server; -1 if metrics are not served.
@@ -120,11 +122,11 @@ class Metrics:
         self.port = -1
 
     def register(self, source: Source) -> None:
-        """Register a source of samples. Each scrape calls it on the broker's loop."""
+        """Register a source of samples. Each scrape calls the source on the broker's event loop."""
         self._sources.append(source)
 
     async def samples(self) -> list[Sample]:
-        """Read every metric. Other tasks of the loop run meanwhile."""
+        """Read every metric, in several turns of the event loop."""
         found = [sample for source in self._sources for sample in source()]
         partitions = list(self._open_partitions())
         for at in range(0, len(partitions), PARTITIONS_AT_ONCE_COUNT):
@@ -141,10 +143,12 @@ class Metrics:
         yield Sample("stablelog_fetched_bytes", (), self.fetched_size)
 
     def collect(self) -> Iterable[Any]:
-        """Collect the samples for prometheus_client. Called in a thread of its HTTP server.
+        """Collect the samples for prometheus_client.
+
+        prometheus_client calls this method in a thread of its HTTP server.
 
         Raises:
-            Unavailable: the loop has not responded in time, or has ended.
+            Unavailable: the broker's event loop has not returned the samples in time, or has ended.
         """
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
@@ -168,7 +172,9 @@ class Metrics:
             return future.result(SAMPLE_TIMEOUT_S)
         except (concurrent.futures.TimeoutError, concurrent.futures.CancelledError) as error:
             future.cancel()
-            raise Unavailable(f"the broker has not answered for {SAMPLE_TIMEOUT_S:g} s") from error
+            raise Unavailable(
+                f"the broker has not returned its metrics for {SAMPLE_TIMEOUT_S:g} s"
+            ) from error
 
     def serve(self, host: str, port: int) -> None:
         """Serve /metrics over HTTP, unless the port is below 0. Called on the broker's loop.
@@ -195,7 +201,7 @@ class Metrics:
 
 
 def _or_unavailable(app: Any) -> Any:
-    """Wrap the library's WSGI application: if the broker does not respond in time, the scrape gets status 503."""
+    """Wrap Prometheus's WSGI application: if the broker does not respond in time, the scrape gets status 503."""
 
     def answer(environ: Any, start_response: Any) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Router: decodes request frames, calls the handler of their API and encodes the responses.
+"""Router: decodes request frames, calls the handler of the API of each request, and encodes the response.
 
 A frame of any version is decoded into the newest version of its request. The handler returns the newest version of the
 response, which is encoded in the version of the request.
@@ -28,19 +28,20 @@ Handler = Callable[[Broker, Any, Context], Awaitable[Any]]
 
 
 class Router:
-    """Passes request frames to handlers and returns the encoded responses.
+    """The router of one broker: it passes each request to the handler of its API and returns the encoded response.
 
     Attributes:
-        handlers: by API key, of the APIs whose modules are imported.
+        handlers: the handler of each API whose module is imported, by API key.
     """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.handlers: dict[int, Handler] = {}
-        self._prepared: set[tuple[int, int]] = set()  # (API key, version) of APIs whose modules are imported.
+        # The (API key, version) pairs whose handler and message classes are imported.
+        self._prepared: set[tuple[int, int]] = set()
 
     def prepare(self, api_key: int, version: int) -> None:
-        """Import what an API needs in a version. May be called in any thread."""
+        """Import the handler and the message classes of an API version. May be called in any thread."""
         if (api_key, version) not in self._prepared:
             if api_key not in self.handlers:
                 module = importlib.import_module(f"stablelog.broker.apis.{ApiKey(api_key).snake_name}")
@@ -52,13 +53,15 @@ class Router:
         """Handle one request. Returns None if the client expects no response.
 
         Raises:
-            StablelogError: the frame is not a request of an API and version that this broker has; the caller has to
-                close the connection.
+            StablelogError: the broker does not support the API or its version, or the frame is not a valid request. The
+                caller has to close the connection.
         """
         api_key, api_version, correlation_id = API_AND_VERSION.unpack_from(frame)
         api = APIS.get(api_key)
         if api is None:
-            raise Refused(ErrorCode.unsupported_version, f"API {api_key} is not spoken here")
+            raise Refused(
+                ErrorCode.unsupported_version, f"the broker does not support an API with key {api_key}"
+            )
         is_known = api.first_version <= api_version <= api.last_version
         if api_key == ApiKey.API_VERSIONS and not is_known:
             # An ApiVersions request of an unknown version gets a response of version 0 with error 35, so that a newer
@@ -71,7 +74,7 @@ class Router:
         if not is_known:
             raise Refused(
                 ErrorCode.unsupported_version,
-                f"API {api_key} is spoken in versions {api.first_version} to {api.last_version}, not {api_version}",
+                f"API key {api_key} is supported in versions {api.first_version} to {api.last_version}, not {api_version}",
             )
         is_prepared = (api_key, api_version) in self._prepared
         if is_prepared and connection.decoding.is_brief(api_key, frame):
@@ -82,9 +85,9 @@ class Router:
             )
         context = Context(api_version, correlation_id, client_id, connection.host, connection.appending)
         if not api.is_appending:
-            async with (
-                connection.appending
-            ):  # Taken even when it is free: other requests may be waiting for it.
+            # Begin this request after the Produce requests before it. The lock is acquired even if it is free, because
+            # earlier requests may be waiting for the lock.
+            async with connection.appending:
                 pass
         try:
             answer = await self.handlers[api_key](self._broker, request, context)

@@ -30,14 +30,14 @@ SWITCH_INTERVAL_S = 0.0002
 
 
 class Server:
-    """A broker and the socket on which it listens. `open` makes one that listens.
+    """A broker and its listening socket. `Server.open` returns a server that listens.
 
     Args:
-        stopping: is set when the server has to stop.
+        stopping: an event that is set when the server has to stop.
 
     Attributes:
         connections: the open connections.
-        failure: why it has to stop; None if it was asked to.
+        failure: the error that stops the server; None while it runs, and if a signal stops it.
 
     Raises:
         StablelogError: as `Broker` does.
@@ -54,7 +54,7 @@ class Server:
         self._listener: asyncio.Server | None = None
 
     def _fail(self, error: BaseException) -> None:
-        """Stop: the disk failed, or a part that the whole broker relies on."""
+        """Stop the server, because the disk or another part that the whole broker depends on has failed."""
         log.critical("%sthe broker stops: %s", "the disk failed, " * isinstance(error, DiskError), error)
         self.failure = error
         self.stopping.set()
@@ -69,12 +69,12 @@ class Server:
         clock: Clock | None = None,
         stopping: asyncio.Event | None = None,
     ) -> "Server":
-        """Open the data directory and listen.
+        """Open the data directory, start the broker, and listen for connections.
 
         Raises:
-            Unavailable: the address, or that of the metrics, cannot be bound. A data directory that did not exist was
-                then not created, unless another process took the address during the start. Other errors as `Broker`
-                raises them.
+            Unavailable: the address of the listener or of the metrics cannot be bound. A missing data directory is not
+                created then, unless another process has bound the address during the start. `Broker` raises the other
+                errors.
         """
         host, port = config["listeners"]
         metrics_port: int = config["stablelog.metrics.port"]
@@ -104,7 +104,7 @@ class Server:
         return server
 
     async def _listen(self, config: BrokerConfig) -> None:
-        """Listen, and tell the broker the address that clients use."""
+        """Listen for connections, and set the address that the broker advertises to clients."""
         in_flight_size_max: int = config["queued.max.request.bytes"]
         limits = Limits(
             request_size_max=min(config["socket.request.max.bytes"], in_flight_size_max),
@@ -139,9 +139,9 @@ class Server:
         return port
 
     async def stop(self) -> None:
-        """Take no more requests, complete those in flight, and close the data directory.
+        """Accept no more requests, complete the requests in flight, and close the data directory.
 
-        Each connection has `DRAIN_S` seconds to get its responses and to read them; then it is closed.
+        Each connection is closed when its client has read all responses, or after `DRAIN_S` seconds.
         """
         if self._listener is not None:
             self._listener.close()
@@ -154,9 +154,10 @@ class Server:
             for task in unfinished:
                 task.cancel()
                 finishing[task].close(
-                    f"it was not answered, or did not read, within {DRAIN_S:g} s of the stop"
+                    f"the broker stops, and the client has not got or read all responses within {DRAIN_S:g} s"
                 )
-        for connection in list(self.connections):  # They were accepted before the listener was closed.
+        # Close also connections that were accepted just before the listener was closed.
+        for connection in list(self.connections):
             connection.close()
         self.broker.metrics.close()
         await self.broker.stop()
@@ -166,7 +167,7 @@ async def _check_address(host: str, port: int) -> None:
     """Check that a listener can be bound to an address.
 
     Raises:
-        OSError: it cannot.
+        OSError: the address cannot be bound.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -174,17 +175,19 @@ async def _check_address(host: str, port: int) -> None:
         try:
             probe = socket.socket(family, kind, protocol)
         except OSError:
-            continue  # The machine does not have this address family.
+            continue  # This machine does not support the address family (IPv4 or IPv6).
         with probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:  # As the listener does: IPv4 has an address of its own.
+            # Bind the IPv6 address for IPv6 only, as asyncio does for a listener: an IPv4 address has a socket of its
+            # own.
+            if family == socket.AF_INET6:
                 probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             probe.bind(address)
 
 
 @contextlib.contextmanager
 def _naming(what: str) -> Iterator[None]:
-    """Raise Unavailable with these words in place of an OSError."""
+    """Replace an OSError of the `with` block by an Unavailable whose message begins with `what`."""
     try:
         yield
     except OSError as error:
@@ -202,7 +205,8 @@ async def _serve(config: BrokerConfig, directory: Path, ready: Callable[[str, in
         loop.add_signal_handler(number, stopping.set)
     try:
         server = await Server.open(config, directory, stopping=stopping)
-    # The disk is read-only or full, the directory belongs to another user, or the path is a file.
+    # The causes of these errors: the disk is read-only or full, the directory belongs to another user, or its path
+    # names a file.
     except (DiskError, FileNotFoundError) as error:
         raise Unavailable(f"the data directory {directory} cannot be used: {in_words(error)}") from error
     collect_often()
@@ -216,11 +220,13 @@ async def _serve(config: BrokerConfig, directory: Path, ready: Callable[[str, in
 def _take_all_descriptors() -> None:
     """Raise the limit of file descriptors to its maximum.
 
-    Each partition and each connection needs one. The usual limit of 1,024 is meant for programs that call select().
+    Each partition and each connection needs file descriptors. The usual limit of 1,024 is meant for programs that call
+    select().
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with contextlib.suppress(ValueError, OSError):  # macOS has a lower limit than it reports.
+        # On macOS the real maximum is lower than the reported one.
+        with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
@@ -237,12 +243,15 @@ def run_server(config: BrokerConfig, directory: Path, *, ready: Callable[[str, i
         Corrupt: the data directory cannot be opened.
     """
     if not __debug__:
-        raise Unavailable("stablelog asserts what it relies on: run Python without -O")
+        raise Unavailable(
+            "the option -O of Python removes checks that stablelog depends on: run Python without -O"
+        )
     with contextlib.suppress(ImportError):
         import uvloop
 
         uvloop.install()
     _take_all_descriptors()
-    # A thread that syncs a file needs the interpreter lock twice, briefly. By default it could wait 5 ms for it.
+    # A thread that calls fsync needs Python's interpreter lock twice, briefly. With Python's default switch interval
+    # the thread could wait 5 ms for the lock each time.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     asyncio.run(_serve(config, directory, ready))

@@ -1,7 +1,7 @@
-"""The settings of brokers and topics: one row for each.
+"""The table of all settings of brokers and topics.
 
 Kafka's settings keep Kafka's names and meanings. The names of all other settings begin with `stablelog.`.
-docs/operating.md lists all settings, and a test holds that list to this table.
+docs/operating.md lists all settings, and a test compares that list with this table.
 """
 
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ DAY_MS = 24 * HOUR_MS
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting.
+    """One setting of brokers, or of brokers and topics.
 
     Attributes:
         name: its name in a broker's configuration.
         kind: the values that it accepts.
-        default: as text.
-        doc: what it does, with its unit.
+        default: the default value, as text.
+        doc: the effect of the setting, with its unit.
         topic: its name in a topic's configuration; None if a topic cannot set it.
         dynamic: whether it can be changed while the broker runs.
     """
@@ -36,9 +36,9 @@ class Setting:
 
     @property
     def is_settled(self) -> bool:
-        """Whether a topic gets the setting when it is created and never changes it.
+        """Whether a topic's value of the setting is fixed when the topic is created.
 
-        The broker's value is for new topics.
+        A change of the broker's value then affects only new topics.
         """
         return self.topic is not None and not self.dynamic
 
@@ -174,7 +174,7 @@ SETTINGS: tuple[Setting, ...] = (
         "num.partitions",
         integer(1, 100_000),
         "1",
-        "The number of partitions of a topic that is created without one.",
+        "The number of partitions of a new topic whose creation request does not give a number.",
     ),
     Setting("delete.topic.enable", boolean(), "true", "Whether topics may be deleted."),
     Setting(
@@ -448,8 +448,8 @@ SETTINGS: tuple[Setting, ...] = (
 )
 TOPIC_SETTINGS: dict[str, Setting] = {setting.topic: setting for setting in SETTINGS if setting.topic}
 
-# Topic settings that Kafka has and this log does not let the user choose: the only accepted value, or None if any value
-# is accepted because the setting is a hint.
+# Topic settings of Kafka that have no effect in stablelog: by name, the only value that is accepted; None if every
+# value is accepted, because the setting is only a hint.
 FIXED_TOPIC_SETTINGS: dict[str, str | None] = {
     "min.insync.replicas": "1",
     "unclean.leader.election.enable": "false",

@@ -1,6 +1,6 @@
 """Creation, growth and deletion of topics at the request of clients. Other requests are served meanwhile.
 
-A client that disconnects stops none of these changes: each ends whole.
+Each of these changes runs to its end, even if the client that has asked for it disconnects.
 """
 
 import asyncio
@@ -24,18 +24,19 @@ log = logging.getLogger(__name__)
 
 
 class TopicChanges:
-    """The changes of the list of topics that clients ask for.
+    """Creates, grows and deletes topics for clients.
 
     Args:
         topics: the list of topics.
-        opening: may be opening partitions of a topic that is to be deleted.
-        end_work: waits until no thread works on open partitions of a topic; this holds until the next await.
-        flush: fails the waits for partitions that are deleted.
-        waiters: the long polls that wait for them.
-        transactions: may have markers for them.
-        groups: may have committed offsets for them.
-        reserve: tells whether the disk is full.
-        tasks: starts the work.
+        opening: opens partitions; a deletion waits until it has opened the partitions of the topic.
+        end_work: waits until no thread reads or writes open partitions of a topic. No thread begins to do so before the
+            next await.
+        flush: gives an error to requests that wait until a deleted partition is durable.
+        waiters: wakes fetches that wait for records of a deleted partition.
+        transactions: drops markers that wait for a deleted partition.
+        groups: removes the offsets that consumer groups have committed for a deleted topic.
+        reserve: refuses new topics and partitions while the disk is full.
+        tasks: runs each change to its end.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class TopicChanges:
         await self._make_partitions(topic, range(topic.partition_count, partition_count))
 
     async def _make_partitions(self, topic: Topic, indexes: Sequence[int]) -> None:
-        """Create the reserved partitions in a thread, and add them to the list. The reservation ends."""
+        """Create reserved partitions in a thread, add them to the list of topics, and end the reservation."""
 
         async def make() -> None:
             try:
@@ -103,7 +104,7 @@ class TopicChanges:
         await self._tasks.for_request("making partitions", make)
 
     async def delete(self, name: str) -> None:
-        """Delete a topic, the offsets that groups have committed for it, and the requests that wait for it.
+        """Delete a topic and the offsets that groups have committed for it, and fail the requests that wait for it.
 
         Raises:
             Refused: the topic does not exist, or it is one of the broker's own; nothing changed.
@@ -111,14 +112,14 @@ class TopicChanges:
         while True:
             await self._opening.leave(name)
             await self._end_work(name)
-            # An opening may have begun while this task waited for other work.
+            # The opening of a partition of the topic may have begun while this task waited for other work on the topic.
             if not self._opening.works_on(name):
                 break
         topic = self._topics.unlist(name)
         await self._tasks.for_request("deleting a topic", partial(self._delete, topic))
 
     async def _delete(self, topic: Topic) -> None:
-        """Delete the files and the state of a topic that is no longer listed."""
+        """Delete the files and the state of a topic that was removed from the list of topics."""
         why = Unavailable(f"topic {topic.name} was deleted")
         try:
             async for partition in in_turns(list(topic.partitions.values()), at_once=AT_ONCE_MAX):

@@ -1,4 +1,4 @@
-"""The names of topics: which names are valid, and which belong to the broker."""
+"""The names of topics: which names are valid, and which names are those of internal topics of the broker."""
 
 import re
 
@@ -15,12 +15,12 @@ _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def commit_log_of(group: str) -> str:
-    """The topic that is the commit log of a transaction group."""
+    """Return the name of the topic that is the commit log of a transaction group."""
     return f"{TRANSACTION_STATE_TOPIC}.{group}" if group else TRANSACTION_STATE_TOPIC
 
 
 def group_of_log(name: str) -> str | None:
-    """The transaction group whose commit log has this name; None if the name is not that of a commit log."""
+    """Return the transaction group whose commit log has this name; None if this is not the name of a commit log."""
     if name == TRANSACTION_STATE_TOPIC:
         return DEFAULT_GROUP
     stem, _, group = name.partition(".")
@@ -28,29 +28,35 @@ def group_of_log(name: str) -> str | None:
 
 
 def is_internal(name: str) -> bool:
-    """Whether the broker keeps its own state in a topic of this name."""
+    """Whether a topic of this name is internal: the log of a coordinator."""
     return name == CONSUMER_OFFSETS_TOPIC or group_of_log(name) is not None
 
 
 def check_not_internal(name: str) -> None:
-    """Refuse a name that the broker uses itself, now or possibly later.
+    """Refuse a name that is, or may later become, the name of an internal topic.
 
     Raises:
         Refused: invalid_topic_exception.
     """
-    # A name with `_` in place of `.` is refused, too: metrics could not distinguish the two.
+    # The name of a commit log with `_` in place of `.` is refused, too: in metrics the two names would be equal.
     if is_internal(name) or without_dots(name).startswith(f"{TRANSACTION_STATE_TOPIC}_"):
-        raise Refused(ErrorCode.invalid_topic_exception, f"{name!r} is a name for the broker's own topics")
+        raise Refused(
+            ErrorCode.invalid_topic_exception,
+            f"{name!r} is reserved for the broker's internal topics: choose another name",
+        )
 
 
 def check_not_own(name: str) -> None:
-    """Refuse a client's change of a topic in which the broker keeps its own state.
+    """Refuse a client's write to, or change of, an internal topic.
 
     Raises:
         Refused: invalid_topic_exception.
     """
     if is_internal(name):
-        raise Refused(ErrorCode.invalid_topic_exception, f"{name} is the broker's own")
+        raise Refused(
+            ErrorCode.invalid_topic_exception,
+            f"{name} is an internal topic of the broker, which clients cannot change",
+        )
 
 
 def check_topic_name(name: str) -> None:
@@ -62,10 +68,10 @@ def check_topic_name(name: str) -> None:
     if not name or len(name) > NAME_SIZE_MAX or name in {".", ".."} or not _LEGAL_NAME.fullmatch(name):
         raise Refused(
             ErrorCode.invalid_topic_exception,
-            f"{name[:NAME_SIZE_MAX]!r} is no topic name: 1 to {NAME_SIZE_MAX} characters from a-z A-Z 0-9 . _ -, and not . or ..",
+            f"{name[:NAME_SIZE_MAX]!r} is not a valid topic name: use 1 to {NAME_SIZE_MAX} characters of a-z A-Z 0-9 . _ -, but not . or .. alone",
         )
 
 
 def without_dots(name: str) -> str:
-    """The name as it appears in metrics, which do not distinguish `.` and `_`."""
+    """Return a topic's name as metrics have it: with `_` in place of `.`."""
     return name.replace(".", "_")

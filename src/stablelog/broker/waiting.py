@@ -1,8 +1,8 @@
 """Long polls: fetches that wait for more records in a partition, or for its opening.
 
 A fetch waits for the end offset that its isolation level can see: the high watermark or the last stable offset. When
-that moves, the fetch wakes, checks its partitions, and waits again if there is too little. For a partition that is not
-open it waits by name.
+that offset moves, the fetch wakes, checks its partitions, and waits again if they have too few bytes. For a partition
+that is not open yet, the fetch waits under the name of the topic and the index of the partition.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ Key = Partition | TopicPartition
 
 
 class Waiters:
-    """Long polls by what they wait for: open partitions, and the names of partitions that are not open.
+    """All long polls, by the partition that they wait for: an open partition, or the name of one that is not open.
 
     Args:
-        tasks: starts their timers.
+        tasks: starts the timers of the long polls.
     """
 
     def __init__(self, tasks: Tasks) -> None:
@@ -29,7 +29,7 @@ class Waiters:
         self._waiting: dict[Key, set[_Poll]] = {}
 
     def __len__(self) -> int:
-        """The number of waits: one for each poll and each partition that it waits for."""
+        """The number of pairs of a long poll and a partition that the poll waits for."""
         return sum(map(len, self._waiting.values()))
 
     async def wait_for_more(
@@ -40,16 +40,16 @@ class Waiters:
         *,
         closed: Sequence[TopicPartition] = (),
     ) -> bool:
-        """Wait until a partition shows an offset past the one that was seen, or one that was not open may be open.
+        """Wait until an open partition has more records to read, or a partition that was not open may be open.
 
         Args:
-            seen: each open partition with its visible end when the caller looked.
+            seen: each open partition, with its visible end when the caller has read the partition.
             isolation: the isolation level that determines the visible end.
             timeout_s: the maximum wait.
-            closed: partitions that were not open when the caller looked.
+            closed: the names of partitions that were not open when the caller has tried to read them.
 
         Returns:
-            False if the time ran out.
+            False if the timeout has passed.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         ends = dict(seen)
@@ -61,7 +61,7 @@ class Waiters:
         finally:
             self._forget(poll, (*closed, *ends))
             if len(ends) > AT_ONCE_MAX:
-                # The caller reads all these partitions next, which is a turn of its own.
+                # The caller reads all these partitions next. Let other tasks of the event loop run before that.
                 await asyncio.sleep(0)
 
     async def _wait(
@@ -75,7 +75,8 @@ class Waiters:
         while True:
             async with contextlib.aclosing(in_turns(poll.take_moved())) as looked_at:
                 async for key in looked_at:
-                    # A name belongs to a partition that may be open now. Only the caller can check that.
+                    # The key may be the name of a partition that was not open and may be open now. Only the caller can
+                    # check that.
                     if isinstance(key, tuple) or key.visible_end(isolation) > ends[key]:
                         return True
             if not await poll.moves(deadline):
@@ -93,7 +94,7 @@ class Waiters:
                     del self._waiting[key]
 
     def wake(self, partition: Partition) -> None:
-        """Wake the waiters of a partition: it shows more records, was opened, or was deleted."""
+        """Wake the long polls that wait for a partition: it has more records to read, was opened, or was deleted."""
         if not self._waiting:
             return
         for key in (partition, (partition.topic, partition.index)):
@@ -105,7 +106,8 @@ class _Poll:
     """One long poll.
 
     Attributes:
-        moved: what has woken it since `take_moved`. It checks only these partitions.
+        moved: the partitions that have woken the poll since the last call of `take_moved`. The poll checks only these
+            partitions.
     """
 
     def __init__(self, tasks: Tasks) -> None:
@@ -114,13 +116,15 @@ class _Poll:
         self._woken: asyncio.Future[bool] | None = None
 
     def take_moved(self) -> list[Key]:
-        """What has woken the poll. It is looked at in turns, in which more may move."""
+        """Return the partitions that have woken the poll, and clear `moved`: more partitions may wake the poll
+        meanwhile.
+        """
         moved = list(self.moved)
         self.moved.clear()
         return moved
 
     async def moves(self, deadline: float) -> bool:
-        """Wait until something has woken the poll. Returns False if the deadline passed before."""
+        """Wait until a partition wakes the poll. Returns False if the deadline has passed before that."""
         loop = asyncio.get_running_loop()
         left_s = deadline - loop.time()
         if left_s <= 0:
@@ -135,7 +139,7 @@ class _Poll:
             timer.cancel()
 
     def wake(self, key: Key) -> None:
-        """Note what has moved, and wake the poll."""
+        """Wake the poll for a partition, and add the partition to `moved`."""
         self.moved[key] = None
         if self._woken is not None:
             _finish(self._woken, True)

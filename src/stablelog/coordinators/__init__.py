@@ -1,1 +1,3 @@
-"""Coordinators of transactions, joint commits and consumer groups: events in, decisions out, no input or output."""
+"""Coordinators of transactions, joint commits and consumer groups: they take events and return decisions, without input
+or output.
+"""

@@ -1,8 +1,8 @@
 """Queue of deadlines: one deadline for each key, the earliest first.
 
-A deadline that moves to a later time costs nothing: its entry stays in the heap, and moves on when its former time
-comes. The heap therefore has about one entry for each key, however many heartbeats or transactions there are. Keys with
-the same deadline come in the order in which their entries were added to the heap.
+To move a deadline to a later time is cheap: its entry stays in the heap, and gets the later time only when the former
+time has come. The heap therefore has about one entry for each key, however many heartbeats or transactions there are.
+Keys with the same deadline come in the order in which their entries were added to the heap.
 """
 
 import heapq
@@ -12,7 +12,8 @@ from typing import Final, Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 
-COMPACT_SIZE_MIN: Final = 64  # Entries of cancelled deadlines that the heap may always have.
+# The number of entries of cancelled deadlines that the heap may have before it is rebuilt.
+COMPACT_SIZE_MIN: Final = 64
 
 
 class Deadlines(Generic[Key]):
@@ -22,8 +23,8 @@ class Deadlines(Generic[Key]):
         self._heap: list[tuple[int, int, Key]] = []
         self._sequence = itertools.count()
         self._deadlines: dict[Key, int] = {}
-        # By key: the time of its entry in the heap. It is never later than the key's deadline. An entry with another
-        # time has been replaced by an earlier one.
+        # By key: the time of the key's valid entry in the heap, which is never later than the key's deadline. An entry
+        # of the key with another time is not valid: an earlier entry has replaced it.
         self._queued: dict[Key, int] = {}
 
     def set(self, key: Key, deadline_ms: int) -> None:
@@ -47,12 +48,15 @@ class Deadlines(Generic[Key]):
         return self._heap[0][0] if self._heap else None
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether a key is due."""
+        """Whether the deadline of any key has come."""
         next_ms = self.next_ms()
         return next_ms is not None and next_ms <= now_ms
 
     def due(self, now_ms: int, count_max: int) -> Iterator[Key]:
-        """Remove the keys that are due, at most `count_max`. Each is removed when it is taken from the iterator."""
+        """Yield the keys whose deadlines have come, at most `count_max`.
+
+        Each key is removed when the caller takes it.
+        """
         for _ in range(count_max):
             if not self.is_due(now_ms):
                 return
@@ -73,7 +77,9 @@ class Deadlines(Generic[Key]):
             heapq.heapify(self._heap)
 
     def _settle_top(self) -> None:
-        """Make the first entry of the heap one that is valid: the entry of its key, at the time of its deadline."""
+        """Remove or correct the first entries of the heap until the first one is valid: it is the current entry of its
+        key, and has the time of the deadline.
+        """
         while self._heap:
             queued_ms, _, key = self._heap[0]
             deadline_ms = self._deadlines.get(key)

@@ -3,13 +3,13 @@
 The coordinator makes other decisions between two slices, and their records are appended too. Replaying the log gives
 the newest state of each key nevertheless, because of four rules:
 
-- A record of `rest` is made when it is taken, from the state at that time. The caller appends it before anything else
-  changes. The record therefore repeats what the log says at this point.
-- A key that was removed after the checkpoint began gives no record: its tombstone is in the log.
-- A key that was added after the checkpoint began need not give a record: its record stands in the log behind the
-  beginning of the checkpoint.
-- `undivided` holds the records whose order matters. The caller appends them as one batch, before all others and before
-  anything else changes. Later records of this kind stand in the log in their own order.
+- A record of `rest` is made when the caller takes it, from the state at that time. The caller appends the record before
+  the state changes again. The record therefore repeats the latest record of its key in the log.
+- A key that was removed after the checkpoint began has no record in `rest`: its tombstone is in the log.
+- A key that was added after the checkpoint began need not have a record in `rest`: its own record stands in the log
+  behind the beginning of the checkpoint.
+- `undivided` holds the records whose order matters. The caller appends these as one batch, before all other records and
+  before the state changes again. Later records of this kind stand in the log in their own order.
 """
 
 from collections.abc import Iterator

@@ -16,7 +16,8 @@ from typing import Any, Final, TypeVar
 from stablelog.errors import Corrupt, refuse_newer
 from stablelog.varint import encode_uvarint, read_uvarint
 
-Record = tuple[bytes, bytes | None]  # Key and value; a null value removes what the key names.
+# A record has a key and a value; a null value removes the state that the key names.
+Record = tuple[bytes, bytes | None]
 Item = TypeVar("Item")
 
 INT16: Final = struct.Struct(">h")
@@ -44,12 +45,12 @@ def compact_string(text: str) -> bytes:
 
 
 def tagged_fields(fields: Iterable[tuple[int, bytes]]) -> bytes:
-    """Encode the tagged fields at the end of a flexible value. They are given in rising order of their tags."""
+    """Encode the tagged fields at the end of a flexible value. The fields must be in rising order of their tags."""
     parts = [_tag_and_size(tag, len(content)) + content for tag, content in fields]
     return encode_uvarint(len(parts)) + b"".join(parts)
 
 
-@lru_cache(maxsize=256)  # Nearly all fields have one of a few tags and sizes.
+@lru_cache(maxsize=256)  # Cache the encoded tags and sizes: nearly all fields have one of a few.
 def _tag_and_size(tag: int, size: int) -> bytes:
     return encode_uvarint(tag) + encode_uvarint(size)
 
@@ -57,14 +58,14 @@ def _tag_and_size(tag: int, size: int) -> bytes:
 class FieldReader:
     """Reads the fields of a key or value from its beginning to its end.
 
-    Every method raises `Corrupt` if the bytes do not hold what it reads.
+    Every method raises `Corrupt` if the bytes at the present position are not a valid field of the type that it reads.
 
     Args:
         data: the key or value.
-        what: its name in error messages.
+        what: the name of the key or value in error messages.
 
     Attributes:
-        is_flexible: whether sizes are compact and tagged fields follow.
+        is_flexible: whether the version of the value is flexible: sizes are varints, and tagged fields follow.
     """
 
     def __init__(self, data: bytes, what: str) -> None:
@@ -90,7 +91,7 @@ class FieldReader:
     def done(self) -> None:
         """Check that no bytes are left."""
         if self._at != len(self._data):
-            raise self.corrupt(f"{len(self._data) - self._at} bytes too many")
+            raise self.corrupt(f"{len(self._data) - self._at} bytes follow the last field")
 
     def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
         """Read fields of fixed size."""
@@ -165,7 +166,7 @@ class FieldReader:
         """Read an array; `read` reads one item."""
         count = self.count()
         if count < 0:
-            raise self.corrupt(f"an array of {count}")
+            raise self.corrupt(f"an array cannot have {count} items")
         return tuple(read() for _ in range(count))
 
     def tagged_fields(self) -> dict[int, bytes]:

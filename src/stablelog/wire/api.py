@@ -1,8 +1,9 @@
-"""The APIs that stablelog speaks: one row for each, with its versions and how its requests are served.
+"""The table of the APIs that stablelog supports: the versions of each API, and how its requests are served.
 
-An API needs a row here, and a module in `broker.apis` with the name of its key in lower case and a function `handle`.
-The router, ApiVersions, the client and docs/protocol.md follow the rows. The messages of Kafka's APIs are kio's.
-The messages of stablelog's own APIs are in `wire.extension`; their keys are from a range that Kafka does not use.
+An API needs an entry in this table, and a module in `broker.apis` with the name of its key in lower case and a function
+`handle`. The router, ApiVersions, the client and docs/protocol.md use this table. The classes of Kafka's messages are
+those of the library kio. The messages of stablelog's own APIs are in `wire.extension`; their keys are from a range that
+Kafka does not use.
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from typing import Final, NamedTuple
 
 
 class ApiKey(IntEnum):
-    """The number by which a request names its API."""
+    """The API key: the number by which a request names its API."""
 
     PRODUCE = 0
     FETCH = 1
@@ -56,12 +57,12 @@ class ApiKey(IntEnum):
 
     @property
     def snake_name(self) -> str:
-        """The name in snake case, as modules and metrics use it: `end_txn`."""
+        """The name of the API in snake case, as in the names of modules and metrics: `end_txn`."""
         return self.name.lower()
 
     @property
     def message_name(self) -> str:
-        """The name in camel case, as the message classes use it: `EndTxn`."""
+        """The name of the API in camel case, as in the names of message classes: `EndTxn`."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 
@@ -73,12 +74,12 @@ class Api(NamedTuple):
         last_version: the last version that ApiVersions names, inclusive.
         served_from: the broker refuses requests of an older version, although ApiVersions names that version.
         extension: the module of `wire.extension` that has the messages; None if they are Kafka's.
-        is_long_poll: the response waits for what other clients do, or until a timeout that the request names.
+        is_long_poll: the response may wait for the requests of other clients, until a timeout in the request.
         is_heavy: a request takes much processor time. A connection runs one heavy request at a time; requests behind it
             could not be answered before it anyway.
         is_appending: the handler takes `Connection.appending` before it awaits anything.
-        repeats_request: clients send the same short request again and again; the broker decodes it once.
-        repeats_response: the broker sends the same short response again and again; it encodes the response once.
+        repeats_request: clients often send the same short request again; the broker decodes such a request once.
+        repeats_response: the broker often sends the same short response again, and encodes it once.
         has_long_response: a short request can have a response with thousands of entries.
     """
 
@@ -95,7 +96,7 @@ class Api(NamedTuple):
 
     @property
     def served_versions(self) -> range:
-        """The versions whose requests the broker serves."""
+        """The versions of the API whose requests the broker serves."""
         return range(max(self.first_version, self.served_from), self.last_version + 1)
 
 

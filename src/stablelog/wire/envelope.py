@@ -22,7 +22,7 @@ def encode_size(size: int, form: struct.Struct, *, flexible: bool) -> bytes:
 
 
 def encode_text(text: str | None, *, flexible: bool) -> bytes:
-    """Encode a text or null."""
+    """Encode a text or null, with its size."""
     encoded = b"" if text is None else text.encode()
     return encode_size(NULL_SIZE if text is None else len(encoded), INT16, flexible=flexible) + encoded
 
@@ -41,7 +41,7 @@ def read_size(data: Buffer, at: int, form: struct.Struct, *, flexible: bool) -> 
         (size,) = form.unpack_from(data, at)
         at += form.size
     if size > len(data) - at:
-        raise ValueError(f"{size} bytes or items are claimed where {len(data) - at} bytes are left")
+        raise ValueError(f"{size} bytes or items are announced, but only {len(data) - at} bytes are left")
     return size, at
 
 

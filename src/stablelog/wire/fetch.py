@@ -1,9 +1,10 @@
 """Codec for Fetch, written by hand so that records are not copied.
 
-The records stay in the mapped segment (broker) or in the received frame (client). kio would copy them into and out of
-the message. The broker reads requests of versions 4 to 17 into one shape. It writes responses of the same versions: it
-builds the envelope and passes the records to the socket between the pieces of the envelope. The client writes a request for one partition, without a fetch session, and
-reads the response, both in versions 4 to 12; from version 13 on, topics have ids.
+The records stay in the mapped segment (broker) or in the received frame (client). The message library kio would copy
+them into and out of the message. The broker reads requests of versions 4 to 17 into one shape. It writes responses of
+the same versions: it builds the envelope and passes the records to the socket between the pieces of the envelope. The
+client writes a request for one partition, without a fetch session, and reads the response, both in versions 4 to 12;
+from version 13 on, topics have ids.
 
 What versions add: v5 log start; v7 error and session; v9 leader epoch; v11 rack and preferred replica; v12 flexible;
 v13 topic ids; v15 without the replica id.
@@ -34,30 +35,32 @@ from stablelog.wire.guard import Buffer, Items, skip_tagged_fields
 VERSION_WITH_LOG_START = 5
 VERSION_WITH_SESSIONS = 7
 VERSION_WITH_LEADER_EPOCH = 9
-VERSION_WITH_RACK = 11  # the version that adds the rack and the preferred replica
+VERSION_WITH_RACK = 11  # The version that adds the rack and the preferred replica.
 VERSION_FLEXIBLE = 12
 VERSION_WITH_TOPIC_IDS = 13
 VERSION_WITHOUT_REPLICA = 15
 
-_PARTITION = struct.Struct(">ihqq")  # index, error, high watermark, last stable offset
-_ABORTED = struct.Struct(">qq")  # producer id, first offset
+_PARTITION = struct.Struct(
+    ">ihqq"
+)  # A partition of a response: index, error, high watermark, last stable offset.
+_ABORTED = struct.Struct(">qq")  # An aborted transaction: producer id, first offset.
 _ERROR_AND_SESSION = struct.Struct(">hi")
-_REQUEST_HEAD = struct.Struct(">iiiib")  # replica, wait, minimum and maximum bytes, isolation level
-_LIMITS = struct.Struct(">iiib")  # wait, minimum and maximum bytes, isolation level
+_REQUEST_HEAD = struct.Struct(">iiiib")  # Replica id, max wait, minimum and maximum bytes, isolation level.
+_LIMITS = struct.Struct(">iiib")  # Max wait, minimum and maximum bytes, isolation level.
 _SESSION = struct.Struct(">ii")  # id, epoch
 UUID_SIZE = 16
 NO_REPLICA = INT32.pack(-1)
 NO_SESSION_ID, FINAL_EPOCH = 0, -1
 NO_SESSION = _SESSION.pack(NO_SESSION_ID, FINAL_EPOCH)
-NOT_SAID = -1  # leader epoch or log start that the client does not send
+NOT_SAID = -1  # A leader epoch or a log start that the client does not send.
 
 
 class WantedPartition(NamedTuple):
-    """What a request asks of one partition.
+    """One partition in a Fetch request.
 
     Attributes:
-        size_max: bytes.
-        current_leader_epoch: -1 if the client does not say it.
+        size_max: the maximum number of bytes to return.
+        current_leader_epoch: -1 if the client does not send it.
     """
 
     partition: int
@@ -105,7 +108,8 @@ def decode_fetch_request(version: int, frame: Buffer, at: int) -> FetchRequest:
     """Decode the body of a request that begins at `at`. Bytes behind the request are ignored.
 
     Raises:
-        ValueError: a count or size cannot be true, a text is not UTF-8, or a field that must not be null is null.
+        ValueError: a count or size is greater than the bytes that are left, a text is not UTF-8, or a field that must
+            not be null is null.
         struct.error: the frame ends too early.
     """
     data, items, flexible = memoryview(frame), Items(), version >= VERSION_FLEXIBLE
@@ -144,7 +148,7 @@ def _read_topic(version: int, data: memoryview, at: int) -> tuple[str | None, uu
     """Read the name or the id of a topic. Return also the position of the next field."""
     if version >= VERSION_WITH_TOPIC_IDS:
         content = bytes(data[at : at + UUID_SIZE])
-        topic_id = uuid.UUID(bytes=content)  # Raises ValueError if the data ends here.
+        topic_id = uuid.UUID(bytes=content)  # This raises ValueError if the data ends inside the topic id.
         return None, topic_id if any(content) else None, at + UUID_SIZE
     name, at = read_text(data, at, flexible=version >= VERSION_FLEXIBLE)
     if name is None:
@@ -154,7 +158,7 @@ def _read_topic(version: int, data: memoryview, at: int) -> tuple[str | None, uu
 
 @cache
 def _partition_fields(version: int) -> tuple[struct.Struct, int, int]:
-    """The fields of a wanted partition: their format, and the places of leader epoch and fetch offset."""
+    """Return the format of the fields of a wanted partition, and the indexes of its leader epoch and fetch offset."""
     has_epoch = version >= VERSION_WITH_LEADER_EPOCH
     text = ">i" + "i" * has_epoch + "q" + "i" * (version >= VERSION_FLEXIBLE)
     return struct.Struct(text + "q" * (version >= VERSION_WITH_LOG_START) + "i"), 1, 1 + has_epoch
@@ -198,7 +202,7 @@ class FetchedPartition:
 
     @property
     def size(self) -> int:
-        """Bytes of records."""
+        """The size of the records in bytes."""
         return sum(map(len, self.records))
 
 
@@ -219,7 +223,9 @@ def encode_fetch_response(
     topics = list(topics)
     out: list[Buffer] = []
     tags = NO_TAGS if flexible else b""
-    envelope = bytearray(INT32.pack(correlation_id) + tags + INT32.pack(0))  # The zero is the throttle time.
+    envelope = bytearray(
+        INT32.pack(correlation_id) + tags + INT32.pack(0)
+    )  # The zero is the field throttle_time_ms.
     if version >= VERSION_WITH_SESSIONS:
         envelope += _ERROR_AND_SESSION.pack(error.value, session_id)
     envelope += encode_size(len(topics), INT32, flexible=flexible)
@@ -276,7 +282,7 @@ def encode_fetch_request(
         out += INT32.pack(NOT_SAID)
     out += INT64.pack(offset)
     if flexible:
-        out += INT32.pack(NOT_SAID)  # the last fetched epoch; only followers send it
+        out += INT32.pack(NOT_SAID)  # The last fetched epoch, which only followers send.
     if version >= VERSION_WITH_LOG_START:
         out += INT64.pack(NOT_SAID)
     out += INT32.pack(size_max) + tags + tags

@@ -1,12 +1,12 @@
-"""Check of a message's counts and lengths, before any object is made from them.
+"""Check of the counts and lengths in a message, before any object is made from the message.
 
-kio's reader allocates memory for as many items as an array claims. A claim of four billion items would end the process.
-So this module walks the bytes by the schema, without making objects, and refuses a count that the remaining bytes
-cannot hold. It also refuses a request with more items than any client needs: each item costs some microseconds in which
-the broker serves no other client.
+The reader of the message library kio allocates memory for as many items as the size field of an array says. A size of
+four billion items would end the process. So this module first reads the bytes by the schema, without making objects,
+and refuses a size that is greater than the number of remaining bytes allows. It also refuses a request with more items
+than any client needs: each item costs some microseconds in which the broker serves no other client.
 
-The walk also finds tagged fields that the schema does not know. A newer client may send them in any flexible version.
-The receiver has to skip them (KIP-482), but kio's reader would fail on them, so the walk removes them.
+The check also finds tagged fields that the schema does not know. A newer client may send such fields in any flexible
+version. The receiver has to skip them (KIP-482), but kio's reader would fail, so the check removes them.
 """
 
 import dataclasses
@@ -20,9 +20,11 @@ from stablelog.varint import read_uvarint
 from stablelog.wire.versions import required
 
 Buffer = bytes | bytearray | memoryview
-Step = Callable[[Buffer, int, "Items"], int]  # from the start position of a field to its end position
+# Checks one field: takes its start position and returns its end position.
+Step = Callable[[Buffer, int, "Items"], int]
 
-ITEMS_MAX = 50_000  # topics, partitions and other list entries of a request, all together
+# The maximum number of topics, partitions and other list entries of a request, all together.
+ITEMS_MAX = 50_000
 
 FIXED_SIZES = {
     "bool": 1,
@@ -45,14 +47,15 @@ _INT32 = struct.Struct(">i")
 
 
 class Items:
-    """Counts the items of a message during the walk, and collects its unknown tagged fields.
+    """Counts the items of a message during the check, and collects its unknown tagged fields.
 
     Args:
-        count_max: how many items the message may have.
+        count_max: the maximum number of items of the message.
 
     Attributes:
-        left: how many more items the message may have.
-        strange: sections of tagged fields with unknown fields: (begin, end, the section without them).
+        left: the number of further items that the message may have.
+        strange: each section of tagged fields that has unknown ones: (begin, end, the bytes of the section without
+            these).
     """
 
     __slots__ = ("_count_max", "left", "strange")
@@ -69,7 +72,7 @@ class Items:
         """
         self.left -= count
         if self.left < 0:
-            raise ValueError(f"more than {self._count_max} items in one message")
+            raise ValueError(f"the message has more than {self._count_max} items")
 
 
 def checked(message: type, data: Buffer, at: int, *, count_max: int = ITEMS_MAX) -> Buffer:
@@ -79,7 +82,7 @@ def checked(message: type, data: Buffer, at: int, *, count_max: int = ITEMS_MAX)
         message: the message's class, of kio or of `wire.extension`.
         data: the buffer.
         at: position in `data` where the message begins.
-        count_max: how many items the message may list, all together.
+        count_max: the maximum number of items in all lists of the message together.
 
     Returns:
         The bytes without the unknown tagged fields.
@@ -130,7 +133,7 @@ def _tagged_fields(data: Buffer, at: int, known: frozenset[int], items: Items) -
 
 def _ahead(data: Buffer, at: int, size: int) -> int:
     if size > len(data) - at:
-        raise ValueError(f"{size} bytes are claimed where {len(data) - at} are left")
+        raise ValueError(f"a field announces {size} bytes, but only {len(data) - at} are left")
     return at + size
 
 
@@ -165,7 +168,7 @@ def _field(field: "dataclasses.Field[Any]", *, flexible: bool) -> Step:
 
 
 def _class(annotation: Any) -> Any:
-    """Return the annotation unchanged but typed as Any, because mypy rejects its narrowed type as a cache key."""
+    """Return a type annotation unchanged, but typed as Any: mypy rejects its narrowed type as a cache key."""
     return annotation
 
 
@@ -201,9 +204,11 @@ def _array(inner: Step, *, flexible: bool, nullable: bool) -> Step:
             at = _ahead(data, at, _INT32.size)
             count = _INT32.unpack_from(data, at - _INT32.size)[0]
         if count < 0 and not nullable:
-            raise ValueError("null in place of a list")  # kio's reader accepts it
+            raise ValueError(
+                "a list that must not be null is null"
+            )  # The reader of kio would accept this null.
         if count > len(data) - at:
-            raise ValueError(f"{count} items are claimed where {len(data) - at} bytes are left")
+            raise ValueError(f"a list announces {count} items, but only {len(data) - at} bytes are left")
         if count > 0:
             items.take(count)
         for _ in range(count):

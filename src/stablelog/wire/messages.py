@@ -1,6 +1,7 @@
 """Codec for requests and responses: decode to the newest shape of a message, encode in the version of the client.
 
-The message classes and their readers are kio's. A version's module is imported when a client first uses the version.
+The message classes and their readers are those of the library kio. The module of a version is imported when a client
+first uses that version.
 """
 
 import dataclasses
@@ -23,7 +24,7 @@ from stablelog.wire.guard import Buffer, checked, skip_tagged_fields
 from stablelog.wire.shapes import APIS_WITH_NEWER_ERRORS, error_for, reshape_request, reshape_response
 from stablelog.wire.versions import adapt, entity_in, refuse_nulls
 
-PREFIX = struct.Struct(">hhi")  # api key, api version, correlation id
+PREFIX = struct.Struct(">hhi")  # The first fields of a request: API key, API version, correlation id.
 CLIENT_ID_SIZE = struct.Struct(">h")
 RESPONSE_HEADER = struct.Struct(">i")
 # The APIs whose messages are read and written without kio: the first flexible version, and the decoder of requests.
@@ -60,7 +61,8 @@ def _writer(api_key: int, version: int) -> Any:
 def import_messages(api_key: int, version: int) -> None:
     """Import what is needed to decode the requests of an API's version and to encode its responses.
 
-    Without this call, the first request of the version imports it, which takes up to 25 ms of processor time.
+    Without this call, the first request of the version imports these modules, which takes up to 25 ms of processor
+    time.
     """
     if api_key in BY_HAND:
         return
@@ -75,7 +77,7 @@ def decode_request(api_key: int, version: int, frame: Buffer) -> tuple[str | Non
     """Decode the header and the body of a request.
 
     Args:
-        api_key: the key in the frame; it must be one of APIS.
+        api_key: the API key in the frame; it must be one of APIS.
         version: the version in the frame; ApiVersions must name it.
         frame: the request without its length prefix.
 
@@ -89,7 +91,7 @@ def decode_request(api_key: int, version: int, frame: Buffer) -> tuple[str | Non
     if version < APIS[api_key].served_from:
         raise Refused(
             ErrorCode.unsupported_version,
-            f"{ApiKey(api_key).snake_name} version {version} is older than record batches",
+            f"{ApiKey(api_key).snake_name} version {version} is not supported: it is older than record batches of version 2",
         )
     try:
         if api_key in BY_HAND:
@@ -127,7 +129,7 @@ def _decode_body(api_key: int, version: int, frame: Buffer, at: int = 0) -> Any:
     return _newest_shape(api_key, version, request)
 
 
-# Decoded requests can be shared between callers, because they are immutable.
+# Requests are immutable, so a decoded request can be cached and returned to several callers.
 _REPEATED_SIZE_MAX = 512
 _decode_once = lru_cache(maxsize=1024)(_decode_body)
 
@@ -148,7 +150,7 @@ def _read_header(frame: Buffer, *, flexible: bool) -> tuple[str | None, int]:
     client_id = None
     if size >= 0:
         if at + size > len(frame):
-            raise ValueError("the client id is cut short")
+            raise ValueError("the request ends inside the client id")
         client_id = bytes(frame[at : at + size]).decode()
         at += size
     if flexible:
@@ -185,7 +187,7 @@ def _encode_body(api_key: int, version: int, response: Any) -> bytes:
 
 
 REPEATED_COUNT_MAX = 256
-# The bodies of small responses that were encoded, by API key, version and response.
+# Cache of encoded bodies of small responses, by API key, version and response.
 repeated: dict[tuple[int, int, Any], bytes] = {}
 
 
@@ -203,7 +205,7 @@ def _encode_once(api_key: int, version: int, response: Any) -> bytes:
 
 
 def _with_known_errors(api_key: int, version: int, response: Any) -> Any:
-    """Replace error codes that the client's version does not know."""
+    """Replace error codes that are unknown in the client's version of the API."""
     if version >= 11 or api_key not in APIS_WITH_NEWER_ERRORS:
         return response
     return _map_errors(api_key, version, response)

@@ -1,9 +1,9 @@
 """Codec for Produce, written by hand so that batches are not copied.
 
-kio would copy every batch into and out of a request. Here the broker decodes the envelope, and each batch is a view of
-the frame; the client passes each batch to the socket between the pieces of the envelope. Versions 3 to 12. A request is
-read by the schema of its own version. Counts and sizes that cannot be true are refused, as `wire.guard` refuses them
-for all other requests.
+The message library kio would copy every batch into and out of a request. Here the broker decodes the envelope, and each
+batch is a view of the frame; the client passes each batch to the socket between the pieces of the envelope. Versions 3
+to 12. A request is read by the schema of its own version. Counts and sizes that are greater than the bytes that are
+left are refused, as `wire.guard` refuses them for all other requests.
 
 What versions add: v5 log start; v8 error messages; v9 flexible.
 """
@@ -36,7 +36,7 @@ VERSION_FLEXIBLE = 9
 
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 ACKS_ALL = -1
-_PARTITION = struct.Struct(">ihqq")  # index, error, base offset, log append time
+_PARTITION = struct.Struct(">ihqq")  # A partition of a response: index, error, base offset, log append time.
 
 
 @dataclass(slots=True)
@@ -97,7 +97,8 @@ def decode_produce_request(version: int, frame: Buffer, at: int) -> ProduceReque
     """Decode the body of a request that begins at `at`. Bytes behind the request are ignored.
 
     Raises:
-        ValueError: a count or size cannot be true, a text is not UTF-8, or a field that must not be null is null.
+        ValueError: a count or size is greater than the bytes that are left, a text is not UTF-8, or a field that must
+            not be null is null.
         struct.error: the frame ends too early.
     """
     data = memoryview(frame)
@@ -143,7 +144,7 @@ def encode_produce_response(
         for partition in topic.partitions:
             _write_partition(out, version, partition)
         out += tags
-    return [bytes(out + INT32.pack(0) + tags)]  # The zero is the throttle time.
+    return [bytes(out + INT32.pack(0) + tags)]  # The zero is the field throttle_time_ms.
 
 
 def _write_partition(out: bytearray, version: int, partition: ProducedPartition) -> None:
@@ -155,7 +156,7 @@ def _write_partition(out: bytearray, version: int, partition: ProducedPartition)
     if version >= VERSION_WITH_LOG_START:
         out += INT64.pack(partition.log_start_offset)
     if version >= VERSION_WITH_MESSAGES:
-        out += encode_size(0, INT32, flexible=flexible)  # no errors of single records
+        out += encode_size(0, INT32, flexible=flexible)  # There are no errors of single records.
         out += encode_text(partition.message, flexible=flexible)
     if flexible:
         out += NO_TAGS
@@ -170,7 +171,7 @@ def encode_produce_request(
     """Encode the body of a request with acks=-1 as a list of buffers.
 
     Args:
-        version: of the request.
+        version: the version of the request.
         transactional_id: None for batches without a transaction.
         timeout_ms: how long the broker may wait before it responds.
         batches: at most one batch for each partition.

@@ -18,29 +18,31 @@ RETENTION_UNIT = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedOffsetCommitRequest(OffsetCommitRequest):  # type: ignore[misc]  # mypy does not follow kio
-    """An OffsetCommit of versions 2 to 4, which names the retention of its offsets. Later versions do not.
+    """An OffsetCommit request of versions 2 to 4.
+
+    Unlike later versions, these contain the retention time of the offsets.
 
     Attributes:
-        retention_ms: counts from the commit; -1 leaves the retention to the broker.
+        retention_ms: the time after the commit at which the offsets expire; -1 for the broker's setting.
     """
 
     retention_ms: int
 
 
 def reshape_request(api_key: int, version: int, request: Any, newest: Any) -> Any:
-    """Convert a request to its newest shape if copying equal fields does not suffice.
+    """Convert a request to the newest version, if copying the fields of equal names does not suffice.
 
     Args:
         api_key: the API of the request.
         version: the version of `request`.
-        request: the request as it came.
+        request: the decoded request, in its own version.
         newest: the module with the classes of the newest version.
 
     Returns:
-        The converted request, or None if copying equal fields suffices.
+        The converted request, or None if copying the fields of equal names suffices.
     """
     match api_key:
-        case 8 if version <= 4:  # OFFSET_COMMIT: with its own retention until v4
+        case 8 if version <= 4:  # OffsetCommit: up to v4 the request has a retention time.
             return TimedOffsetCommitRequest(
                 group_id=request.group_id,
                 generation_id_or_member_epoch=request.generation_id_or_member_epoch,
@@ -48,7 +50,7 @@ def reshape_request(api_key: int, version: int, request: Any, newest: Any) -> An
                 topics=tuple(adapt(topic, newest.OffsetCommitRequestTopic) for topic in request.topics),
                 retention_ms=request.retention_time // RETENTION_UNIT,
             )
-        case 9 if version < 8:  # OFFSET_FETCH: several groups at once since v8
+        case 9 if version < 8:  # OffsetFetch: since v8 a request names several groups.
             topics = request.topics
             if topics is not None:
                 topics = tuple(
@@ -61,17 +63,17 @@ def reshape_request(api_key: int, version: int, request: Any, newest: Any) -> An
             return newest.OffsetFetchRequest(
                 groups=(group,), require_stable=getattr(request, "require_stable", False)
             )
-        case 10 if version < 4:  # FIND_COORDINATOR: several keys at once since v4
+        case 10 if version < 4:  # FindCoordinator: since v4 a request has several keys.
             return newest.FindCoordinatorRequest(
                 key_type=getattr(request, "key_type", 0), coordinator_keys=(request.key,)
             )
-        case 13 if version < 3:  # LEAVE_GROUP: several members at once since v3
+        case 13 if version < 3:  # LeaveGroup: since v3 a request names several members.
             member = newest.MemberIdentity(member_id=request.member_id)
             return newest.LeaveGroupRequest(group_id=request.group_id, members=(member,))
-        case 20 if version < 6:  # DELETE_TOPICS: by name or id since v6
+        case 20 if version < 6:  # DeleteTopics: since v6 a request names topics by name or id.
             topics = tuple(newest.DeleteTopicState(name=name, topic_id=None) for name in request.topic_names)
             return newest.DeleteTopicsRequest(topics=topics, timeout=request.timeout)
-        case 24 if version < 4:  # ApiKey.ADD_PARTITIONS_TO_TXN: several transactions at once since v4
+        case 24 if version < 4:  # AddPartitionsToTxn: since v4 a request has several transactions.
             transaction = newest.AddPartitionsToTxnTransaction(
                 transactional_id=request.v3_and_below_transactional_id,
                 producer_id=request.v3_and_below_producer_id,
@@ -87,7 +89,7 @@ def reshape_request(api_key: int, version: int, request: Any, newest: Any) -> An
 
 
 def reshape_response(api_key: int, version: int, response: Any, older: Any) -> Any:
-    """Convert a response to an older version's shape; None if copying equal fields suffices."""
+    """Convert a response to an older version; None if copying the fields of equal names suffices."""
     match api_key:
         case 9 if version < 8:
             group = response.groups[0]

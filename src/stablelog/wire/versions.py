@@ -1,8 +1,8 @@
 """Conversion of a message between versions, field by field.
 
-Handlers see only the newest shape of a message. A field that the old version lacks gets the default of the schema. A
-field that the new version lacks is left out. Each pair of classes has a cached plan, a conversion function, so that a
-message is converted without looking at the classes again.
+Handlers get and return only the newest version of a message. A field that the old version lacks gets the default of the
+schema. A field that the new version lacks is left out. For each pair of message classes a conversion function is built
+once and cached.
 """
 
 import dataclasses
@@ -35,7 +35,9 @@ def _arrays(message: type) -> tuple[tuple[str, bool, bool], ...]:
 
 
 def refuse_nulls(message: Any) -> None:
-    """Refuse a message that has null in a field that must not be null. kio's reader accepts these nulls.
+    """Refuse a message that has null in a field that must not be null.
+
+    The reader of the library kio accepts these nulls.
 
     Raises:
         ValueError: the message names the field.
@@ -45,7 +47,7 @@ def refuse_nulls(message: Any) -> None:
         content = getattr(message, name)
         if content is None:
             if not optional:
-                raise ValueError(f"{name} is null")
+                raise ValueError(f"{name} must not be null")
         elif nested:
             for item in content:
                 refuse_nulls(item)
@@ -91,7 +93,7 @@ def _field_plan(source: Any, target: Any) -> Convert | None:
 
 
 def required(annotation: Any) -> Any:
-    """Return a field's annotation without `| None`."""
+    """Return the type annotation of a field without `| None`."""
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
         return next(part for part in typing.get_args(annotation) if part is not type(None))
     return annotation

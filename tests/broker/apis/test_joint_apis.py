@@ -243,7 +243,7 @@ def test_offsets_become_visible_with_the_decision_and_not_before():
     [
         (offset(5, partition=9), ErrorCode.unknown_topic_or_partition, "t-9"),
         (offset(5, topic="nowhere"), ErrorCode.unknown_topic_or_partition, "nowhere-0"),
-        (offset(5, group=""), ErrorCode.invalid_group_id, "without a name"),
+        (offset(5, group=""), ErrorCode.invalid_group_id, "has an empty group id"),
         (offset(5, metadata="m" * 5000), ErrorCode.offset_metadata_too_large, "t-0"),
     ],
     ids=["partition", "topic", "group", "metadata"],

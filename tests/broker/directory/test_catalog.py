@@ -112,7 +112,7 @@ def test_a_lost_meta_properties_is_written_again_with_the_clusters_id(caplog):
     disk.lose(DATA / META_FILE)
     conversation(disk, topics=())
     assert disk.read_bytes(DATA / META_FILE) == before
-    assert "meta.properties is gone; it is written again" in caplog.text
+    assert "meta.properties is gone; the broker writes the file again" in caplog.text
 
 
 def test_a_meta_properties_of_another_cluster_is_refused():
@@ -171,9 +171,24 @@ def as_version_1(disk):
 @pytest.mark.parametrize(
     ("name", "old", "new", "told"),
     [
-        (META_FILE, b"version=1", b"version=0", "meta.properties says version=0; it is written again"),
-        (META_FILE, b"version=1\n", b"", "meta.properties does not say its version; it is written again"),
-        (META_FILE, b"node.id=1\n", b"", "meta.properties does not name the node; it is written again"),
+        (
+            META_FILE,
+            b"version=1",
+            b"version=0",
+            "meta.properties says version=0; the broker writes the file again",
+        ),
+        (
+            META_FILE,
+            b"version=1\n",
+            b"",
+            "meta.properties does not say its version; the broker writes the file again",
+        ),
+        (
+            META_FILE,
+            b"node.id=1\n",
+            b"",
+            "meta.properties does not name the node; the broker writes the file again",
+        ),
         (CLEAN_SHUTDOWN_FILE, b"brokerEpoch", b"brokerEpoci", "cleanshutdown is damaged"),
         (CLEAN_SHUTDOWN_FILE, b"}", b"", "cleanshutdown is damaged"),
     ],

@@ -77,7 +77,7 @@ def test_a_partition_that_the_controllers_know_and_that_is_gone_is_offline_and_n
         assert states[gone] is PartitionState.OFFLINE
         assert f"{directory / f't-{gone}'} is gone" in topics.get("t").offline[gone]
         assert topics.close()
-    assert caplog.text.count(f"{directory / f't-{gone}'} is gone") == 1
+    assert caplog.text.count(f"{directory / f't-{gone}'} is missing") == 1
     # Restored as Kafka left it, it is taken over.
     (directory / f"t-{gone}").mkdir()
     (directory / f"t-{gone}" / LOG).write_bytes(b"")
@@ -106,7 +106,7 @@ def started(directory):
 def test_a_topic_that_the_controllers_know_and_of_which_nothing_is_there_is_offline(make, caplog):
     directory = make("other-0", records=TOPIC)
     assert counts(directory) == {"other": 1, "t": 3}
-    assert all(f"{directory / f't-{index}'} is gone" in caplog.text for index in range(3))
+    assert all(f"{directory / f't-{index}'} is missing" in caplog.text for index in range(3))
 
 
 def test_topics_of_other_brokers_and_deleted_ones_are_no_topics_here(make):
@@ -140,13 +140,13 @@ def test_without_the_controllers_log_a_hole_is_refused_by_name(make):
 
 def test_behind_what_the_controllers_know_a_hole_is_refused_by_name(make):
     directory = make("t-0", "t-1", "t-4", records=TOPIC)
-    with pytest.raises(Corrupt, match=f"{directory}/t-3 of topic t cannot be found, and t-4 is there"):
+    with pytest.raises(Corrupt, match=f"{directory}/t-3 of topic t is missing, although t-4 exists"):
         find_topics(DISK, directory)
 
 
 def test_a_directory_with_a_great_number_is_refused_at_once(make):
     directory = make("backup-2026010826")
-    with pytest.raises(Corrupt, match=r"backup-2 and 2026010823 more of topic backup cannot be found"):
+    with pytest.raises(Corrupt, match=r"backup-2 and 2026010823 more of topic backup is missing"):
         find_topics(DISK, directory)
 
 
@@ -158,7 +158,7 @@ def test_a_directory_without_a_file_of_kafkas_is_no_partition(make, file, caplog
         if file is not None:
             (directory / name / file).write_bytes(b"x")
     assert counts(directory) == {"t": 1}
-    assert f"{directory / 'backup-2026'} is left alone" in caplog.text
+    assert f"{directory / 'backup-2026'} is not taken over" in caplog.text
     topics = started(directory)
     assert topics.close()
     assert (directory / "backup-2026").is_dir()

@@ -266,7 +266,7 @@ def test_room_is_logged_only_after_the_log_has_said_that_the_disk_is_full(caplog
     larger.open()
     assert restored(larger)
     larger.close()
-    assert "has room" not in caplog.text
+    assert "has space again" not in caplog.text
     disk.capacity = SIZE * 3
     largest = DiskReserve(disk, HERE, SIZE * 4)
     largest.open()
@@ -276,7 +276,7 @@ def test_room_is_logged_only_after_the_log_has_said_that_the_disk_is_full(caplog
     assert caplog.text.count("the disk of /data is full") == 1
     disk.capacity = None
     assert restored(largest)
-    assert caplog.text.count("the disk of /data has room") == 1
+    assert caplog.text.count("the disk of /data has space again") == 1
 
 
 def test_a_reserve_that_cannot_be_written_for_another_reason_says_so_once(caplog):
@@ -285,7 +285,7 @@ def test_a_reserve_that_cannot_be_written_for_another_reason_says_so_once(caplog
     _, reserve = made(disk)
     for _ in range(3):
         assert not restored(reserve)
-    assert caplog.text.count("cannot be made whole") <= 2  # once for each call that fails
+    assert caplog.text.count("cannot be written to its whole size") <= 2  # once for each call that fails
     disk.fault = None
     assert restored(reserve)
 
@@ -316,7 +316,7 @@ def test_without_inodes_nothing_is_released_and_the_disk_stays_full_until_a_file
     assert restored(reserve)
     reserve.write_atomic(HERE / "checkpoint", b"x")
     assert {path.name for path in disk.files(HERE)} == {RESERVE_FILE, "checkpoint"}
-    assert (caplog.text.count("is full"), caplog.text.count("has room")) == (1, 1)
+    assert (caplog.text.count("is full"), caplog.text.count("has space again")) == (1, 1)
 
 
 def test_what_a_quota_says_is_not_judged_by_the_free_size():

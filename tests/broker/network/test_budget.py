@@ -149,7 +149,7 @@ def test_a_slow_sender_is_closed_when_others_wait_and_only_then(clock):
     assert other.waits
     clock.advance(29)
     assert slow.is_closed
-    assert "others wait for room" in slow.why
+    assert "while others wait for memory" in slow.why
     slow.finish()
     other.send_all()
     assert other.claim.is_whole

@@ -189,7 +189,7 @@ def test_many_partitions_are_made_by_threads_and_none_is_left_open_where_one_can
         return number if what == "writing" and path.parent.name == "wide-7" else None
 
     disk.fault = fault
-    with pytest.raises(Refused, match="topic wide cannot be made"):
+    with pytest.raises(Refused, match="topic wide cannot be created"):
         topics.create("wide", 20, {})
     assert "making" in makers
     assert disk.open_files == []

@@ -151,7 +151,7 @@ def test_a_file_that_cannot_be_read_is_no_damage_and_is_tried_again(disk, caplog
             assert (await answered(desk, 0, 1)).records
 
     run(conversation)
-    assert caplog.text.count("it is tried again") == 1
+    assert caplog.text.count("the broker tries again") == 1
 
 
 def test_proofs_take_turns():

@@ -198,7 +198,7 @@ def test_what_cannot_be_null_is_refused_where_it_is() -> None:
         read_group_value(value[:2] + b"\xff\xff" + value[12:])
     count_at = value.index(struct.pack(">i", 1) + string("m1"))
     for count in (-1, -2):
-        with pytest.raises(Corrupt, match=f"an array of {count}"):
+        with pytest.raises(Corrupt, match=f"an array cannot have {count} items"):
             read_group_value(value[:count_at] + struct.pack(">i", count) + value[count_at + 4 :])
     with pytest.raises(Corrupt, match="-1 bytes are expected"):
         read_group_value(value[:-7] + b"\xff\xff\xff\xff")

@@ -1,6 +1,6 @@
 """The handlers of the APIs, one module for each API.
 
-Each has `async def handle(broker, request, context)`. Request and response have the newest version of the API;
+Each module has `async def handle(broker, request, context)`. Request and response have the newest version of the API;
 `stablelog.wire.messages` converts older versions. Supported versions: docs/protocol.md.
 """
 
@@ -37,7 +37,7 @@ class Context(NamedTuple):
     """The client that sent a request, and the version of the request.
 
     Attributes:
-        appending: the lock of the client's connection: see `Connection.appending`.
+        appending: `Connection.appending`, the lock of the client's connection that keeps the order of its appends.
     """
 
     api_version: int
@@ -50,12 +50,18 @@ class Context(NamedTuple):
 async def for_each(
     items: Iterable[Item], answer: Callable[[Item], Result], *, at_once: int = 1
 ) -> tuple[Result, ...]:
-    """The answers for the items, in their order. If that takes long, other tasks run in between (see `in_turns`)."""
+    """Return the answer for each item, in order.
+
+    If that takes long, other tasks run between two items (see `in_turns`).
+    """
     return tuple([answer(item) async for item in in_turns(items, at_once=at_once)])
 
 
 def code_for(broker: Broker, error: Exception, codes: Codes) -> ErrorCode:
-    """The code for an error at one partition, one of PARTITION_ERRORS. The broker logs damage and disk errors once."""
+    """Return the error code for an exception at one partition, one of PARTITION_ERRORS.
+
+    Log damage and disk errors once.
+    """
     broker.damage_log.note(error)
     return codes.of_error(error)
 
@@ -63,8 +69,8 @@ def code_for(broker: Broker, error: Exception, codes: Codes) -> ErrorCode:
 def check_marked(broker: Broker, target: TopicPartition, code: ErrorCode | None) -> None:
     """Refuse a write to a partition that lacks markers from before the start, which wait for disk space.
 
-    A batch of a producer's next transaction that was written before such a marker would be taken for a part of the last
-    one.
+    A batch of a producer's next transaction that was written before such a marker would become a part of the previous
+    transaction.
 
     Args:
         broker: the broker of the partition.
@@ -72,13 +78,13 @@ def check_marked(broker: Broker, target: TopicPartition, code: ErrorCode | None)
         code: the code that clients of the API retry; None for KAFKA_STORAGE_ERROR.
 
     Raises:
-        Refused: with that code.
+        Refused: the partition lacks markers; the error has that code.
     """
     if broker.transactions.lacks_markers(target):
         raise Refused(
             code or ErrorCode.kafka_storage_error,
-            f"{target[0]}-{target[1]} takes no writes before the markers of transactions that were decided before the "
-            "start; they wait for room on the disk",
+            f"{target[0]}-{target[1]} takes no writes: it lacks markers of transactions that were decided before the "
+            "start, and the markers wait for disk space",
         )
 
 

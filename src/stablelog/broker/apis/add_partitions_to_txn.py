@@ -3,7 +3,8 @@
 Behaviour: a partition is refused if it does not exist, is offline, or belongs to a topic of another transaction group;
 then none of the partitions is added. An offline partition could not get the marker that ends the transaction, and the
 transactional id could then begin no other transaction. A partition that is still opening is added. The response does
-not wait for the disk: the response to a produced batch of the transaction does, for both logs.
+not wait for the disk. The response to a Produce request of the transaction waits instead, until both the commit log and
+the partition's log are durable.
 Version notes: v4+ is for brokers: several transactions, and `verifyOnly`, which does not check for offline partitions.
 """
 
@@ -33,7 +34,7 @@ VERIFY_CODES = CODES["AddPartitionsToTxn, verifyOnly"]
 
 
 def _refusal(broker: Broker, target: TopicPartition, *, verify_only: bool) -> ErrorCode | None:
-    """The error code for a partition that no transaction can write to, by its state; None if one can."""
+    """Return the error code for a partition that no transaction can write to; None if the partition can be added."""
     state = PartitionState.UNKNOWN if is_internal(target[0]) else broker.topics.state(*target)
     return (VERIFY_CODES if verify_only else ADD_CODES).of(state)
 

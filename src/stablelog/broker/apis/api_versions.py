@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.wire.api import APIS
 
-# transaction.version 2: an epoch for each transaction (KIP-890). Clients that support it use it.
+# With transaction.version 2 each transaction has its own producer epoch (KIP-890). Clients that support it use it.
 FEATURES = {"transaction.version": (0, 2, 2)}
 
 

@@ -1,9 +1,9 @@
 """BeginJoint (10001): begin a version of a joint commit for a run, and report whether the version is still open.
 
 Behaviour: a version at or below the last committed one is COMMITTED, and the client has nothing to do for it. An open
-version belongs to the run that begins it: the coordinator aborts children of other runs, and refuses them when they
-come later. A run of a lower order never takes a version from a run of a higher order. Without a run, the request only
-asks for the state. The response is sent when the decision is durable.
+version belongs to the run that begins it: the coordinator aborts open children of other runs, and refuses children that
+other runs begin later. A run of a lower order never takes a version from a run of a higher order. A request without a
+run only asks for the state of the version. The response is sent when the decision is durable.
 """
 
 from kio.static.primitive import i64

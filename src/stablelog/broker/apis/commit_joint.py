@@ -1,10 +1,10 @@
 """CommitJoint (10002): commit open transactions together, with one commit sequence, or decide nothing.
 
-Behaviour: the consumer groups' offsets in the request are written first, by one more child that the broker itself
-begins. They wait for that child's marker like the offsets of any transaction; the commit is decided when they are
-durable. While the disk is full, a commit with offsets, or without an open child, is refused. The response is sent when
-the decision is durable and the markers of all children are written to their partitions. A repeated request, even after
-a restart, gets the same response, with `already`.
+Behaviour: the broker first writes the consumer groups' offsets of the request in one more child, which it begins
+itself. The offsets take effect with that child's marker, as in any transaction. The commit is decided when the offsets
+are durable. While the disk is full, a commit with offsets, or without an open child, is refused. The response is sent
+when the decision is durable and the markers of all children are written to their partitions. A repeated request, even
+after a restart, gets the same response, with `already` set.
 """
 
 from collections import defaultdict
@@ -28,7 +28,7 @@ PARTITION_CODES = CODES["CommitJoint"]
 
 
 def _offset_records(broker: Broker, request: CommitJointRequest) -> list[tuple[bytes, bytes | None]]:
-    """Make the records for the offsets log.
+    """Make the offsets log's records for the offsets in the request.
 
     Raises:
         Refused: an offset cannot be committed; the message names it.
@@ -40,7 +40,7 @@ def _offset_records(broker: Broker, request: CommitJointRequest) -> list[tuple[b
         if code is not None:
             raise Refused(
                 code,
-                f"group {asked.group_id!r}: there is no partition {asked.topic}-{asked.partition_index}",
+                f"group {asked.group_id!r}: partition {asked.topic}-{asked.partition_index} does not exist or is not open",
             )
         by_group[asked.group_id][target] = OffsetCommit(
             asked.committed_offset, NO_LEADER_EPOCH, asked.committed_metadata
@@ -48,11 +48,14 @@ def _offset_records(broker: Broker, request: CommitJointRequest) -> list[tuple[b
     records: list[tuple[bytes, bytes | None]] = []
     for group_id, commits in by_group.items():
         if not group_id:
-            raise Refused(ErrorCode.invalid_group_id, "offsets of a group without a name")
+            raise Refused(ErrorCode.invalid_group_id, "an offset in the request has an empty group id")
         decision = broker.groups.coordinator.txn_commit_offsets(group_id, commits, now_ms=broker.now_ms())
         for (topic_name, index), code in decision.answer.items():
             if code is not ErrorCode.none:
-                raise Refused(code, f"group {group_id!r}, {topic_name}-{index}: {code.name}")
+                raise Refused(
+                    code,
+                    f"the offset of group {group_id!r} for {topic_name}-{index} cannot be committed: {code.name}",
+                )
         records += decision.records
     return records
 
@@ -68,14 +71,16 @@ async def _write_offsets(
     try:
         await group.journal.settled()
         codes = group.coordinator.verify_partitions(*child, [OFFSETS_PARTITION])
-        # If the broker's child has ended by now, the version was decided meanwhile, and the commit below reports that.
+        # If the child that the broker began has ended by now, another request has decided the version meanwhile. The
+        # commit below then reports that decision.
         if codes[OFFSETS_PARTITION] is ErrorCode.none:
             records = _offset_records(broker, request)
             groups.journal.append_transactional(records, child.producer_id, child.producer_epoch)
             groups.coordinator.txn_offsets_appended(child.producer_id, records, now_ms=broker.now_ms())
             groups.set_timer()
             await groups.journal.settled()
-    # Also if the client has disconnected: the offsets must not stay pending until the transaction times out.
+    # Do this even if the client has disconnected: otherwise the offsets would stay pending until the transaction times
+    # out.
     except BaseException:
         _drop(broker, group, child)
         raise

@@ -1,4 +1,4 @@
-"""What DescribeConfigs and IncrementalAlterConfigs name: the broker or a topic, with the values of its settings."""
+"""The resources of DescribeConfigs and IncrementalAlterConfigs: the broker or a topic, with the values of its settings."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -11,13 +11,13 @@ from stablelog.broker.topics.topic import Topic
 from stablelog.errors import Refused
 
 TOPIC, BROKER = 2, 4
-# Kafka's DYNAMIC_TOPIC_CONFIG, DYNAMIC_BROKER_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG
+# Kafka's numbers of DYNAMIC_TOPIC_CONFIG, DYNAMIC_BROKER_CONFIG, STATIC_BROKER_CONFIG and DEFAULT_CONFIG
 FROM_TOPIC, FROM_DYNAMIC, FROM_FILE, FROM_DEFAULT = 1, 2, 4, 5
 BOOLEAN, STRING, LONG = 1, 2, 5
 
 
 class ConfigValue(NamedTuple):
-    """One setting as a client sees it."""
+    """One setting in a response to DescribeConfigs."""
 
     name: str
     text: str
@@ -42,9 +42,14 @@ def find_topic(broker: Broker, resource_type: int, name: str) -> Topic | None:
     if resource_type == TOPIC:
         return broker.topics.named(name)
     if resource_type != BROKER:
-        raise Refused(ErrorCode.invalid_request, f"resource type {resource_type}: 2 is a topic, 4 a broker")
+        raise Refused(
+            ErrorCode.invalid_request,
+            f"resource type {resource_type} is not supported: use 2 for a topic or 4 for a broker",
+        )
     if name not in ("", str(broker.node_id)):
-        raise Refused(ErrorCode.invalid_request, f"there is no broker {name!r}; this one is {broker.node_id}")
+        raise Refused(
+            ErrorCode.invalid_request, f"there is no broker {name!r}; this broker has id {broker.node_id}"
+        )
     return None
 
 
@@ -55,7 +60,7 @@ def _source(broker: Broker, name: str) -> int:
 
 
 def topic_config_values(broker: Broker, own: Mapping[str, str]) -> list[ConfigValue]:
-    """Every setting of a topic, whose own settings are `own`."""
+    """Return every setting of a topic. `own` has the topic's own values."""
     values = []
     for name, setting in TOPIC_SETTINGS.items():
         if name in own:
@@ -67,9 +72,13 @@ def topic_config_values(broker: Broker, own: Mapping[str, str]) -> list[ConfigVa
         values.append(ConfigValue(name, text, source, setting.is_settled, setting.doc))
     for name, fixed in FIXED_TOPIC_SETTINGS.items():
         if fixed is not None:
-            values.append(ConfigValue(name, fixed, FROM_DEFAULT, True, "Always so here."))
+            values.append(
+                ConfigValue(name, fixed, FROM_DEFAULT, True, "The only value that stablelog supports.")
+            )
         elif name in own:
-            values.append(ConfigValue(name, own[name], FROM_TOPIC, False, "A hint that is not needed here."))
+            values.append(
+                ConfigValue(name, own[name], FROM_TOPIC, False, "A hint that stablelog does not use.")
+            )
     return values
 
 

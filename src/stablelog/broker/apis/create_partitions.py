@@ -22,7 +22,7 @@ async def _add(
         ):
             raise Refused(
                 ErrorCode.invalid_replica_assignment,
-                f"each new partition is on broker {broker.node_id} alone",
+                f"each new partition must be assigned to broker {broker.node_id} alone",
             )
         if not validate_only:
             await broker.topic_changes.grow(asked.name, asked.count)
@@ -40,7 +40,7 @@ async def _add(
 async def handle(
     broker: Broker, request: CreatePartitionsRequest, _context: Context
 ) -> CreatePartitionsResponse:
-    """Handle each topic on its own; one that fails does not affect the others."""
+    """Add partitions to each topic. An error of one topic does not affect the others."""
     return CreatePartitionsResponse(
         throttle_time=NO_THROTTLE,
         results=tuple(

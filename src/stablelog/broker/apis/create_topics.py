@@ -30,20 +30,23 @@ def _partition_count(broker: Broker, asked: CreatableTopic) -> int:
     """
     if asked.assignments:
         if asked.num_partitions != DEFAULT or asked.replication_factor != DEFAULT:
-            raise Refused(ErrorCode.invalid_request, "give an assignment or counts, not both")
+            raise Refused(
+                ErrorCode.invalid_request,
+                "the request has a replica assignment and counts: give only one of the two",
+            )
         indexes = sorted(assignment.partition_index for assignment in asked.assignments)
         if indexes != list(range(len(indexes))) or any(
             a.broker_ids != (broker.node_id,) for a in asked.assignments
         ):
             raise Refused(
                 ErrorCode.invalid_replica_assignment,
-                f"partitions count from 0, each on broker {broker.node_id} alone",
+                f"the replica assignment must have partitions 0, 1, ..., each on broker {broker.node_id} alone",
             )
         return len(indexes)
     if asked.replication_factor not in (DEFAULT, 1):
         raise Refused(
             ErrorCode.invalid_replication_factor,
-            f"replication factor {asked.replication_factor}: one broker holds one replica",
+            f"replication factor {asked.replication_factor} is not supported: one broker has one replica",
         )
     return broker.config["num.partitions"] if asked.num_partitions == DEFAULT else int(asked.num_partitions)
 
@@ -86,7 +89,7 @@ async def _create(broker: Broker, asked: CreatableTopic, *, validate_only: bool)
 
 
 async def handle(broker: Broker, request: CreateTopicsRequest, _context: Context) -> CreateTopicsResponse:
-    """Handle each topic on its own; one that fails does not affect the others."""
+    """Create each topic. An error of one topic does not affect the others."""
     named = Counter(topic.name for topic in request.topics)
     results = []
     async for asked in in_turns(request.topics):

@@ -12,7 +12,10 @@ async def _delete(broker: Broker, asked: DeleteTopicState) -> DeletableTopicResu
     name = asked.name if asked.name is not None else broker.topics.name_of(asked.topic_id)
     try:
         if not broker.config["delete.topic.enable"]:
-            raise Refused(ErrorCode.topic_deletion_disabled, "delete.topic.enable is false")
+            raise Refused(
+                ErrorCode.topic_deletion_disabled,
+                "topics cannot be deleted, because delete.topic.enable is false",
+            )
         if name is None:
             raise Refused(ErrorCode.unknown_topic_id, f"there is no topic with the id {asked.topic_id}")
         await broker.topic_changes.delete(name)
@@ -24,6 +27,6 @@ async def _delete(broker: Broker, asked: DeleteTopicState) -> DeletableTopicResu
 
 
 async def handle(broker: Broker, request: DeleteTopicsRequest, _context: Context) -> DeleteTopicsResponse:
-    """Handle each topic on its own; one that fails does not affect the others."""
+    """Delete each topic. An error of one topic does not affect the others."""
     results = [await _delete(broker, asked) for asked in request.topics]
     return DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=tuple(results))

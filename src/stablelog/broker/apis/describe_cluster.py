@@ -6,7 +6,8 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 
-BROKERS = 1  # the endpoint type; 2 asks for controllers, which only KRaft has
+# The endpoint type of brokers. Type 2 asks for controllers, which only a KRaft cluster of Apache Kafka has.
+BROKERS = 1
 
 
 async def handle(
@@ -18,7 +19,7 @@ async def handle(
     return DescribeClusterResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none if known else ErrorCode.unsupported_endpoint_type,
-        error_message=None if known else "there are brokers (endpoint type 1) and no controllers",
+        error_message=None if known else "this broker has no controllers: ask for brokers (endpoint type 1)",
         endpoint_type=request.endpoint_type,
         cluster_id=broker.cluster_id,
         controller_id=broker.node_id,

@@ -1,8 +1,7 @@
 """DescribeCommits (10005): where the next transactions begin and end in a partition of a commit-ordered topic.
 
 Behaviour: only durable transactions are listed, as a read-committed fetch would return them, in the order of the
-commits. Records outside transactions stand between the listed transactions, or are listed as entries of their own if
-the request asks for that.
+commits. Records outside transactions are not listed, unless the request asks for entries of their own for them.
 """
 
 from kio.schema.errors import ErrorCode
@@ -25,7 +24,7 @@ PARTITION_CODES = CODES["DescribeCommits"]
 async def handle(
     broker: Broker, request: DescribeCommitsRequest, _context: Context
 ) -> DescribeCommitsResponse:
-    """Handle the request without an await: the view's index holds everything."""
+    """Handle the request without an await: all data of the response is in the index of the view."""
     try:
         return _describe(broker, request)
     except PARTITION_ERRORS as error:
@@ -39,8 +38,8 @@ def _describe(broker: Broker, request: DescribeCommitsRequest) -> DescribeCommit
     if not isinstance(view, CommitOrder):
         raise Refused(
             ErrorCode.invalid_request,
-            f"{request.topic!r} is in the order of its writes, in which transactions lie across each other: this "
-            "needs a topic made with stablelog.order=commit",
+            f"{request.topic!r} is not commit-ordered, so its transactions may overlap: this API "
+            "needs a topic that was created with stablelog.order=commit",
         )
     start = int(request.offset)
     if request.commit_sequence > 0:

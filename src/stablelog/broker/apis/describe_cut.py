@@ -4,11 +4,12 @@ A cut is a commit sequence R, and for each partition the offset before which all
 
 Behaviour: every commit up to the cut's commit sequence R has all its markers durable in all partitions, so no reader
 between two cuts sees a part of a transaction. A client can ask for an R by number if it is resolved. Each transaction
-group numbers its commits, so all topics must belong to one group. Records outside transactions that stand before the
-first later commit are inside the cut; cuts do not keep them together. The last R never decreases. After a start,
-partitions that are not opened yet may have lost markers in the crash. The last R is therefore unknown until all
-partitions are open: the response is COORDINATOR_LOAD_IN_PROGRESS, or KAFKA_STORAGE_ERROR with the partition's name if
-one of them is offline. The same holds for an R that a client got before the start.
+group numbers its commits, so all topics must belong to one group. Records outside transactions are inside the cut if
+they stand before the first later commit. A cut may separate such records that were written together. The last R never
+decreases. After a start, partitions that are not opened yet may have lost markers in the crash. The last R is therefore
+unknown until all partitions are open: the response is COORDINATOR_LOAD_IN_PROGRESS, or KAFKA_STORAGE_ERROR with the
+partition's name if one of them is offline. A request for an R that a client got before the start gets the same
+response.
 """
 
 from kio.schema.errors import ErrorCode
@@ -31,7 +32,7 @@ from stablelog.wire.extension.cut import (
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, group_in_words
 
 PARTITION_CODES = CODES["DescribeCut"]
-NAMED_MAX = 5  # The maximum number of partitions that a refusal names.
+NAMED_MAX = 5  # The maximum number of partitions that the message of a refused request names.
 
 
 def _views(broker: Broker, name: str) -> list[CommitOrder]:
@@ -46,15 +47,15 @@ def _views(broker: Broker, name: str) -> list[CommitOrder]:
         if not isinstance(partition.view, CommitOrder):
             raise Refused(
                 ErrorCode.invalid_request,
-                f"{name!r} is in the order of its writes, in which transactions lie across each other: a cut needs "
-                "topics made with stablelog.order=commit",
+                f"{name!r} is not commit-ordered, so its transactions may overlap: a cut needs "
+                "topics that were created with stablelog.order=commit",
             )
         views.append(partition.view)
     return views
 
 
 def _cut(index: int, view: CommitOrder, commit_sequence: int) -> CutPartition:
-    """The cut through one partition.
+    """Return the offset of the cut in one partition.
 
     Raises:
         Corrupt: an index is damaged.
@@ -73,7 +74,7 @@ def _group(broker: Broker, request: DescribeCutRequest) -> str:
     """The transaction group that all topics of the request belong to.
 
     Raises:
-        Refused: they belong to several groups, or to another group than the request names.
+        Refused: the topics belong to several groups, or to another group than the request names.
     """
     group = request.group
     for name in request.topics:
@@ -83,18 +84,18 @@ def _group(broker: Broker, request: DescribeCutRequest) -> str:
         if group is not None and topic.group != group:
             raise Refused(
                 ErrorCode.invalid_request,
-                f"{name!r} belongs to {group_in_words(topic.group)}, not to {group_in_words(group)}: commits are numbered "
-                "in each group, so that a cut goes through topics of one",
+                f"{name!r} belongs to {group_in_words(topic.group)}, not to {group_in_words(group)}: each group "
+                "numbers its own commits, so all topics of a cut must belong to one group",
             )
         group = topic.group
     return DEFAULT_GROUP if group is None else group
 
 
 def _resolved(broker: Broker, numbers: TransactionGroup | None, group: str, asked: int) -> int:
-    """The commit sequence of the requested cut.
+    """Return the commit sequence of the requested cut.
 
     Raises:
-        Refused: it is not resolved, or that is not known yet.
+        Refused: the commit sequence is not resolved, or the broker does not know yet whether it is.
     """
     resolved = 0 if numbers is None else numbers.resolved_commit_sequence
     last = 0 if numbers is None else numbers.coordinator.table.last_sequence
@@ -107,7 +108,7 @@ def _resolved(broker: Broker, numbers: TransactionGroup | None, group: str, aske
         more = len(offline or unsettled) - len(named)
         raise Refused(
             ErrorCode.kafka_storage_error if offline else ErrorCode.coordinator_load_in_progress,
-            f"which commits of {group_in_words(group)} are whole is not known: {', '.join(named)}"
+            f"the last resolved commit of {group_in_words(group)} is not known: {', '.join(named)}"
             f"{f' and {more} more' if more else ''} may lack a commit marker, and "
             + ("cannot be opened; the broker's log says why" if offline else "will be opened soon"),
         )
@@ -115,7 +116,7 @@ def _resolved(broker: Broker, numbers: TransactionGroup | None, group: str, aske
         return resolved
     raise Refused(
         ErrorCode.invalid_request,
-        f"commit sequence {asked} is not resolved in {group_in_words(group)}: {resolved} is the last one that is",
+        f"commit sequence {asked} is not resolved in {group_in_words(group)}; the last resolved one is {resolved}",
     )
 
 

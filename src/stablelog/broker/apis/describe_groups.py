@@ -17,7 +17,8 @@ from stablelog.coordinators.consumer_groups.answers import DescribedGroup as Des
 
 NOT_FOUND_VERSION = 6
 NOT_ASKED = -(2**31)
-# One bit for each of Kafka's operations on a group: read, delete, describe. The broker has no authorization.
+# The authorized operations, one bit for each: read, delete and describe. The broker has no authorization, so clients
+# may do all of them.
 EVERY_OPERATION = 1 << 3 | 1 << 6 | 1 << 8
 
 

@@ -52,7 +52,7 @@ async def handle(
 
 
 def _volume(directory: Path) -> tuple[int, int]:
-    """Total and free bytes of the volume; -1 if they cannot be determined, as in Kafka."""
+    """Return the total and the free bytes of the volume; -1 for each that cannot be determined, as in Kafka."""
     try:
         volume = os.statvfs(directory)
     except OSError:
@@ -67,7 +67,7 @@ def _partitions(broker: Broker, name: str, indexes: list[int]) -> tuple[Describe
         DescribeLogDirsPartition(
             partition_index=index,
             partition_size=topic.partitions[index].size,
-            offset_lag=0,  # there is one replica
+            offset_lag=0,
             is_future_key=False,
         )
         for index in indexes

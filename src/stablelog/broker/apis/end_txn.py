@@ -2,7 +2,7 @@
 
 Behaviour: the response is sent when the decision is durable and its markers are written to the partitions, so that the
 producer's next transaction can begin at once. Readers see the transaction when the markers are durable, too. While the
-disk is full, a request that would be recorded without ending an open transaction is refused.
+disk is full, a request that adds a record to the commit log without ending an open transaction is refused.
 Version notes: v5 transaction version 2: the response contains the producer id and epoch of the next transaction.
 """
 

@@ -1,11 +1,12 @@
 """Fetch (1): return batches.
 
-Behaviour: the response waits until there are `min_bytes`, or until `max_wait` is over; if a partition is refused, it is
-sent at once. A partition that is opening or offline waits like one without records, because Java's consumer would
-otherwise repeat its fetch at once for as long as metadata names no other leader. A partition whose segment has to be
-proven first waits, too, and gets no error code. A read-committed fetch ends at the last stable offset and contains
-exactly the aborted transactions of the returned records; a read-uncommitted one ends at the high watermark and contains
-none. At least one whole batch is returned, however large.
+Behaviour: the response waits until there are `min_bytes`, or until `max_wait` is over; if a partition is refused, the
+response is sent at once. For a partition that is opening or offline the response waits as for one without records,
+because Java's consumer would otherwise repeat its fetch at once for as long as metadata names no other leader. The
+response also waits, without an error code, for a segment whose batch headers must first be checked (its *proof*). A
+read-committed fetch ends at the last stable offset and contains exactly the aborted transactions of the returned
+records; a read-uncommitted one ends at the high watermark and contains none. At least one whole batch is returned,
+however large.
 Version notes: v4 isolation; v5 log start; v7 sessions (KIP-227); v12 the last fetched epoch; v13 topic ids.
 """
 
@@ -37,8 +38,11 @@ from stablelog.wire.fetch import (
     encode_fetch_response,
 )
 
-COLD_SIZE_MIN = 64 << 10  # Smaller records are sent without a check whether their pages are in memory.
-UNKNOWN_ID_PREFIX = "?"  # Prefix for the id of a topic without a known name; no topic name begins so.
+# For fewer bytes of records than this, the broker does not check whether their pages are in memory.
+COLD_SIZE_MIN = 64 << 10
+# If a topic id is unknown, this prefix and the id stand for the name of the topic. No topic name begins with this
+# character.
+UNKNOWN_ID_PREFIX = "?"
 
 
 def _topic_name(broker: Broker, topic: WantedTopic | ForgottenTopic) -> str:
@@ -85,7 +89,8 @@ def _read(
             raise codes.refusal(PartitionState.UNKNOWN_ID, f"there is no topic with the id {name[1:]}")
         partition = broker.topics.partition(name, index, codes)
         check_leader_epoch(partition, wanted.current_leader_epoch)
-        # The partition's offsets are taken before the read. A high watermark that moves in between is not reported yet.
+        # Take the partition's offsets before the read: the response must not name a high watermark that moves during
+        # the read.
         answer = FetchedPartition(
             index,
             high_watermark=partition.high_watermark,
@@ -98,7 +103,8 @@ def _read(
             read = partition.read(wanted.fetch_offset, size_max, isolation, at_least_one=at_least_one)
         except Unproven as unproven:
             broker.proofs.request(partition, unproven)
-            # A response without records and without an error would mean that compaction has left nothing here.
+            # Return an error code: a response without records and without an error would tell the client that
+            # compaction has removed all records here.
             raise codes.refusal(PartitionState.OPENING, str(unproven)) from unproven
         ahead = partition.unproven_ahead(read.end_offset)
         if ahead is not None:
@@ -117,8 +123,9 @@ class Found:
 
     Attributes:
         answers: response parts by partition.
-        seen: each open partition with the end that was visible.
-        closed: partitions that are opening or offline, cannot be read now, or whose segment is not proven yet.
+        seen: each open partition with the end offset that was visible to the reader.
+        closed: partitions that are opening or offline, cannot be read now, or whose segment is not checked (proven)
+            yet.
         refused: whether a partition was refused for another reason.
         size: bytes of records.
     """
@@ -133,7 +140,7 @@ class Found:
 async def _read_all(
     broker: Broker, session: FetchSession, isolation: Isolation, size_max: int, codes: Codes
 ) -> Found:
-    """Read every partition of the session. If they are many, other tasks run in between."""
+    """Read every partition of the session. If the session has many, other tasks run between two partitions."""
     found = Found()
     async for key, wanted in in_turns(list(session.partitions.items())):
         answer, partition = _read(
@@ -188,7 +195,8 @@ async def _topics_of(
             topics[name] = FetchedTopic(name, wanted.topic_id, [])
         topics[name].partitions.append(answer)
     if session.session_id != NO_SESSION:
-        # Partitions with records move to the back, so that the next response begins with the others.
+        # Move partitions with records to the end of the session, so that the next response begins with the other
+        # partitions.
         for key, answer in answers.items():
             if answer.records and key in session.partitions:
                 session.partitions.move_to_end(key)
@@ -196,7 +204,7 @@ async def _topics_of(
 
 
 async def handle(broker: Broker, request: FetchRequest, context: Context) -> list[Buffer]:
-    """Read, wait if there is too little, and encode the response."""
+    """Read the partitions, wait if they have fewer bytes than `min_bytes`, and encode the response."""
     version, correlation_id = context.api_version, context.correlation_id
     try:
         session = await _session(broker, request)
@@ -237,8 +245,11 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
 async def _free(
     request: FetchRequest, found: Found, topics: list[FetchedTopic], session: FetchSession
 ) -> None:
-    """Free what many partitions took, once their response is encoded."""
+    """Free the parts of the request and of the response in turns: freeing many partitions at once blocks the event
+    loop.
+    """
     wanted = (topic.partitions for topic in request.topics)
     answered = (topic.partitions for topic in topics)
-    own = [session.partitions] if session.session_id == NO_SESSION else []  # Nobody else has this session.
+    # Without a session id, no later request uses the session.
+    own = [session.partitions] if session.session_id == NO_SESSION else []
     await free_in_turns(found.answers, found.seen, *wanted, *answered, *own)

@@ -22,10 +22,10 @@ async def handle(
         if request.key_type not in (GROUP, TRANSACTION):
             error, why = (
                 ErrorCode.invalid_request,
-                f"key type {request.key_type}: 0 is a group, 1 a transactional id",
+                f"key type {request.key_type} is not supported: use 0 for a group or 1 for a transactional id",
             )
         elif not key and request.key_type == TRANSACTION:
-            error, why = ErrorCode.invalid_request, "an empty transactional id"
+            error, why = ErrorCode.invalid_request, "the transactional id is empty"
         else:
             return Coordinator(
                 key=key,

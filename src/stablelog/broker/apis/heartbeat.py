@@ -1,4 +1,6 @@
-"""Heartbeat (12): keep a member alive and tell it whether to join again. Version notes: v3+ static members."""
+"""Heartbeat (12): renew a member's session, and tell the member whether to join again. Version notes: v3+ static
+members.
+"""
 
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 from kio.schema.heartbeat.v4.response import HeartbeatResponse

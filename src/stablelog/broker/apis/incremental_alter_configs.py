@@ -29,7 +29,7 @@ def _changed(
 
     Args:
         present: the settings that the topic or the broker has.
-        effective: the values in effect of settings that are not present.
+        effective: the values in effect of settings that the topic or the broker does not have.
         changes: the changes of the request.
 
     Raises:
@@ -50,13 +50,13 @@ def _changed(
             result[change.name] = ",".join(kept + given if change.config_operation == APPEND else kept)
         else:
             raise InvalidConfig(
-                f"{change.name}: operation {change.config_operation} with value {change.value!r} makes no sense"
+                f"{change.name}: operation {change.config_operation} with value {change.value!r} is not valid"
             )
     return result
 
 
 def _alter(broker: Broker, asked: AlterConfigsResource, *, validate_only: bool) -> None:
-    """Make all the changes of one topic or broker, or none.
+    """Make all requested changes of one topic or of the broker; after an error, none.
 
     Raises:
         Refused, InvalidConfig: nothing changed.

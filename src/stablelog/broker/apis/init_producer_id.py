@@ -23,19 +23,23 @@ MILLISECOND = timedelta(milliseconds=1)
 
 
 async def _end_inherited(broker: Broker, transactional_id: str, *, keep_prepared: bool) -> None:
-    """Abort a transaction of another group's id that is open in the default group, from before there were groups.
+    """Abort an open transaction of a release without transaction groups: it is in the default group, but its id names
+    another.
 
     Raises:
-        Refused: the transaction was to be kept. No group can take over another group's transaction, and aborting it
-            is not what the client asked for.
+        Refused: the client asked to keep the transaction. No group can take over another group's transaction, and
+            aborting it is not what the client asked for.
     """
     default = broker.transactions.default
     known = default.coordinator.table.get(transactional_id)
     if group_of(transactional_id) == default.name or known is None:
         return
     if keep_prepared and known.state is State.ONGOING:
-        why = f"{transactional_id!r} has a transaction open from before transaction groups, which cannot be kept"
-        log.warning("%s: abort it by hand, or begin without it", why)
+        why = f"{transactional_id!r} has an open transaction of a release without transaction groups, which cannot be kept"
+        log.warning(
+            "%s: abort the transaction with an admin tool, or call InitProducerId without keepPreparedTxn",
+            why,
+        )
         raise Refused(ErrorCode.invalid_txn_state, why)
     await default.carry_out(default.coordinator.force_abort(transactional_id, now_ms=broker.now_ms()))
 
@@ -44,7 +48,8 @@ async def _answer(broker: Broker, request: InitProducerIdRequest, api_version: i
     broker.reserve.check("InitProducerId")
     transactional_id = request.transactional_id
     if transactional_id is not None:
-        # This is done even if the disk has no space to create the id's own group.
+        # Abort the old transaction first, even if the disk has no space to create the transaction group that the id
+        # names.
         await _end_inherited(broker, transactional_id, keep_prepared=request.keep_prepared_txn)
     group = broker.transactions.made(group_of(transactional_id or ""), "InitProducerId")
     return await group.carry_out(

@@ -2,8 +2,8 @@
 
 Behaviour: the response is sent once the generation is known, which may take as long as the group's rebalance timeout.
 Version notes: v0 no rebalance timeout of its own; v4+ a new member first gets an error with its member id, and joins
-again with it; v5+ static members; v7 protocol type, and null for no protocol; v8 the reason; v9+ a leader may be told
-that there is nothing to assign.
+again with it; v5+ static members; v7 protocol type, and null for no protocol; v8 the reason; v9+ the response may tell
+the leader that there is nothing to assign.
 """
 
 import uuid
@@ -22,7 +22,7 @@ ONE_MS = timedelta(milliseconds=1)
 
 
 async def handle(broker: Broker, request: JoinGroupRequest, context: Context) -> JoinGroupResponse:
-    """Join, wait for the generation, and return the response."""
+    """Add the member, wait until the next generation begins, and return the response."""
     session_timeout_ms = request.session_timeout // ONE_MS
     rebalance_timeout_ms = request.rebalance_timeout // ONE_MS
     join = JoinRequest(

@@ -20,4 +20,7 @@ def check_leader_epoch(partition: Partition, client_epoch: int) -> None:
         code = ErrorCode.fenced_leader_epoch
     else:
         code = ErrorCode.unknown_leader_epoch
-    raise Refused(code, f"the leader epoch is {partition.leader_epoch}, the client says {client_epoch}")
+    raise Refused(
+        code,
+        f"the request has leader epoch {client_epoch}, and the partition's leader epoch is {partition.leader_epoch}",
+    )

@@ -1,6 +1,6 @@
 """LeaveGroup (13): remove members that leave, or that an operator removes.
 
-Version notes: v3+ several at once, static ones by their instance id; v5 the reason.
+Version notes: v3+ several members at once, static members by their instance id; v5 the reason.
 """
 
 from kio.schema.leave_group.v5.request import LeaveGroupRequest
@@ -11,7 +11,7 @@ from stablelog.coordinators.consumer_groups.answers import LeaveAnswer, LeavingM
 
 
 async def handle(broker: Broker, request: LeaveGroupRequest, _context: Context) -> LeaveGroupResponse:
-    """Handle each member on its own; one that fails does not affect the others."""
+    """Remove each member. An error of one member does not affect the others."""
     leaving = [LeavingMember(member.member_id, member.group_instance_id) for member in request.members]
     answer: LeaveAnswer = await broker.groups.carry_out(
         broker.groups.coordinator.leave(request.group_id, leaving, now_ms=broker.now_ms())

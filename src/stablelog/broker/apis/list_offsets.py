@@ -3,9 +3,9 @@
 Behaviour: for a read-committed reader the end is the last stable offset. The request waits for markers that are written
 and not durable yet, so that a client which asks after the response to a commit finds the committed records. Ends that
 are requested together, for at most a thousand partitions, belong to the same moment. A transaction in at most a hundred
-partitions is before all of these ends or before none. A time is not found if only records that the reader may not see
-yet have it. Unlike in Kafka, a transaction's marker is not a record, so its time is not found. A lookup that has to
-read many headers lets other tasks run in between.
+partitions is before all of these ends or before none. A lookup by time finds only records that the reader may see.
+Unlike in Kafka, a transaction's marker is not a record, so its time is not found. A lookup that has to read many
+headers lets other tasks run in between.
 Version notes: v2 isolation; v7 the offset of the newest timestamp (-3); v8 the local log's start (-4).
 """
 
@@ -31,13 +31,16 @@ from stablelog.log.read import Lookup
 LATEST, EARLIEST, NEWEST_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
 NOT_FOUND = -1
 PARTITION_CODES = CODES["ListOffsets"]
-BRIEF_MAX = 1000  # Partitions whose ends are read in one turn of the loop, a millisecond or two.
+# The number of partitions whose end offsets are read in one turn of the event loop, in a millisecond or two.
+BRIEF_MAX = 1000
 
 
 async def _look_up(
     broker: Broker, name: str, asked: ListOffsetsPartition, isolation: Isolation
 ) -> tuple[int, int, int]:
-    """Look up (offset, timestamp, leader epoch); -1 for each that does not exist."""
+    """Look up the (offset, timestamp, leader epoch) that one partition of the request asks for; -1 for each that does
+    not exist.
+    """
     partition = broker.topics.partition(name, asked.partition_index, PARTITION_CODES)
     timestamp = asked.timestamp
     check_leader_epoch(partition, asked.current_leader_epoch)
@@ -46,7 +49,7 @@ async def _look_up(
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return partition.visible_start(isolation), -1, partition.leader_epoch
     if timestamp < 0 and timestamp != NEWEST_TIMESTAMP:
-        raise Refused(ErrorCode.unsupported_version, f"no meaning is known for the timestamp {timestamp}")
+        raise Refused(ErrorCode.unsupported_version, f"the special timestamp {timestamp} is not supported")
     lookup, done = _lookup(partition, timestamp, isolation), None
     while True:
         try:
@@ -61,7 +64,7 @@ async def _look_up(
         if broker.topics.partition(name, asked.partition_index, PARTITION_CODES) is not partition:
             raise Refused(
                 ErrorCode.unknown_topic_or_partition,
-                f"{name}-{asked.partition_index} was deleted and created again while a time was looked up in it",
+                f"{name}-{asked.partition_index} was deleted and created again during the lookup by time; repeat the request",
             )
 
 
@@ -72,21 +75,23 @@ def _lookup(partition: Partition, timestamp: int, isolation: Isolation) -> Looku
 
 
 async def _markers_durable(broker: Broker, request: ListOffsetsRequest) -> None:
-    """Wait until earlier writes are visible, except those of open transactions."""
+    """Wait until readers can see all earlier writes, except those of open transactions."""
     waits = []
     for topic in request.topics:
         async for asked in in_turns(topic.partitions, at_once=BRIEF_MAX):
-            with contextlib.suppress(Refused):  # The lookup below reports the error.
+            # Ignore the error of this partition here: the lookup of its offset reports the error.
+            with contextlib.suppress(Refused):
                 partition = broker.topics.partition(topic.name, asked.partition_index)
                 waits.append(broker.flush.durable(partition, partition.end_offset))
     for wait in waits:
         if wait is not None:
-            with contextlib.suppress(Unavailable):  # The topic was deleted meanwhile.
+            # The topic was deleted during the wait; the lookup of its offset reports that.
+            with contextlib.suppress(Unavailable):
                 await wait
 
 
 def _is_brief(request: ListOffsetsRequest) -> bool:
-    """Whether the request asks only for ends, and for few of them."""
+    """Whether the request asks only for start or end offsets, and for few of them."""
     return sum(len(topic.partitions) for topic in request.topics) <= BRIEF_MAX and all(
         asked.timestamp in (LATEST, EARLIEST) for topic in request.topics for asked in topic.partitions
     )

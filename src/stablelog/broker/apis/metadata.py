@@ -73,12 +73,12 @@ async def _find(
             topic = await broker.topic_changes.create(name, broker.config["num.partitions"], {})
         except Refused as refused:
             if refused.code is ErrorCode.kafka_storage_error:
-                # All clients retry after this code, as they do while Kafka creates a topic for them.
+                # Return a code after which all clients retry, as Kafka does while it creates a topic.
                 return _missing(ErrorCode.leader_not_available, name, None)
             if refused.code is not ErrorCode.topic_already_exists:
                 return _missing(refused.code, name, None)
             topic = broker.topics.get(name)
-            if topic is None:  # Another request is creating the topic.
+            if topic is None:  # The topic does not exist yet, because another request is creating it.
                 return _missing(ErrorCode.leader_not_available, name, None)
     if topic is None:
         return _missing(PARTITION_CODES.unknown, name, None)

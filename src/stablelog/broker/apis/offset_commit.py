@@ -41,7 +41,9 @@ async def offsets_asked(
     topics: Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic],
     partition_codes: Codes,
 ) -> tuple[dict[TopicPartition, OffsetCommit], CodeByPartition]:
-    """The offsets of this request (or a TxnOffsetCommit) for partitions that exist, and codes for the others."""
+    """Return the offsets of an OffsetCommit or TxnOffsetCommit for partitions that exist, and error codes for the
+    others.
+    """
     commits: dict[TopicPartition, OffsetCommit] = {}
     codes: CodeByPartition = {}
     for topic in topics:
@@ -60,7 +62,10 @@ async def offsets_asked(
 async def in_slices(
     commits: dict[TopicPartition, OffsetCommit],
 ) -> AsyncIterator[dict[TopicPartition, OffsetCommit]]:
-    """Yield the commits in slices of OFFSETS_AT_ONCE; other tasks run in between. No commits are one empty slice."""
+    """Yield the commits in slices of OFFSETS_AT_ONCE; other tasks run in between.
+
+    Without commits, one empty slice is yielded.
+    """
     left = iter(commits.items())
     first = dict(islice(left, OFFSETS_AT_ONCE))
     yield first
@@ -96,7 +101,7 @@ async def _commit(
 
 async def handle(broker: Broker, request: OffsetCommitRequest, context: Context) -> OffsetCommitResponse:
     """Commit the offsets, wait until they are durable, and return the response."""
-    # The offsets of one connection are committed in the order in which the requests arrived.
+    # Hold this lock, so that the offsets of one connection are committed in the order in which its requests arrived.
     async with context.appending:
         commits, codes = await offsets_asked(broker, request.topics, PARTITION_CODES)
         try:

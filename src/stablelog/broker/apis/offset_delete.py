@@ -16,7 +16,7 @@ PARTITION_CODES = CODES["OffsetDelete"]
 
 
 async def handle(broker: Broker, request: OffsetDeleteRequest, _context: Context) -> OffsetDeleteResponse:
-    """Delete the offsets, wait until that is durable, and return the response."""
+    """Delete the offsets, wait until the deletion is durable, and return the response."""
     asked = [(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions]
     refused = {at: code for at in asked if (code := PARTITION_CODES.of(broker.topics.state(*at)))}
     known = [at for at in asked if at not in refused]

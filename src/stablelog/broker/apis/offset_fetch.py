@@ -40,7 +40,7 @@ def _group(group_id: str, fetched: FetchedOffsets) -> OffsetFetchResponseGroup:
 
 
 async def handle(broker: Broker, request: OffsetFetchRequest, _context: Context) -> OffsetFetchResponse:
-    """Return the offsets once they are durable."""
+    """Return the committed offsets, once they are durable."""
     groups = []
     for asked in request.groups:
         partitions = None

@@ -1,12 +1,13 @@
 """Produce (0): append batches.
 
 Behaviour: each partition's batch is appended or refused as a whole, independently of the others. With acks=all and
-acks=1 the response is sent when the batch is durable (see `broker.durability.flush`); with acks=0 there is none. For every batch
-of a transaction the coordinator must confirm that the producer has the open transaction. A transaction that is decided,
-or that is kept for a successor to decide, accepts no more batches, even in partitions that it has written to before. In
-transaction version 1 the client must have added the partition; in version 2 (v12+) the request adds it. A transaction
-writes only to topics of its own transaction group; other topics get TOPIC_AUTHORIZATION_FAILED with a message. A
-partition that is deleted or fails before its batch is durable gets an error code of its own.
+acks=1 the response is sent when the batch is durable (see `broker.durability.flush`); with acks=0 there is none. The
+coordinator must confirm for every transactional batch that its producer has an open transaction. A transaction that is
+decided, or that was kept for a successor of its producer (KIP-939), accepts no more batches, even in partitions that it
+has written to before. In transaction version 1 the client must have added the partition; in version 2 (v12+) the
+request adds it. A transaction writes only to topics of its own transaction group; other topics get
+TOPIC_AUTHORIZATION_FAILED with a message. A partition that is deleted or fails before its batch is durable gets an
+error code of its own.
 Version notes: v3 transactional id; v8 error per record; v11 TRANSACTION_ABORTABLE; v12 transaction version 2.
 """
 
@@ -41,7 +42,7 @@ KNOWN_ACKS = (-1, 0, 1)
 
 
 class Wait(NamedTuple):
-    """A part of the response that is valid once a batch is durable: number `place` of a topic's `produced` parts."""
+    """A part of the response that becomes valid when its batch is durable: the one at index `place` of `produced`."""
 
     topic: str
     produced: list[ProducedPartition]
@@ -52,15 +53,15 @@ class Wait(NamedTuple):
 def _transaction_check(
     broker: Broker, transactional_id: str | None, api_version: int, target: TopicPartition
 ) -> Callable[[BatchHeader], None]:
-    """Make the check that the log calls before a batch of a transaction.
+    """Return a function that the log calls before it appends a transactional batch.
 
-    It refuses a batch that the coordinator does.
+    The function refuses a batch for which the coordinator does not confirm an open transaction.
     """
 
     def check(header: BatchHeader) -> None:
         if transactional_id is None:
             raise Refused(
-                ErrorCode.invalid_txn_state, "a transactional batch in a request without a transactional id"
+                ErrorCode.invalid_txn_state, "the request has a transactional batch and no transactional id"
             )
         group = broker.transactions.of_id(transactional_id)
         if api_version >= SECOND_DIALECT_VERSION:
@@ -94,10 +95,10 @@ def _transaction_check(
 def _writable(
     broker: Broker, request: ProduceRequest, name: str, asked: PartitionRecords, codes: Codes
 ) -> tuple[Partition, Buffer]:
-    """The partition, if it accepts batches of this request, and its batch.
+    """Return the partition and its batch, if the partition accepts batches of this request.
 
     Raises:
-        Refused: it does not accept them.
+        Refused: the partition does not accept them.
     """
     check_not_own(name)
     partition = broker.topics.partition(name, asked.index, codes)
@@ -105,10 +106,10 @@ def _writable(
         raise codes.refusal(PartitionState.OFFLINE, broker.reserve.state())
     check_marked(broker, (name, asked.index), codes.offline)
     if not asked.records:
-        raise Refused(ErrorCode.invalid_record, f"no records for {name}-{asked.index}")
+        raise Refused(ErrorCode.invalid_record, f"the request has no records for {name}-{asked.index}")
     if request.transactional_id:
-        # The topic is checked before the log checks sequences. Otherwise the first refused batch would leave a gap:
-        # after a refusal aiokafka sends the refused batches again together with later ones.
+        # Check the topic's transaction group before the log checks sequence numbers: after a refusal aiokafka sends the
+        # refused batches again together with later ones, and the log would then find a gap in the sequence numbers.
         broker.transactions.check_topic(request.transactional_id, name)
     return partition, asked.records
 
@@ -148,12 +149,15 @@ async def _append_one(
     asked: PartitionRecords,
     codes: Codes,
 ) -> "tuple[ProducedPartition, asyncio.Future[None] | None]":
-    """Append one partition's batch. Return its part of the response, and a future for its durability."""
+    """Append one partition's batch.
+
+    Return its part of the response, and a future that is done when the batch is durable.
+    """
     try:
         partition, records = _writable(broker, request, name, asked, codes)
         checked = await _check_many_keys(broker, partition, records)
         if checked is not None:
-            # Other tasks ran during the check, so the partition is looked up again.
+            # Other tasks ran during the check and may have deleted the partition, so look it up again.
             partition, records = _writable(broker, request, name, asked, codes)
         appended = partition.append(
             records,
@@ -188,10 +192,12 @@ def _refusal(asked: PartitionRecords, code: ErrorCode, why: str) -> ProducedPart
 async def _append_all(
     broker: Broker, request: ProduceRequest, version: int
 ) -> "tuple[list[ProducedTopic], list[Wait]]":
-    """Append the batches of all partitions without an await, unless they are many or large: then other tasks run.
+    """Append the batches of all partitions.
+
+    If they are many or large, other tasks run in between; otherwise there is no await.
 
     Returns:
-        The parts of the response, and which of them are valid only once a batch is durable.
+        The parts of the response, and a `Wait` for each part that is valid only when its batch is durable.
     """
     codes = CODES["Produce"].for_version(version)
     answers: list[ProducedTopic] = []
@@ -213,7 +219,7 @@ async def handle(broker: Broker, request: ProduceRequest, context: Context) -> l
     """Append the batches, wait until they are durable, and encode the response."""
     version, correlation_id = context.api_version, context.correlation_id
     if request.acks not in KNOWN_ACKS:
-        why = f"acks={request.acks}; 0, 1 and all (-1) are known"
+        why = f"acks={request.acks} is not valid: use 0, 1 or all (-1)"
         answers = [
             ProducedTopic(
                 topic.name, [_refusal(p, ErrorCode.invalid_required_acks, why) for p in topic.partitions]
@@ -225,7 +231,8 @@ async def handle(broker: Broker, request: ProduceRequest, context: Context) -> l
         answers, waits = await _append_all(broker, request, version)
     broker.metrics.appended_size += sum(len(p.records or b"") for t in request.topics for p in t.partitions)
     if request.acks == 0:
-        # The client wants no response. After a refusal the connection is closed, as in Apache Kafka.
+        # With acks=0 the client expects no response: if a batch was refused, the connection is closed, as in Apache
+        # Kafka.
         for topic_answer in answers:
             for partition in topic_answer.partitions:
                 if partition.error is not ErrorCode.none:
@@ -237,7 +244,7 @@ async def handle(broker: Broker, request: ProduceRequest, context: Context) -> l
         code = await durable_code(broker, (name, index), durable, CODES["Produce"].for_version(version))
         if code is not ErrorCode.none:
             produced[place] = ProducedPartition(
-                index, code, message="deleted or failed before it was durable"
+                index, code, message="the partition was deleted or failed before the batch was durable"
             )
     if decided is not None:
         await decided
@@ -245,7 +252,7 @@ async def handle(broker: Broker, request: ProduceRequest, context: Context) -> l
 
 
 def _decided(broker: Broker, request: ProduceRequest) -> "asyncio.Future[None] | None":
-    """A future that is done when the commit log is durable; None if it is, or outside transactions.
+    """Return a future that is done when the commit log is durable; None if it is, or if the request has no transaction.
 
     The wait ensures that after any crash the coordinator knows each transaction with an acknowledged batch.
     """

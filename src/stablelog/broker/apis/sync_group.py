@@ -1,6 +1,6 @@
 """SyncGroup (14): the leader sends all assignments, and every member gets its own.
 
-Behaviour: a member whose request arrives before the leader's waits for it.
+Behaviour: a member's request that arrives before the leader's waits for the leader's request.
 Version notes: v3+ static members; v5 the request contains the protocol, which must be the group's.
 """
 
@@ -13,7 +13,7 @@ from stablelog.errors import Refused
 
 
 async def handle(broker: Broker, request: SyncGroupRequest, _context: Context) -> SyncGroupResponse:
-    """Sync, wait for the assignment, and return the response."""
+    """Wait until the leader has sent the member's assignment, and return the assignment."""
     sync = SyncRequest(
         group_id=request.group_id,
         member_id=request.member_id,

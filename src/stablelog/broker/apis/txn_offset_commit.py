@@ -1,10 +1,10 @@
 """TxnOffsetCommit (28): commit a consumer group's offsets as part of a transaction.
 
 Behaviour: the offsets are pending until the transaction's marker is written to the offsets log. A member of an old
-generation is fenced (KIP-447). While the previous transaction is being completed, and when the log cannot accept the
-offsets now, the response is COORDINATOR_NOT_AVAILABLE, the only code after which every client retries. Version notes:
-v3 member and generation; v4 TRANSACTION_ABORTABLE (before: INVALID_TXN_STATE); v5 transaction version 2: the request
-adds the offsets log to the transaction.
+generation is fenced (KIP-447). While the previous transaction is being completed, and when the offsets log cannot
+accept the offsets now, the response is COORDINATOR_NOT_AVAILABLE, the only code after which every client retries.
+Version notes: v3 member and generation; v4 TRANSACTION_ABORTABLE (before: INVALID_TXN_STATE); v5 transaction version 2:
+the request adds the offsets log to the transaction.
 """
 
 from kio.schema.errors import ErrorCode
@@ -28,7 +28,8 @@ from stablelog.types import TopicPartition
 SECOND_DIALECT_VERSION = 5
 PARTITION_CODES = CODES["TxnOffsetCommit"]
 
-# The errors of coordinator and log as error codes of this API, in the way of Kafka's group coordinator.
+# The error codes of the transaction coordinator and of the log, each with the code that Kafka's group coordinator
+# returns in its place.
 _IN_WORDS_OF_GROUPS = {
     ErrorCode.concurrent_transactions: ErrorCode.coordinator_not_available,
     ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
@@ -62,7 +63,7 @@ def _check_transaction(
 async def _commit(
     broker: Broker, group: TransactionGroup, request: TxnOffsetCommitRequest, context: Context
 ) -> dict[TopicPartition, ErrorCode]:
-    # The offsets of one connection are committed in the order in which the requests arrived.
+    # Hold this lock, so that the offsets of one connection are committed in the order in which its requests arrived.
     async with context.appending:
         commits, codes = await offsets_asked(broker, request.topics, PARTITION_CODES)
         if not request.group_id:
@@ -105,7 +106,7 @@ def _commit_some(
 async def handle(
     broker: Broker, request: TxnOffsetCommitRequest, context: Context
 ) -> TxnOffsetCommitResponse:
-    """Commit the offsets, and return the response once both logs are durable."""
+    """Commit the offsets, and return the response once the offsets log and the commit log are durable."""
     try:
         broker.reserve.check("TxnOffsetCommit")
         check_marked(broker, OFFSETS_PARTITION, ErrorCode.coordinator_load_in_progress)

@@ -36,14 +36,15 @@ def _may_end(broker: Broker, partition: Partition, producer_id: int) -> bool:
     """Whether the producer has a transaction open in the partition that a marker can end on a full disk."""
     groups = broker.groups.journal
     if partition is groups.partition and groups.is_waiting:
-        return False  # Earlier decisions of its coordinator wait for space, and the log keeps their order.
+        # Earlier records of the offsets log wait for disk space, and a marker must not get into the log before them.
+        return False
     return any(txn.producer_id == producer_id for txn in partition.open_transactions())
 
 
 def _write(
     broker: Broker, name: str, index: int, asked: WritableTxnMarker
 ) -> "ErrorCode | asyncio.Future[None]":
-    """Append a marker. Return the code for its partition, or a future for the marker's durability."""
+    """Append a marker. Return the error code of its partition, or a future that is done when the marker is durable."""
     marker = Marker(
         type=MarkerType.COMMIT if asked.transaction_result else MarkerType.ABORT,
         coordinator_epoch=asked.coordinator_epoch,

@@ -1,7 +1,7 @@
 """The list of topics, `cluster.json`: the id, the settings and the partition count of each topic.
 
-The broker replaces the file as a whole, so that a topic exists with all its partitions or not at all. The file cannot
-be rebuilt: a topic's order (offset or commit) and its settings are recorded nowhere else.
+The broker replaces the file as a whole: after a crash a topic exists with all its partitions or not at all. The file
+cannot be rebuilt: a topic's order (offset or commit) and its settings are recorded nowhere else.
 Format: docs/formats.md, "cluster.json".
 """
 
@@ -23,7 +23,7 @@ VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class ListedTopic:
-    """One topic of the list."""
+    """One topic of the list in `cluster.json`."""
 
     name: str
     topic_id: uuid.UUID
@@ -33,16 +33,16 @@ class ListedTopic:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The content of the list.
+    """The content of the list of topics, `cluster.json`.
 
     Attributes:
         cluster_id: id of the cluster that the data directory belongs to. Empty in version 1, where only
             `meta.properties` has it.
         leader_epoch: the leader epoch of the last start.
-        established_epoch: the leader epoch of the start that had made every partition complete, with all files of
-            this release: batches of this epoch or a later one follow each other without a gap. None before that:
-            in version 1, and while a directory of Apache Kafka or of version 1 is being taken over.
-        topics: in no particular order.
+        established_epoch: the leader epoch of the first start at which every partition had all files of this release.
+            Between batches of this or a later epoch there is no gap in the offsets. None until such a start: in version
+            1, and while a directory of Apache Kafka or of version 1 is being taken over.
+        topics: the topics, in no particular order.
     """
 
     cluster_id: str
@@ -54,7 +54,7 @@ class Catalog:
 def encode_catalog(
     cluster_id: str, leader_epoch: int, established_epoch: int | None, topics: Iterable[ListedTopic]
 ) -> bytes:
-    """The text of the file: JSON whose last member is a CRC over the others."""
+    """Encode the list of topics as JSON. The last member is a CRC over the other members."""
     content: dict[str, Any] = {
         "version": VERSION,
         "cluster_id": cluster_id,
@@ -73,15 +73,18 @@ def encode_catalog(
 
 
 def _crc(content: dict[str, Any]) -> str:
-    """CRC as eight hex digits over the other members, as JSON without spaces and with sorted names."""
+    """Return the CRC of the list, as eight hex digits.
+
+    It covers all other members, as JSON without spaces and with sorted names.
+    """
     return f"{crc32c(json.dumps(content, sort_keys=True, separators=(',', ':')).encode()):08x}"
 
 
 def read_catalog(disk: Disk, directory: Path) -> Catalog | None:
-    """Read the list; None if the file does not exist.
+    """Read the list of topics; None if `cluster.json` does not exist.
 
     Raises:
-        NewerFormat: a later release has written it.
+        NewerFormat: a later release has written the file.
         Corrupt: the file is damaged.
     """
     path = directory / CATALOG_FILE
@@ -95,9 +98,9 @@ def read_catalog(disk: Disk, directory: Path) -> Catalog | None:
         with naming(path):
             refuse_newer("the list of topics", version, VERSION)
         if version not in (1, VERSION):
-            raise ValueError(f"version {version!r}; {VERSION} is known")
+            raise ValueError(f"it has version {version!r}, and this release reads version {VERSION}")
         if version == VERSION and content.pop("crc") != _crc(content):
-            raise ValueError("its CRC does not hold")
+            raise ValueError("its CRC does not match its content")
         topics = [
             ListedTopic(name, uuid.UUID(entry["id"]), int(entry["partitions"]), dict(entry["configs"]))
             for name, entry in content["topics"].items()

@@ -2,7 +2,7 @@
 
 `recovery-point-offset-checkpoint` records the offset up to which each partition was synced. The broker writes the file
 after that sync, without syncing the file itself, at most a second late. All data before a recorded offset was durable,
-so recovery never truncates damage before it.
+so recovery reports damage there and never truncates it.
 Format: docs/formats.md, "offset checkpoints".
 """
 
@@ -36,10 +36,12 @@ class FileWriter(Protocol):
 
 
 def read_offset_checkpoint(disk: Disk, path: Path) -> Offsets:
-    """Read the offsets by partition. The result is empty without a file, or if Kafka has created it but not written it.
+    """Read the offsets by partition.
+
+    The result is empty if the file is missing, or if Kafka has created it and not written it.
 
     Raises:
-        NewerFormat: a later release has written it.
+        NewerFormat: a later release has written the file.
         Corrupt: the file is incomplete or not in Kafka's format.
     """
     try:
@@ -49,7 +51,7 @@ def read_offset_checkpoint(disk: Disk, path: Path) -> Offsets:
 
 
 def read_if_whole(disk: Disk, path: Path, consequence: str) -> Offsets:
-    """Read a checkpoint file; log a damaged one with the `consequence` and return no offsets."""
+    """Read a checkpoint file. If the file is damaged, log that with its `consequence`, and return no offsets."""
     try:
         return read_offset_checkpoint(disk, path)
     except Corrupt as error:
@@ -70,7 +72,7 @@ class OffsetCheckpoint:
         durable: whether every write has to be durable on return.
 
     Attributes:
-        offsets: by partition, as they were last read or written.
+        offsets: the offsets by partition that were last read from the file or written to it.
     """
 
     def __init__(
@@ -85,27 +87,33 @@ class OffsetCheckpoint:
         self.offsets: Offsets = {}
 
     def read(self, offsets: Offsets) -> None:
-        """Load the offsets that the file holds."""
+        """Set the offsets that were read from the checkpoint file."""
         self.offsets = offsets
         self._is_recorded = True
 
     def drop(self, names: Collection[str]) -> None:
-        """Drop the rows of topics not in `names`: a later topic of the same name begins at offset 0.
+        """Remove the offsets of topics that are not in `names`: a later topic of the same name begins at offset 0.
 
         Raises:
-            DiskError: the file has its old or its new content.
+            DiskError: the write failed; the file has its old or its new content.
         """
         self.outdate()
         known = {at: offset for at, offset in self.offsets.items() if at[0] in names}
         self.write(self._changed(known, self._change_count))
 
     def outdate(self) -> None:
-        """Write no offsets that were taken earlier, because some of their partitions were deleted."""
+        """Discard the offsets that `changed` has returned and that are not written yet: some of their partitions were
+        deleted.
+        """
         self._change_count += 1
 
     def changed(self, *, anyway: bool = False) -> "ChangedOffsets | None":
-        """Take the present offsets; None if the file already holds them, unless `anyway`. May run in a thread."""
-        # The count is read first: any change from now on makes these offsets outdated.
+        """Return the present offsets, to be written; None if the file has them already and `anyway` is False.
+
+        May run in a thread.
+        """
+        # Read the change count before the offsets: if a partition is deleted during this call, the offsets are outdated
+        # and must not be written.
         change_count = self._change_count
         return self._changed(self._take(), change_count, anyway=anyway)
 
@@ -117,10 +125,10 @@ class OffsetCheckpoint:
         return ChangedOffsets(offsets, encode_offset_checkpoint(offsets), change_count)
 
     def write(self, changed: "ChangedOffsets | None", *, durable: bool = False) -> None:
-        """Write what `changed` returned, unless other offsets were written since or partitions were deleted.
+        """Write the offsets that `changed` returned, unless later ones were written or partitions were deleted since.
 
         Raises:
-            DiskError: the file has its old or its new content.
+            DiskError: the write failed; the file has its old or its new content.
         """
         if changed is None or changed.change_count != self._change_count:
             return
@@ -137,7 +145,7 @@ class OffsetCheckpoint:
 
 
 class ChangedOffsets(NamedTuple):
-    """Offsets to write, the new content of the file, and the change count at the time when they were taken."""
+    """Offsets for a checkpoint file, the new content of the file, and the change count when the offsets were read."""
 
     offsets: Offsets
     content: bytes

@@ -1,4 +1,6 @@
-"""The data directory of a broker as a whole: its lock, the ids of its cluster and node, and the mark of a clean stop."""
+"""The data directory of a broker as a whole: its lock, the ids of its cluster and node, and the file that marks a clean
+stop.
+"""
 
 import base64
 import logging
@@ -29,13 +31,13 @@ class DataDirectory:
     """A data directory that this broker has locked. It is created if it does not exist.
 
     Args:
-        reserve: gives the small files space on a full disk.
+        reserve: frees disk space for the directory's small files if the disk is full.
 
     Attributes:
-        path: of the directory.
+        path: the path of the directory.
         cluster_id: id of the cluster that the directory belongs to; a new one for a new directory.
         node_id: id of the broker that the directory belongs to.
-        is_clean: whether the last broker on the directory closed it.
+        is_clean: whether the last broker that used the directory has stopped cleanly.
 
     Raises:
         Unavailable: another broker uses the directory.
@@ -49,7 +51,7 @@ class DataDirectory:
         self._disk = disk
         self._reserve = reserve
         disk.make_dir(path)
-        # A simulated disk has one user and needs no lock.
+        # Only a real directory is locked: a simulated disk of a test has one user.
         self._lock = DirectoryLock(path) if isinstance(disk, LocalDisk) else None
         try:
             check_formats(disk, path)
@@ -65,15 +67,18 @@ class DataDirectory:
         path = self.path / META_FILE
         meta = read_meta(self._disk, self.path, catalog)
         if meta.fault is not None and (catalog is not None or self._disk.exists(path)):
-            log.warning("%s %s; it is written again", path, meta.fault)
+            log.warning("%s %s; the broker writes the file again", path, meta.fault)
         cluster_id = (catalog.cluster_id if catalog else "") or meta.cluster_id or _new_cluster_id()
         node_id: int = config["node.id"]
         if meta.node_id not in (None, node_id) and "node.id" in config.given:
-            raise InvalidConfig(f"{path} says node.id={meta.node_id}, the configuration says {node_id}")
+            raise InvalidConfig(
+                f"{path} has node.id={meta.node_id}, and the configuration has node.id={node_id}: change the configuration, or use "
+                "another data directory"
+            )
         return cluster_id, node_id if meta.node_id is None else meta.node_id, meta.fault is None
 
     def begin(self) -> None:
-        """Note that a broker uses the directory: after a crash, the next start recovers. Durable on return."""
+        """Remove the mark of a clean stop: after a crash, the next start recovers the logs. Durable on return."""
         if not self._is_meta_whole:
             noted = [META_LINE] if self._disk.exists(self.path / SETTINGS_FILE) else []
             content = encode_meta(self.cluster_id, self.node_id, noted)
@@ -82,14 +87,17 @@ class DataDirectory:
         self._disk.sync_dir(self.path)
 
     def mark_clean(self) -> None:
-        """Note that the broker has closed the directory: the next start need not recover. An error is logged."""
+        """Write the mark of a clean stop: the next start need not recover the logs. A disk error is logged."""
         try:
             self._reserve.write_atomic(self.path / CLEAN_SHUTDOWN_FILE, CLEAN_SHUTDOWN)
         except DiskError as error:
-            log.error("the next start recovers all logs, as after a crash: %s", error)
+            log.error(
+                "the clean stop cannot be recorded, so the next start recovers all logs as after a crash: %s",
+                error,
+            )
 
     def release(self) -> None:
-        """Give the lock up."""
+        """Release the lock of the data directory."""
         if self._lock is not None:
             self._lock.release()
 

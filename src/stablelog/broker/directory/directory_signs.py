@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 CLEAN_SHUTDOWN_VERSION: Final = 0
-CLEAN_SHUTDOWN: Final = b'{"version":%d,"brokerEpoch":-1}' % CLEAN_SHUTDOWN_VERSION  # the content of the file
+CLEAN_SHUTDOWN: Final = b'{"version":%d,"brokerEpoch":-1}' % CLEAN_SHUTDOWN_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Meta:
     Attributes:
         cluster_id: id of the cluster that the data directory belongs to; empty if the file does not contain it.
         node_id: id of the broker that the directory belongs to; None if the file does not contain it.
-        fault: what is wrong with the file, if the broker can write it again; None if nothing is wrong.
+        fault: a defect of the file that the broker repairs by writing the file again; None without a defect.
     """
 
     cluster_id: str
@@ -46,16 +46,16 @@ class Meta:
 
 
 def read_meta(disk: Disk, directory: Path, catalog: Catalog | None) -> Meta:
-    """Read `meta.properties`. Nothing is written.
+    """Read and check `meta.properties`, without writing anything.
 
     Args:
         disk: the disk that the directory is on.
         directory: the data directory.
-        catalog: the directory's list of topics; None if there is none, or if it is not read.
+        catalog: the directory's list of topics; None if the directory has none, or the caller has not read it.
 
     Raises:
         NewerFormat: a later release has written the file.
-        Corrupt: it names another cluster than the list of topics does, or its node id is not a number.
+        Corrupt: the file names another cluster than the list of topics does, or its node id is not a number.
     """
     path = directory / META_FILE
     try:
@@ -69,12 +69,12 @@ def read_meta(disk: Disk, directory: Path, catalog: Catalog | None) -> Meta:
     said, listed = pairs.get("cluster.id", ""), "" if catalog is None else catalog.cluster_id
     if listed and said and listed != said:
         raise Corrupt(
-            f"{path} says cluster.id={said}, and {CATALOG_FILE} {listed}: they are of two directories, or damaged. "
-            "Restore the one that is wrong"
+            f"{path} says cluster.id={said}, and {CATALOG_FILE} {listed}: the files are from two directories, or one is damaged. "
+            "Restore the wrong file"
         )
     node, node_id = pairs.get("node.id", pairs.get("broker.id")), node_id_in(pairs)
     if node is not None and node_id is None:
-        raise Corrupt(f"{path} says node.id={node}, which is no number. Restore the file")
+        raise Corrupt(f"{path} says node.id={node}, which is not a number. Restore the file")
     return Meta(said, node_id, _fault(pairs, version))
 
 
@@ -89,11 +89,13 @@ def _fault(pairs: dict[str, str], version: int | None) -> str | None:
 
 
 def check_clean_shutdown(disk: Disk, path: Path) -> None:
-    """Check the file that marks a clean stop. An empty file is valid: old releases of Kafka write it so.
+    """Check the file that marks a clean stop.
+
+    An empty file is valid, because old releases of Kafka write an empty file.
 
     Raises:
-        NewerFormat: a later release has written it.
-        Corrupt: it is damaged.
+        NewerFormat: a later release has written the file.
+        Corrupt: the file is damaged.
         FileNotFoundError: the file does not exist.
     """
     content = disk.read_bytes(path)
@@ -112,7 +114,7 @@ def check_clean_shutdown(disk: Disk, path: Path) -> None:
 
 
 def was_stopped_cleanly(disk: Disk, path: Path) -> bool:
-    """Whether the last broker on the directory stopped cleanly; the existence of the file shows it.
+    """Whether the last broker that used the directory has stopped cleanly: the file of a clean stop exists then.
 
     Raises:
         NewerFormat: a later release has written the file.
@@ -122,5 +124,5 @@ def was_stopped_cleanly(disk: Disk, path: Path) -> bool:
     except FileNotFoundError:
         return False
     except Corrupt as damaged:
-        log.warning("%s. The last stop counts as a clean one", damaged)
+        log.warning("%s. The broker treats the last stop as clean", damaged)
     return True

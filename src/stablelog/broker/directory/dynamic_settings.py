@@ -1,8 +1,8 @@
 """The broker's dynamic settings on disk: settings that IncrementalAlterConfigs requests have changed.
 
-They are in `broker.json`, which is replaced as a whole. A line in `meta.properties` records that the file exists.
-Without that line the broker would not notice a lost file: the settings of the command line would apply again, and
-retention could delete data that was to be kept.
+The settings are in `broker.json`, which is replaced as a whole. A line in `meta.properties` records that the file
+exists. Without that line the broker would not notice a lost file: the settings of the command line would apply again,
+and retention could delete data that the dynamic settings protect.
 Format: docs/formats.md, "broker.json".
 """
 
@@ -27,7 +27,7 @@ META_LINE = f"stablelog.dynamic.settings={SETTINGS_FILE}"
 
 
 def encode_settings(settings: Mapping[str, str]) -> bytes:
-    """Encode the content of the file."""
+    """Encode dynamic settings as the content of `broker.json`."""
     text = json.dumps(
         {"version": SETTINGS_VERSION, "settings": dict(settings)}, separators=(",", ":")
     ).encode()
@@ -35,15 +35,15 @@ def encode_settings(settings: Mapping[str, str]) -> bytes:
 
 
 def decode_settings(content: bytes) -> dict[str, str]:
-    """Decode the content of the file.
+    """Decode the content of `broker.json`.
 
     Raises:
-        NewerFormat: a later release has written it.
-        Corrupt: it is damaged.
+        NewerFormat: a later release has written the file.
+        Corrupt: the file is damaged.
     """
     text, _, crc = content.removesuffix(b"\n").rpartition(b"\n")
     if crc != b"%08x" % crc32c(text):
-        raise Corrupt("its CRC does not hold")
+        raise Corrupt("its CRC does not match its content")
     try:
         read = json.loads(text)
         version = read["version"]
@@ -60,7 +60,7 @@ class DynamicSettings:
 
     Args:
         meta: path of the directory's `meta.properties`.
-        reserve: gives the file space on a full disk.
+        reserve: frees disk space for the file if the disk is full.
     """
 
     def __init__(self, disk: Disk, directory: Path, meta: Path, reserve: DiskReserve | None = None) -> None:
@@ -70,7 +70,7 @@ class DynamicSettings:
         self._meta = meta
 
     def load(self) -> dict[str, str]:
-        """Read the settings; empty if none was ever changed. Nothing is written.
+        """Read the dynamic settings; empty if no setting was ever changed. Nothing is written.
 
         Raises:
             NewerFormat: a later release has written the file.
@@ -91,22 +91,22 @@ class DynamicSettings:
         )
 
     def load_into(self, config: BrokerConfig) -> None:
-        """Load the settings into a configuration. Nothing is written.
+        """Load the dynamic settings into a configuration. Nothing is written.
 
         Raises:
             NewerFormat, Corrupt: as `load`.
-            InvalidConfig: this release does not accept one of them; the configuration has not changed.
+            InvalidConfig: this release does not accept one of the settings; the configuration has not changed.
         """
         try:
             config.set_dynamic(self.load())
         except InvalidConfig as invalid:
             raise InvalidConfig(
-                f"{self.path} cannot be taken: {invalid}; start the release that wrote it and delete "
-                "this dynamic setting of the broker there"
+                f"{self.path} has a setting that this release does not accept: {invalid}; start the release that wrote the "
+                "file, and delete this dynamic setting there"
             ) from invalid
 
     def store(self, settings: Mapping[str, str]) -> None:
-        """Replace the settings. Durable on return.
+        """Replace the dynamic settings on disk. Durable on return.
 
         Raises:
             Refused: the disk refused the write. The file holds either the new settings or the old ones.
@@ -115,7 +115,8 @@ class DynamicSettings:
             if not self._is_noted():
                 if not self._disk.exists(self.path):
                     self._reserve.write_atomic(self.path, encode_settings({}))
-                # The line follows the file: if a crash came between, the file must exist wherever the line says so.
+                # Write the line in `meta.properties` after `broker.json`: if the broker crashes between the two writes,
+                # the line must not name a missing file, because the broker would then refuse to start.
                 content = self._disk.read_bytes(self._meta)
                 separator = b"" if content.endswith(b"\n") else b"\n"
                 self._reserve.write_atomic(self._meta, content + separator + f"{META_LINE}\n".encode())

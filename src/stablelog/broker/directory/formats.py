@@ -45,7 +45,7 @@ CHECKPOINTS: Final = (
     HIGH_WATERMARK_CHECKPOINT,
 )
 VERSION_SIZE: Final = 2
-# By kind of key: the name of the value, and its highest version that this release reads.
+# By kind of record key: the name of the value, and the highest version of the value that this release reads.
 COMMIT_LOG_VALUES: Final = {
     transaction_records.TRANSACTION_KIND: (
         transaction_records.TRANSACTION_VALUE,
@@ -65,10 +65,13 @@ OFFSETS_LOG_VALUES: Final = {
 
 
 def check_formats(disk: Disk, directory: Path) -> None:
-    """Check a data directory. Nothing is written. Damage is left to the code that reads the damaged file.
+    """Check a data directory.
+
+    Nothing is written. Damage is not reported here: the code that reads the damaged file reports it.
 
     Raises:
-        NewerFormat: a later release has written to it. The error names the file, and the offset of a record.
+        NewerFormat: a later release has written to the directory. The error names the file, and the offset if the file
+            is a log.
     """
     for _, newer in newer_formats(disk, directory):
         raise newer
@@ -77,10 +80,10 @@ def check_formats(disk: Disk, directory: Path) -> None:
 def newer_formats(disk: Disk, directory: Path) -> Iterator[tuple[Path, NewerFormat]]:
     """Find the files of a later release that the broker needs.
 
-    Nothing is written. In each coordinator log only the first file or record of a later release is found.
+    Nothing is written. In each coordinator's log the search ends at the first file or record of a later release.
 
     Returns:
-        For each, the file and the error that names it.
+        For each of these files, its path and the error that names it.
     """
     for name, check in _CHECKS.items():
         path = directory / name
@@ -115,7 +118,7 @@ def check_partition_formats(disk: Disk, directory: Path) -> None:
 
 
 def _by_json(what: str, known: int) -> Callable[[Disk, Path], None]:
-    """Make a check of a file that is a JSON object with its version inside."""
+    """Make a function that checks the version in a file with a JSON object."""
 
     def check(disk: Disk, path: Path) -> None:
         refuse_newer(what, json.loads(disk.read_bytes(path))["version"], known)
@@ -143,7 +146,7 @@ def _newer_in_log(
     except NewerFormat as newer:
         yield Path(newer.place), newer
         return
-    # Each kind of record is checked once: there are few kinds and many records.
+    # Check one record of each kind and version only, because the log has many records and few kinds.
     checked: set[tuple[bytes, bytes]] = set()
     for name in disk.list_dir(directory):
         if is_log(name):
@@ -157,11 +160,11 @@ def _newer_in_log(
 def _check_records(
     disk: Disk, path: Path, values: dict[int, tuple[str, int]], checked: set[tuple[bytes, bytes]]
 ) -> None:
-    """Check the records of a log file whose key and value heads are not in `checked` yet."""
+    """Check the records of a log file. Skip a record whose key and value begin like those of a checked record."""
     try:
         file = disk.open(path)
     except FileNotFoundError:
-        return  # A running broker has deleted the file meanwhile.
+        return  # A running broker has deleted this log file since the directory was listed.
     try:
         for offset, key, value in _heads_in(file):
             if (key, value) not in checked:
@@ -173,7 +176,7 @@ def _check_records(
 
 
 def _check_record(key: bytes, value: bytes, values: dict[int, tuple[str, int]]) -> None:
-    """Check the head of a key and of a value: the kind of the record and the value's version."""
+    """Check the first bytes of a record's key and value: the kind of the record and the version of the value."""
     kind = int.from_bytes(key, "big")
     if values is COMMIT_LOG_VALUES:
         transaction_records.check_kind(kind)
@@ -183,7 +186,10 @@ def _check_record(key: bytes, value: bytes, values: dict[int, tuple[str, int]]) 
 
 
 def _heads_in(file: File) -> Iterator[tuple[int, bytes, bytes]]:
-    """The records of a log file up to the first damage or torn batch: offset, and the heads of key and value."""
+    """Yield each record of a log file, up to damage or a torn batch:
+
+    (offset, first bytes of key, first bytes of value).
+    """
     with contextlib.suppress(Corrupt):
         for position, header, batch in scan_batches(file.read, 0, file.size):
             check_crc(header, batch, position)

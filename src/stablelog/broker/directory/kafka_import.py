@@ -1,8 +1,8 @@
 """Takeover of a data directory of Apache Kafka: finds its topics from the names of its directories.
 
-A stablelog directory that has lost `cluster.json` looks like one of Kafka's. The files that only stablelog writes show
-the difference, and the broker refuses such a directory: it would otherwise serve topics with other settings and in
-another order.
+A stablelog directory that has lost `cluster.json` looks like one of Kafka's. The broker recognises such a directory by
+files that only stablelog writes, and refuses it: otherwise it would serve the topics with other settings and in another
+order.
 """
 
 import contextlib
@@ -30,19 +30,19 @@ PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<index>0|[1-9][
 OUR_SUFFIXES = (SUMMARY, PRODUCERS, *COMMIT_SUFFIXES)
 OUR_NAMES = (LOG_START_FILE, VIEW_START_FILE)
 NAMED_MAX = 3
-# A file with these names and without a comment is one that stablelog wrote.
+# If `meta.properties` has exactly these names and no comment, stablelog has written the file, not Kafka.
 META_NAMES = {"version", "cluster.id", "node.id"}
 
 
 def find_topics(disk: Disk, directory: Path) -> list[ListedTopic]:
     """Find the topics of a data directory without a list of topics, with the settings that Kafka's controllers had.
 
-    If the directory has the controllers' log, that log gives the partition count of each topic. The broker's log names
-    partitions without a directory, and they are offline.
+    If the directory has the controllers' log, that log gives the partition count of each topic. A partition without a
+    directory is logged, and is offline.
 
     Raises:
-        Corrupt: the directory is a stablelog directory that has lost its list; or a partition is missing that the
-            controllers' log does not contain; or a file in the directory is damaged.
+        Corrupt: the directory is a stablelog directory that has lost its list of topics; or a partition is missing that
+            the controllers' log does not contain; or a file in the directory is damaged.
     """
     found = _find_partitions(disk, directory)
     if not found:
@@ -64,7 +64,7 @@ def find_topics(disk: Disk, directory: Path) -> list[ListedTopic]:
         for index in range(known_count):
             if index not in partitions:
                 log.warning(
-                    "%s is gone, and %s-0 names it: the partition is offline. Restore the directory, or delete the topic",
+                    "%s is missing, although %s-0 names it: the partition is offline. Restore the directory, or delete the topic",
                     directory / f"{name}-{index}",
                     METADATA_TOPIC,
                 )
@@ -91,7 +91,7 @@ def _find_partitions(disk: Disk, directory: Path) -> dict[str, dict[int, uuid.UU
         if not disk.is_dir(path):
             continue
         if not any(is_partition_file(file) for file in disk.list_dir(path)):
-            log.warning("%s is left alone: it holds no file of a partition", path)
+            log.warning("%s is not taken over as a partition: it contains no file of a partition", path)
             continue
         _check_is_kafkas(disk, path)
         found.setdefault(match["topic"], {})[int(match["index"])] = read_partition_metadata(disk, path)
@@ -99,7 +99,7 @@ def _find_partitions(disk: Disk, directory: Path) -> dict[str, dict[int, uuid.UU
 
 
 def _check_holes(directory: Path, topic: str, partitions: Collection[int], wanted: range) -> None:
-    """Raise Corrupt if one of the wanted partitions has no directory."""
+    """Raise Corrupt if one of the expected partitions has no directory."""
     gone_count = len(wanted) - sum(index in wanted for index in partitions)
     if gone_count:
         gone = ", ".join(
@@ -108,13 +108,13 @@ def _check_holes(directory: Path, topic: str, partitions: Collection[int], wante
         )
         more = f" and {gone_count - NAMED_MAX} more" if gone_count > NAMED_MAX else ""
         raise Corrupt(
-            f"{gone}{more} of topic {topic} cannot be found, and {topic}-{wanted[-1]} is there. Restore what is gone, or "
-            f"move {topic}-{wanted[-1]} away if it is no partition"
+            f"{gone}{more} of topic {topic} is missing, although {topic}-{wanted[-1]} exists. Restore it, or "
+            f"move {topic}-{wanted[-1]} away if it is not a partition"
         )
 
 
 def _node_id(disk: Disk, directory: Path) -> int | None:
-    """The id of the broker that the directory belongs to; None if no file contains it."""
+    """Return the node id of the broker that the directory belongs to; None if no file contains the id."""
     with contextlib.suppress(FileNotFoundError):
         return node_id_in(decode_meta(disk.read_bytes(directory / META_FILE)))
     return None
@@ -141,13 +141,14 @@ def _check_meta(disk: Disk, directory: Path) -> None:
 
 def _lost_list(directory: Path, witness: Path) -> Corrupt:
     return Corrupt(
-        f"{directory / CATALOG_FILE} is gone, and {witness} says that stablelog has written this directory. Without the "
-        "list the order of the topics and their settings are not known. Restore it from a backup"
+        f"{directory / CATALOG_FILE} is gone, and {witness} shows that stablelog has written this directory. Without this "
+        "list of topics their order and settings are unknown. Restore the file from a backup"
     )
 
 
 def adopted_configs(name: str, known: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a topic that is taken over: the known ones, and for the rest settings that keep all data.
+    """Return the settings of a topic that is taken over: its known settings, and for the others values that keep all
+    data.
 
     The defaults of the Kafka broker are unknown, and data that retention deletes cannot be restored.
     """
@@ -156,7 +157,7 @@ def adopted_configs(name: str, known: Mapping[str, str]) -> dict[str, str]:
         try:
             check_topic_configs({setting: text})
         except InvalidConfig as error:
-            log.warning("topic %s had a setting that is left out: %s", name, error)
+            log.warning("a setting of topic %s in Apache Kafka is not taken over: %s", name, error)
         else:
             configs[setting] = text
     return configs

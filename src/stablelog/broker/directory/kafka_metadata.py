@@ -1,7 +1,7 @@
 """Topics, partitions and settings as Apache Kafka's controllers recorded them.
 
-They are in the controllers' log, `__cluster_metadata-0`, which a KRaft node has beside its partitions. The broker reads
-it once, when it takes over a directory that Kafka wrote.
+These facts are in the controllers' log, `__cluster_metadata-0`, which a KRaft node has beside its partitions. The
+broker reads it once, when it takes over a directory that Kafka wrote.
 Source: KIP-746 (the records), KIP-630 (the snapshots).
 """
 
@@ -38,7 +38,7 @@ class KnownTopic:
         topic_id: None if only settings of the topic were found.
         configs: its settings, by Kafka's names.
         partitions: the indexes of its partitions.
-        nodes: the ids of the brokers that have one of its partitions.
+        nodes: the ids of the brokers that have a replica of one of its partitions.
     """
 
     topic_id: uuid.UUID | None = None
@@ -91,7 +91,7 @@ def _apply(topics: dict[str, KnownTopic], names_by_id: dict[uuid.UUID, str], val
         if kind == TOPIC_RECORD:
             text, at = _text(value, at)
             name, topic_id = text or "", _uuid(value, at)
-            topics[name] = KnownTopic(topic_id)  # It replaces an earlier topic of the same name.
+            topics[name] = KnownTopic(topic_id)  # This topic replaces a deleted topic of the same name.
             names_by_id[topic_id] = name
         elif kind == PARTITION_RECORD:
             index, topic_id = struct.unpack_from(">i16s", value, at)
@@ -114,7 +114,7 @@ def _apply(topics: dict[str, KnownTopic], names_by_id: dict[uuid.UUID, str], val
             else:
                 configs[setting or ""] = text
     except (IndexError, ValueError, struct.error):
-        return  # A later version of the record has other fields.
+        return  # A later version of this record has fields that this code does not know; ignore the record.
 
 
 def _uuid(data: bytes, at: int) -> uuid.UUID:

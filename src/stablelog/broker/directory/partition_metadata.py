@@ -15,10 +15,10 @@ from stablelog.log.files.kafka_files import (
 
 
 def read_partition_metadata(disk: Disk, directory: Path) -> uuid.UUID | None:
-    """Read the topic id of a partition's directory; None if the file is missing or does not contain it.
+    """Read the topic id of a partition's directory; None if the file is missing or contains no id.
 
     Raises:
-        NewerFormat: a later release has written it.
+        NewerFormat: a later release has written the file.
         Corrupt: the file is not in Kafka's format.
     """
     path = directory / METADATA_FILE

@@ -1,1 +1,1 @@
-"""What makes writes durable: group flush, the coordinators' journals, and the disk space kept for them."""
+"""Durability of writes: the group flush, the coordinators' journals, and the reserve of disk space."""

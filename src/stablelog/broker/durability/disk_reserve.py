@@ -1,4 +1,5 @@
-"""The disk reserve: disk space kept for the work that frees space, and the refusals while the disk is full.
+"""The disk reserve: disk space for the work that frees space, and the refusal of clients' writes while the disk is
+full.
 
 A file of zeros in the data directory takes up the space. The disk counts as *full* from the first write that fails for
 lack of space until the file has its whole size again and a margin beside it is free. It does not matter whether the
@@ -31,12 +32,15 @@ from stablelog.errors import DiskError, Refused
 log = logging.getLogger(__name__)
 
 RESERVE_FILE: Final = "disk-reserve"
-PROBE_FILE: Final = "disk-reserve.tmp"  # Created and removed to test whether files can be created.
-STEP_COUNT: Final = 16  # The number of steps in which the file is truncated.
-FLOOR_COUNT: Final = 4  # Steps that are kept for the work that frees space.
+# The broker creates and removes this file to check whether the disk accepts new files.
+PROBE_FILE: Final = "disk-reserve.tmp"
+STEP_COUNT: Final = 16  # The number of steps in which the broker truncates the reserve file.
+# The number of steps at the end of the reserve that only work which frees disk space may use.
+FLOOR_COUNT: Final = 4
 MARGIN_SIZE_MIN: Final = 64 << 10
-CALL_SIZE_MAX: Final = 16 << 20  # No single call that uses the reserve writes as many bytes.
-CHUNK_SIZE: Final = 1 << 20  # Bytes of the file, or of the margin, that are written in one turn of the loop.
+CALL_SIZE_MAX: Final = 16 << 20  # Every single call that uses the disk reserve writes fewer bytes than this.
+# The number of bytes of the reserve file, or of the margin, that are written in one turn of the event loop.
+CHUNK_SIZE: Final = 1 << 20
 
 # The error code with which each API refuses while the disk is full. Clients retry each of these codes with the same
 # broker. The Java client retries COORDINATOR_LOAD_IN_PROGRESS without another FindCoordinator request, which an
@@ -51,15 +55,16 @@ REFUSED_WHILE_FULL: Final[Mapping[str, ErrorCode]] = MappingProxyType(
         "AddOffsetsToTxn": ErrorCode.coordinator_load_in_progress,
         "TxnOffsetCommit": ErrorCode.coordinator_load_in_progress,
         "BeginJoint": ErrorCode.coordinator_load_in_progress,
-        # These requests are served if they end an open transaction.
+        # While the disk is full, these requests are served if they end an open transaction.
         "EndTxn": ErrorCode.coordinator_load_in_progress,
         "WriteTxnMarkers": ErrorCode.kafka_storage_error,
         "CommitJoint": ErrorCode.coordinator_load_in_progress,
         "AbortJoint": ErrorCode.coordinator_load_in_progress,
-        # These requests are served as long as half of the reserve is left.
+        # While the disk is full, these requests are served as long as half of the reserve is left.
         "OffsetCommit": ErrorCode.coordinator_load_in_progress,
         "JoinGroup": ErrorCode.coordinator_load_in_progress,
-        "SyncGroup": ErrorCode.rebalance_in_progress,  # The member joins again, and JoinGroup makes it wait.
+        # After this code the member sends JoinGroup, which makes the member wait.
+        "SyncGroup": ErrorCode.rebalance_in_progress,
     }
 )
 SERVED_FROM_HALF: Final = frozenset({"OffsetCommit", "JoinGroup", "SyncGroup"})
@@ -78,11 +83,13 @@ class DiskReserve:
         self._disk = disk
         self._directory = directory
         self._size = size
-        self._failed_size = 0  # Bytes of the largest write that has failed since the disk became full.
+        # The size in bytes of the largest write that has failed since the disk became full.
+        self._failed_size = 0
         self._file: File | None = None
         self._trouble = ""
         self._lacks_room = False
-        self._is_told = False  # Whether the last log message said that the disk is full.
+        # Whether the last message in the log says that the disk is full, and not that it has space again.
+        self._is_told = False
         self._waiting: set[Hashable] = set()
 
     @property
@@ -92,17 +99,19 @@ class DiskReserve:
 
     @property
     def _held(self) -> int:
-        """Bytes that the file takes up."""
+        """The number of bytes that the reserve file takes up."""
         return 0 if self._file is None else self._file.size
 
     @property
     def _margin(self) -> int:
-        """Bytes that must be free beside the whole file before the broker accepts clients' writes."""
+        """The number of bytes that must be free beside the whole reserve file before the broker accepts clients'
+        writes.
+        """
         return max(MARGIN_SIZE_MIN, min(self._size // STEP_COUNT, 4 << 20)) + self._failed_size
 
     @property
     def _lacking(self) -> int:
-        """Bytes that the file and the margin lack.
+        """The number of bytes that the reserve file and the margin lack.
 
         The margin is written at the end of the file, and then truncated.
         """
@@ -118,7 +127,10 @@ class DiskReserve:
     # -- start -------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Open or create the file. If it is incomplete, the disk counts as full until `restore` completes it."""
+        """Open or create the reserve file.
+
+        If the file is not whole, the disk counts as full until `restore` has completed it.
+        """
         path = self._directory / RESERVE_FILE
         try:
             if not self._disk.exists(path) and self._size and self.free_size() >= self._size + self._margin:
@@ -141,10 +153,10 @@ class DiskReserve:
         """Log once an error that keeps the reserve incomplete, unless it is lack of space."""
         if not error.is_full and str(error) != self._trouble:
             self._trouble = str(error)
-            log.error("the disk reserve cannot be made whole; it is tried again: %s", error)
+            log.error("the disk reserve cannot be written to its whole size; the broker retries: %s", error)
 
     def close(self) -> None:
-        """Close the file. It keeps taking up its space."""
+        """Close the reserve file. It keeps taking up its disk space."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -181,17 +193,20 @@ class DiskReserve:
             log.error("%s%s", self.state(), "" if error is None else f"; {error}")
 
     def set_waiting(self, who: Hashable, *, waits: bool) -> None:
-        """Set whether `who` has records that wait for space. While any has, the disk counts as full."""
+        """Set whether a coordinator log (`who`) has records that wait for space.
+
+        As long as one has, the disk counts as full.
+        """
         if waits:
             self._waiting.add(who)
         else:
             self._waiting.discard(who)
 
     def state(self) -> str:
-        """A sentence about the disk, for messages while it is full."""
+        """Return a sentence that says how full the disk is, for messages while it is full."""
         return (
             f"the disk of {self._directory} is full: {self.free_size()} bytes are free, and clients' writes are refused "
-            f"until {self._lacking} bytes can be written and files can be made"
+            f"until {self._lacking} bytes can be written and files can be created"
         )
 
     def check(self, api: str) -> None:
@@ -250,13 +265,16 @@ class DiskReserve:
         return error.number != errno.ENOSPC or self.free_size() < self._size + CALL_SIZE_MAX
 
     def release(self, *, frees: bool = False) -> bool:
-        """Free a step of the reserve, for work as in `attempt`. Returns whether the work had a step left."""
+        """Free one step of the reserve for the work that `attempt` describes.
+
+        Returns False if no step is left for this work.
+        """
         step = max(self._size // STEP_COUNT, 1)
         floor = 0 if frees else FLOOR_COUNT * step
         if self._file is None or self._held <= floor:
             return False
         try:
-            # If a margin is being written, it is truncated first.
+            # A margin that is being written is truncated first.
             self._file.truncate(max(floor, min(self._size, self._held - step)))
         except DiskError as error:
             log.error("the disk reserve cannot be released: %s", error)
@@ -272,7 +290,9 @@ class DiskReserve:
         self.attempt(lambda: self._disk.write_unsynced(path, content), frees=True)
 
     async def restore(self) -> bool:
-        """Take freed space back, as far as the disk has space. Returns whether the reserve is whole then.
+        """Write the reserve file to its whole size, as far as the disk has space.
+
+        Returns whether the file is whole then.
 
         It returns in the same turn of the loop in which the reserve becomes whole, so that the caller can first write
         the records that wait for space.
@@ -293,7 +313,7 @@ class DiskReserve:
             if self._lacks_room:
                 await asyncio.sleep(0)
         if self._held > self._size:
-            self._open_file()  # This cuts the file back to the size of the reserve.
+            self._open_file()  # Opening the file truncates it to the size of the reserve.
         return not self._lacks_room
 
     def _probe(self) -> None:
@@ -322,7 +342,9 @@ class DiskReserve:
             self._lacks_room, self._failed_size, self._trouble = False, 0, ""
             if self._is_told:
                 self._is_told = False
-                log.info("the disk of %s has room: clients' writes are taken", self._directory)
+                log.info(
+                    "the disk of %s has space again: the broker accepts clients' writes", self._directory
+                )
 
 
 def _lack_of_room(error: BaseException | None) -> DiskError | None:

@@ -1,4 +1,4 @@
-"""Group flush: makes writes durable with one fsync for all that wait.
+"""Group flush: makes writes durable with one fsync for all writes that wait.
 
 An append marks its partition dirty and waits for the high watermark. A *round* takes every dirty partition, syncs their
 files concurrently in worker threads, and then moves the high watermarks. Writes that are appended during a round belong
@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 
 SYNC_THREADS = 4
 SOON_S = 0.02
-# Seconds. On a fast disk a sync takes less time than waking a thread and being woken by it.
+# The event loop itself does a sync that takes at most this number of seconds: on a fast disk a sync takes less time
+# than handing the work to a thread and waiting for it.
 IN_PLACE_S = 0.001
 
 
@@ -33,9 +34,9 @@ class GroupFlush:
 
     Args:
         to_disk: False for `stablelog.flush=os`: a write counts as durable once the operating system has it.
-        reserve: gives the files beside the log space on a full disk.
-        tasks: the broker's background work. A failed sync stops the broker: the bytes written since the last good
-            sync may or may not be on disk, and no later sync can tell.
+        reserve: frees disk space for indexes, snapshots and summaries if the disk is full.
+        tasks: the broker's background work. A failed sync stops the broker: the bytes written since the last good sync
+            may or may not be on disk, and a later sync does not show whether they are.
         in_place_s: the loop itself does syncs that take at most this time.
 
     Attributes:
@@ -57,20 +58,21 @@ class GroupFlush:
         tasks.before_failure(self._fail_waiting)
         self._dirty: dict[Partition, None] = {}
         self._dirty_soon: dict[Partition, None] = {}
-        # Partitions that cannot become durable until the disk has space.
+        # The partitions that cannot become durable until the disk has space.
         self._without_room: dict[Partition, None] = {}
-        self._behind: set[Partition] = set()  # Partitions whose files beside the log could not be written.
+        # The partitions of which an index, a snapshot or a summary could not be written.
+        self._behind: set[Partition] = set()
         self._waiting: dict[Partition, deque[tuple[int, asyncio.Future[None]]]] = {}
         self._wake = asyncio.Event()
         self._threads = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
         self._in_place_s = in_place_s
-        self._sync_s = in_place_s  # Estimated seconds of one sync; unknown at first.
+        self._sync_s = in_place_s  # The estimated duration of one sync, in seconds.
         self._round_done = asyncio.Event()
         self._round_done.set()
         self.rounds = 0
 
     def subscribe(self, notify: Callable[[Partition], None]) -> None:
-        """Register a function that is called with each partition whose high watermark or last stable offset moved.
+        """Register a function that is called with each partition whose high watermark or last stable offset has moved.
 
         The functions are called in the order of their registration.
         """
@@ -99,8 +101,8 @@ class GroupFlush:
     def durable(self, partition: Partition, end_offset: int) -> asyncio.Future[None] | None:
         """A future that is done once the partition is durable up to `end_offset`; None if it is already.
 
-        The future fails if the broker or the partition has failed, even for an offset that is durable: what is in
-        memory may be ahead of what was written.
+        If the broker or the partition has failed, the future fails, even for a durable offset: the state in memory may
+        be ahead of the log on disk.
         """
         failure = self.failed or partition.failure
         if partition.high_watermark >= end_offset and failure is None:
@@ -132,8 +134,8 @@ class GroupFlush:
                 continue
             await self._round()
             self.rounds += 1
-            # The tasks that waited for this round run before the next one holds the loop, which may be for markers
-            # only.
+            # Let the tasks that waited for this round run before the next round blocks the event loop. The next round
+            # may contain only markers.
             await asyncio.sleep(0)
 
     def _usable(self, partitions: list[Partition]) -> list[Partition]:
@@ -155,14 +157,15 @@ class GroupFlush:
             if not self._to_disk:
                 async for partition in in_turns(partitions, at_once=AT_ONCE_MAX):
                     self._advance(partition, partial(self._reserve.attempt, partition.assume_synced))
-                # With `stablelog.flush=os`, too, the files of sealed segments must not claim more than is on disk.
+                # Sync sealed segments also with `stablelog.flush=os`: their summaries must not describe records that
+                # are not on disk.
                 partitions = [partition for partition in partitions if partition.has_pending_writes]
             await self._sync(partitions)
         finally:
             self._round_done.set()
 
     async def idle(self) -> None:
-        """Wait until no round is in progress. Files may be closed then, before the next await."""
+        """Wait until no flush round is in progress. The caller may then close files, before it awaits anything else."""
         while not self._round_done.is_set():
             await self._round_done.wait()
 
@@ -195,7 +198,7 @@ class GroupFlush:
                 self._advance(partition, partial(partition.synced, work))
 
     def _unsynced(self, partition: Partition) -> SyncWork | None:
-        """The sync work that makes the partition durable; None if it is durable or has failed."""
+        """Return the sync work that makes the partition durable; None if the partition is durable or has failed."""
         if partition.failure is not None:
             return None
         try:
@@ -221,14 +224,16 @@ class GroupFlush:
         self._without_room.clear()
 
     def _note_failure(self, partition: Partition, work: SyncWork) -> None:
-        """Log that files beside the log cannot be written; once, until they can."""
+        """Log once that indexes, snapshots or summaries of a partition cannot be written, until writing them succeeds
+        again.
+        """
         failure = work.failure or partition.side_failure
         if failure is not None:
             self._reserve.note(failure)
         if failure is not None and partition not in self._behind:
             log.warning(
-                "%s-%d: the log is durable, but a file that describes it is not written yet and is tried again; "
-                "without it, the next start reads more: %s",
+                "%s-%d: the log is durable, but an index, snapshot or summary is not written yet; the broker retries. "
+                "Without this file, the next start reads more: %s",
                 partition.topic,
                 partition.index,
                 failure,
@@ -279,7 +284,7 @@ class GroupFlush:
 
 
 class _Ran(NamedTuple):
-    """How the syncs of a round ended: the average seconds of a sync, and the exceptions of the syncs that failed."""
+    """The result of the syncs of a flush round: the average seconds of a sync, and the exceptions of failed syncs."""
 
     seconds: float
     errors: dict[SyncWork, Exception]

@@ -1,8 +1,8 @@
-"""Journal of a coordinator: its log, with the markers and responses that wait until the log is durable.
+"""Journal of a coordinator: the coordinator's log, with the markers and responses that wait until the log is durable.
 
-A coordinator changes its state when it decides. No client may learn of a decision that a crash could still undo. Every
-response and every marker (an *effect*) therefore waits until the log is durable up to its end at the time of the
-decision.
+A coordinator changes its state in memory when it makes a decision. No client may learn of a decision that a crash could
+still undo. Every response and every marker (an *effect*) therefore waits until the log is durable up to its end at the
+time of the decision.
 
 If the disk has no space for a record, the record waits in memory, in order, with all records and effects behind it,
 until `retry` can append it. The log is therefore always a prefix of the decisions, and decisions that are missing in it
@@ -37,9 +37,10 @@ TakeRecord = Callable[[bytes, bytes | None, int | None], object]
 TakeEnd = Callable[[int, bool], object]
 
 REPLAY_READ_SIZE = 4 << 20
-CHECKPOINT_SLICE_COUNT = 200  # Records that are made and appended in one turn of the event loop.
-CHECKPOINT_SIZE_MIN = 16 << 20  # Bytes; a smaller log is not worth trimming.
-CHECKPOINT_GROWTH = 4  # Trim when the log is this many times as large as after the last trim.
+# The number of records of a checkpoint that are encoded and appended in one turn of the event loop.
+CHECKPOINT_SLICE_COUNT = 200
+CHECKPOINT_SIZE_MIN = 16 << 20  # The size in bytes below which a log is not trimmed.
+CHECKPOINT_GROWTH = 4  # A log is trimmed when it is this many times as large as after the last trim.
 # Maximum of waiting entries for each transaction or group of the coordinator. A transaction has three records
 # (decided, completed, forgotten). Each record has at most two effects, and at most one request waits for it.
 WAITING_PER_ITEM = 16
@@ -53,8 +54,8 @@ class Journal:
 
     Args:
         partitions: the partitions of the log; the first is written to.
-        flush: makes it durable.
-        reserve: gives it space on a full disk.
+        flush: makes the log durable.
+        reserve: frees disk space for the log if the disk is full.
     """
 
     def __init__(
@@ -70,19 +71,19 @@ class Journal:
         self._reserve = reserve
         self._now_ms = now_ms
         self._item_count: Callable[[], int] | None = None
-        # Entries that wait for disk space: batches, the effects behind them, and futures of tasks that wait for the
-        # entries before.
+        # The queue of entries that wait for disk space: batches, effects, and futures of tasks that wait for the
+        # entries before the future.
         self._waiting: deque[bytes | Callable[[], None] | asyncio.Future[None]] = deque()
         self._waiting_max: int | None = None
         self._effects: deque[tuple[int, Callable[[], None]]] = deque()
         self._has_told_untrimmed = False
         self._size_after_checkpoint = 0
-        # Begin offset of a checkpoint up to which the log is not trimmed yet.
+        # The begin offset of the last checkpoint, if the log is not trimmed up to this offset yet.
         self._checkpoint_begin: int | None = None
         self._is_writing_checkpoint = False
 
     def bound_by(self, item_count: Callable[[], int]) -> None:
-        """Set the limit for the number of entries that wait for space.
+        """Set the limit for the number of entries that wait for disk space.
 
         Args:
             item_count: returns how many transactions, ids or groups the coordinator knows. Each of them can end, and
@@ -91,7 +92,10 @@ class Journal:
         self._item_count = item_count
 
     def append(self, entries: Sequence[CoordinatorRecord]) -> None:
-        """Append records outside any transaction. They become durable with the next wait, or soon."""
+        """Append records outside any transaction.
+
+        The records become durable with the next request that waits for the log, or shortly after.
+        """
         if entries:
             self._append(encode_batch(self._records(entries)))
 
@@ -191,7 +195,8 @@ class Journal:
         if not isinstance(last, asyncio.Future):
             last = asyncio.get_running_loop().create_future()
             self._wait(last)
-        return asyncio.shield(last)  # A waiter that is cancelled leaves the future pending for the others.
+        # Shield the shared future: if one waiter is cancelled, the future must stay pending for the other waiters.
+        return asyncio.shield(last)
 
     async def settled(self) -> None:
         """Wait until all records appended so far are durable."""
@@ -200,7 +205,9 @@ class Journal:
             await future
 
     def sync(self) -> None:
-        """Make all records appended so far durable before returning. For a start, before the flush runs.
+        """Make all records appended so far durable before returning.
+
+        The broker calls this at a start, before the flush runs.
 
         Raises:
             Unavailable: the disk failed or is full.
@@ -214,7 +221,7 @@ class Journal:
             self.settle()
 
     def settle(self) -> None:
-        """Handle that the log's high watermark moved: run the effects that waited for it."""
+        """Run the effects that waited for the log's new high watermark."""
         while self._effects and self._effects[0][0] <= self.partition.high_watermark:
             self._effects.popleft()[1]()
 
@@ -232,7 +239,9 @@ class Journal:
             try:
                 partition.prove()
             except Corrupt as error:
-                raise Corrupt(f"{error}: the broker could not hold to what it had decided") from error
+                raise Corrupt(
+                    f"{error}: without this record the broker would lose decisions that it has acknowledged"
+                ) from error
             next_offset = 0  # Kafka's compaction leaves gaps between offsets.
             for batch, header in batches_of(partition):
                 in_order = next_offset <= header.base_offset < header.next_offset <= partition.end_offset
@@ -285,8 +294,8 @@ class Journal:
             if not self._has_told_untrimmed:
                 self._has_told_untrimmed = True
                 log.warning(
-                    "%s has %d MiB and is not trimmed: hundreds of decisions in it lack markers, because a partition that they "
-                    "are for is offline. Restore that partition, or delete its topic",
+                    "%s has %d MiB and is not trimmed: hundreds of its decisions lack markers, because a partition of their "
+                    "transactions is offline. Restore that partition, or delete its topic",
                     self.partition.topic,
                     self.partition.size >> 20,
                 )
@@ -294,19 +303,22 @@ class Journal:
         self._has_told_untrimmed = False
         begin = self.partition.end_offset
         if len(self.partition.producer_state):
-            # Offsets in open transactions are not part of the live state yet: their records stay, whether the
-            # transaction commits or aborts.
+            # Offsets in open transactions are not part of the live state yet: keep their records in the log, whether
+            # the transaction later commits or aborts.
             begin = min(begin, self.partition.last_stable_offset)
-        # Any other record before the checkpoint is deleted, even one that is not durable yet: if a decision stood
-        # before earlier ones in the log, replay would take it for the first.
+        # Begin a new segment, so that all other records before the checkpoint can be deleted, even those that are not
+        # durable yet. The checkpoint writes old decisions again: a later decision that stayed before the checkpoint
+        # would be replayed before these older ones.
         size_before = self.partition.size
         self._reserve.attempt(lambda: self.partition.roll(self._now_ms()))
         slices = iter(lambda: list(itertools.islice(state.rest, CHECKPOINT_SLICE_COUNT)), [])
         for entries in itertools.chain([state.undivided] if state.undivided else [], slices):
             self._check_usable()
             if self._waiting or not self._write(encode_batch(self._records(entries))):
-                return None  # No space. The records appended so far repeat what the log already contains.
-            await asyncio.sleep(0)  # Requests are served between two slices.
+                # The disk has no space for the rest of the checkpoint. The records appended so far only repeat records
+                # that the log already contains.
+                return None
+            await asyncio.sleep(0)  # Let requests be served between two slices of the checkpoint.
         self._size_after_checkpoint = self.partition.size - size_before
         self._checkpoint_begin = begin
         return begin
@@ -342,8 +354,8 @@ def _complete(future: "asyncio.Future[None]") -> None:
 def batches_of(partition: Partition) -> Iterator[tuple[memoryview, BatchHeader]]:
     """Yield each batch of a partition with its header, in offset order, whether durable or not.
 
-    It reads copies, as every read at a start does: an unreadable sector of a mapped file would kill the process without
-    any message.
+    The batches are copies, not parts of a memory map: an unreadable sector of a mapped file would kill the process
+    without any message.
 
     Raises:
         Corrupt: a batch is damaged.
@@ -376,10 +388,10 @@ def _read_batches(segment: Segment, position: int) -> memoryview:
 
 
 def _damaged(partition: Partition, offset: int, why: Corrupt | None = None) -> Corrupt:
-    """Make the error for a log that cannot be replayed from this offset on."""
+    """Return the error for a log that is damaged at this offset or behind it, and cannot be replayed."""
     bases = [segment.base_offset for segment in partition.segments()]
     base_offset = max((base for base in bases if base <= offset), default=bases[0])
     return Corrupt(
         f"{partition.directory / f'{base_offset:020d}.log'} is damaged at offset {offset} or behind it"
-        f"{f' ({why})' if why else ''}: the broker could not hold to what it had decided. Restore the directory"
+        f"{f' ({why})' if why else ''}: a start without these records would lose acknowledged decisions. Restore the directory"
     )

@@ -10,7 +10,7 @@ object; a frozen cycle is never freed.
 import gc
 import time
 
-FULL_COLLECTION = 2  # The generation of a full collection.
+FULL_COLLECTION = 2  # The number that Python gives to a full garbage collection.
 COLLECTION_S_MAX = 0.001
 # Collections of the young generation before one of the middle, and of the middle before a full one. With CPython's
 # defaults of 10 and 10, about 70,000 new objects accumulate before a full collection; with these numbers about 6,000.
@@ -22,8 +22,8 @@ def collect_often() -> None:
     """Freeze all live objects, and make the collector visit few objects at a time from now on."""
     gc.collect()
     gc.freeze()
-    # CPython skips a full collection until there are a quarter more objects than after the last one: collect while
-    # there are few.
+    # CPython skips a full collection until the number of objects has grown by a quarter since the last full collection.
+    # Collect now, while there are few objects, so that this number stays low.
     gc.collect()
     young, _, _ = gc.get_threshold()
     gc.set_threshold(young, YOUNG_COLLECTIONS_MAX, MIDDLE_COLLECTIONS_MAX)
@@ -31,13 +31,13 @@ def collect_often() -> None:
 
 
 class FreezeAfterLongCollection:
-    """Callback of the collector: freezes the objects that survive a long full collection."""
+    """Callback of the garbage collector: freezes the objects that survive a long full collection."""
 
     def __init__(self) -> None:
         self._began_s = 0.0
 
     def __call__(self, phase: str, info: dict[str, int]) -> None:
-        """Called by the collector at the beginning and the end of a collection."""
+        """Python calls this at the beginning and at the end of each garbage collection."""
         if info["generation"] < FULL_COLLECTION:
             return
         if phase == "start":

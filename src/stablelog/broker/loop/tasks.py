@@ -1,9 +1,10 @@
-"""Background work of the broker: how it is started, and what an unexpected exception in it fails.
+"""Background work of the broker: starts tasks, timers and threads, and handles their unexpected exceptions.
 
-Each piece of work has a name and a *scope*: the part of the broker that fails with it. An unexpected exception is
-logged with its traceback, counted under the name, and fails the scope: a connection is closed; a partition goes offline
-until a restart; the broker stops with the reason. The work itself handles expected errors (`StablelogError`). No other
-module of the broker starts tasks, timers or work in threads; `tests/test_tidy.py` checks that.
+Each piece of work has a name and a *scope*: the part of the broker that fails if the work raises an unexpected
+exception. The exception is logged with its traceback and counted under the name. Then the scope fails: a connection is
+closed; a partition goes offline until a restart; the broker stops with the reason. The work itself handles expected
+errors (`StablelogError`). No other module of the broker starts tasks, timers or work in threads; `tests/test_tidy.py`
+checks that.
 """
 
 import asyncio
@@ -21,11 +22,11 @@ from stablelog.log.partition import Partition
 
 log = logging.getLogger(__name__)
 
-INTERVAL_S_MAX = 1e9  # Some event loops cannot wait longer.
+INTERVAL_S_MAX = 1e9  # The longest delay of a timer: some event loops cannot wait longer.
 
 
 class End(Enum):
-    """What `next_in_thread` returns after the last piece."""
+    """The type of END, which `next_in_thread` returns after the last piece of work."""
 
     END = "end"
 
@@ -42,8 +43,8 @@ class Scope:
     """The part of the broker that an unexpected exception fails.
 
     Attributes:
-        consequence: what the failure means, for the log.
-        fail: fails the part; called with the reason.
+        consequence: the effect of the failure, for the log message.
+        fail: a function that fails the part; called with the reason.
     """
 
     consequence: str
@@ -86,11 +87,14 @@ class Tasks:
         )
 
     def before_failure(self, callback: Callable[[BaseException], None]) -> None:
-        """Register a callback that is called with the reason, before anything else, when the broker has to stop."""
+        """Register a callback that is called first, with the reason, when the broker has to stop."""
         self._on_failure.insert(0, callback)
 
     def stop_broker(self, reason: BaseException) -> None:
-        """Stop the broker. After this call nothing is acknowledged. Only the first reason is kept."""
+        """Stop the broker because of a failure.
+
+        After this call no write is acknowledged. Only the first reason is recorded.
+        """
         if self.failure is None:
             self.failure = reason
             for callback in self._on_failure:
@@ -104,14 +108,17 @@ class Tasks:
 
     @contextlib.contextmanager
     def guard(self, name: str, scope: Scope) -> Iterator[None]:
-        """Contain exceptions of the `with` block: each one fails the scope and ends the block."""
+        """Catch an unexpected exception of the `with` block: the exception fails the scope, and ends the block."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, it fails its scope and nothing else
             self.unexpected(name, scope, error)
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Log and count exceptions that the event loop itself catches. One in a transport closes its connection."""
+        """Log and count exceptions that the event loop itself catches.
+
+        An exception in a transport closes the transport's connection.
+        """
 
         def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
             if isinstance(context.get("exception"), Exception):
@@ -135,7 +142,7 @@ class Tasks:
             name: name of the work, in the log and in the metric.
             work: called in the task.
             *arguments: passed to `work`.
-            scope: what an exception fails; None for the broker.
+            scope: the part of the broker that an exception fails; None for the whole broker.
         """
 
         async def guarded() -> None:
@@ -153,7 +160,7 @@ class Tasks:
     ) -> asyncio.Task[None]:
         """Run the work on a request of a connection.
 
-        The work contains its own exceptions; the connection can cancel it.
+        The work handles its own exceptions. The connection can cancel the task.
         """
         task = asyncio.create_task(work)
         task.add_done_callback(on_end)
@@ -169,7 +176,7 @@ class Tasks:
     ) -> asyncio.Task[None]:
         """Run `step` repeatedly, with pauses, until `stop`. Unexpected exceptions stop the broker.
 
-        A StablelogError is logged once until a step succeeds, and the step is retried.
+        A step that raises a StablelogError is retried. The error is logged once until a step succeeds.
 
         Args:
             name: name of the work, in the log and in the metric.
@@ -188,7 +195,7 @@ class Tasks:
                     await step()
                 except StablelogError as error:
                     if not failed:
-                        log.error("%s failed; it is retried every %g s: %s", name, interval_s, error)
+                        log.error("%s failed; the broker retries it every %g s: %s", name, interval_s, error)
                     failed = True
                 else:
                     failed = False
@@ -216,9 +223,8 @@ class Tasks:
         task = asyncio.create_task(contained(), name=name)
         self._for_requests.add(task)
         task.add_done_callback(self._for_requests.discard)
-        task.add_done_callback(
-            lambda done: done.cancelled() or done.exception()
-        )  # Perhaps nothing waits for the result any more.
+        # Mark the exception as seen: if the request was cancelled, no task waits for the result, and asyncio would log it.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(task)
 
     async def finish_requested(self) -> None:
@@ -243,7 +249,7 @@ class Tasks:
         *arguments: *Arguments,
         scope: Scope | None = None,
     ) -> asyncio.TimerHandle:
-        """Call `callback` after a time. An exception in it fails the scope, by default the broker."""
+        """Call `callback` after a time. An exception in the callback fails the scope, by default the broker."""
         loop = asyncio.get_running_loop()
         return loop.call_later(delay_s, self._call, name, scope or self.broker, callback, *arguments)
 
@@ -254,7 +260,10 @@ class Tasks:
         *arguments: *Arguments,
         scope: Scope | None = None,
     ) -> asyncio.Handle:
-        """Call `callback` in the next turn of the loop. An exception in it fails the scope, by default the broker."""
+        """Call `callback` in the next turn of the loop.
+
+        An exception in the callback fails the scope, by default the broker.
+        """
         loop = asyncio.get_running_loop()
         return loop.call_soon(self._call, name, scope or self.broker, callback, *arguments)
 
@@ -284,8 +293,8 @@ async def in_thread_to_its_end(
     except asyncio.CancelledError:
         await asyncio.wait([done])
         if not done.cancelled():
-            # Nothing waits for the result any more. Without this call asyncio would log its exception as never
-            # retrieved.
+            # The caller was cancelled, so no task waits for the result. Without this call asyncio would log an
+            # exception of the thread as never retrieved.
             done.exception()
         raise
 
@@ -295,7 +304,7 @@ async def in_thread(
 ) -> Result:
     """Run `work` in one of the threads (None: those of the event loop); return its result or raise its exception.
 
-    An exception counts as one of the task that waits for it.
+    An exception in the thread is raised in the task that waits for the thread.
     """
     return await asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
 
@@ -314,10 +323,10 @@ async def each_in_threads(
     which costs more than a short piece of work. If the caller is cancelled, no more items are started.
 
     Args:
-        threads: run the work.
+        threads: the thread pool that runs `work`.
         thread_count: how many items are processed at a time.
         work: called with an item.
-        items: in the order in which they are started.
+        items: the items, in the order in which work on them starts.
 
     Raises:
         BaseException: raised by `work`, if it is not an Exception.

@@ -1,4 +1,4 @@
-"""Turns: long work on the event loop in slices, with other work in between.
+"""Turns: long work on the event loop is done in slices, and other tasks run between two slices.
 
 The markers of a transaction in few partitions are written in one turn, however long it takes, and few partitions become
 durable in one turn. A ListOffsets request for these partitions therefore sees the end of the transaction in all of them
@@ -10,7 +10,9 @@ from collections.abc import AsyncGenerator, Iterable, MutableMapping
 from typing import Any, TypeVar
 
 TURN_S = 0.005
-AT_ONCE_MAX = 100  # Partitions processed in one turn, however long it takes: a few milliseconds at most.
+# The number of partitions that are always processed in one turn of the event loop; this takes a few milliseconds at
+# most.
+AT_ONCE_MAX = 100
 
 Item = TypeVar("Item")
 
@@ -24,7 +26,7 @@ class Turn:
 
     @property
     def is_over(self) -> bool:
-        """Whether the work should continue in a later turn of the loop."""
+        """Whether the turn has lasted too long, so that the work should continue in a later turn of the event loop."""
         return self._loop.time() > self._end_s
 
 

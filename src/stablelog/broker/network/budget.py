@@ -1,10 +1,10 @@
-"""Memory budget: the bytes of requests in flight, over all connections.
+"""Memory budget: a limit for the bytes of requests in flight, over all connections.
 
-A small request needs no claim: it lies in its connection's inbox, and a connection has few of them. A large request
-*claims* room as its bytes arrive, never more than twice the bytes that have arrived, so that a client cannot reserve
-memory by announcing a size. The bytes that have arrived stay in memory until the request is complete. A claim therefore
-grows only if all requests that are arriving could still be completed one after the other (the banker's rule). Claims
-are served in the order in which they began to wait.
+A small request needs no claim: it stays in the inbox of its connection, and a connection has few small requests in
+flight. A large request *claims* room as its bytes arrive, never more than twice the bytes that have arrived, so that a
+client cannot reserve memory by announcing a size. The bytes that have arrived stay in memory until the request is
+complete. A claim therefore grows only if all requests that are arriving could still be completed one after the other
+(the banker's rule). Claims are served in the order in which they began to wait.
 
 While a claim waits for room, the budget closes the connections of two kinds of request: one that arrives too slowly for
 the time it has, and one that blocks for long after it arrived (a long poll with a huge request).
@@ -19,22 +19,22 @@ from stablelog.broker.network.frames import Frames
 
 GROWTH_MAX = 1 << 20
 PATIENCE_S = 1.0
-LOOK_S = 0.25  # Seconds between checks for overdue claims while a claim waits.
+LOOK_S = 0.25  # The number of seconds between two checks for slow requests, while a claim waits for room.
 
 
 class Holder(Protocol):
-    """The connection that a claim belongs to."""
+    """The connection that a claim of the memory budget belongs to."""
 
     def admitted(self) -> None:
-        """Handle that the claim has got the room that it waited for."""
+        """Continue receiving the request: its claim has got the room that it waited for."""
 
     def close(self, why: str | None = None) -> None:
-        """Give the request up and close the connection. `Budget.give_back` follows, now or soon."""
+        """Discard the request and close the connection. The holder calls `Budget.give_back`, now or soon."""
 
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """The room of one request.
+    """The room (bytes of the memory budget) that one request has claimed.
 
     Attributes:
         size: bytes of the whole request.
@@ -44,8 +44,8 @@ class Claim:
             room. Once the request is complete: the time at which it became complete.
         mark: (bytes, time) of the last check of its progress while other claims wait.
         is_whole: whether the request is complete, so that only its response is pending.
-        is_quick: whether the response takes no longer than the disk does. False for a request that may block
-            on others.
+        is_quick: whether the response waits at most for the disk. False for a request that may wait for other requests,
+            such as a long poll.
     """
 
     holder: Holder
@@ -61,12 +61,12 @@ class Claim:
 
     @property
     def rest(self) -> int:
-        """Bytes that the claim has yet to take."""
+        """The number of bytes that the claim has not taken from the budget yet."""
         return self.size - self.held
 
 
 class Budget:
-    """The bytes that requests may fill.
+    """The memory budget of a broker: the bytes that the requests of all connections may take.
 
     Args:
         size_max: bytes of all requests together, and of the largest single one.
@@ -75,7 +75,7 @@ class Budget:
         later: schedules a call after a number of seconds.
 
     Attributes:
-        frames: the memory that large requests arrive in.
+        frames: the buffers into which large requests are received.
     """
 
     def __init__(
@@ -94,12 +94,12 @@ class Budget:
         self._looks = False
         self._claims: dict[Claim, None] = {}
         self._waiting: dict[Claim, None] = {}
-        self._rest = 0  # Bytes that all arriving requests have yet to take.
-        self._held = 0  # Bytes held by requests that are not complete.
-        self._largest = 0  # The largest size that was ever claimed.
+        self._rest = 0  # The number of bytes that all arriving requests have not taken yet.
+        self._held = 0  # The number of bytes that requests hold that have not arrived completely.
+        self._largest = 0  # The size of the largest request that has ever made a claim.
 
     def claim(self, holder: Holder, size: int) -> Claim:
-        """Register an arriving request. Its claim holds nothing yet."""
+        """Register an arriving request. Its claim holds no bytes yet."""
         assert 0 < size <= self.size_max
         claim = Claim(holder, size, self._clock())
         self._largest = max(self._largest, size)
@@ -108,13 +108,19 @@ class Budget:
         return claim
 
     def grow(self, claim: Claim, arrived: int) -> bool:
-        """Take room beyond the bytes that have arrived. False: `holder.admitted` is called when there is room."""
+        """Take room for more bytes than have arrived.
+
+        Returns False if there is no room now: `holder.admitted` is called later.
+        """
         assert claim.held >= arrived or claim.held == 0
         claim.arrived = arrived
         return self._take_or_wait(claim, min(arrived + min(arrived, GROWTH_MAX), claim.size))
 
     def take_whole(self, claim: Claim) -> bool:
-        """Take room for the rest of an arriving request. False: `holder.admitted` is called when there is room."""
+        """Take room for the rest of an arriving request.
+
+        Returns False if there is no room: `holder.admitted` is called later.
+        """
         claim.arrived = claim.size
         return self._take_or_wait(claim, claim.size)
 
@@ -146,8 +152,8 @@ class Budget:
             return False
         if self.left >= self._rest or self.size_max - self._held - more >= self._largest:
             return True
-        # Complete requests give their room back by themselves. Of the arriving ones, those that need least are
-        # completed first.
+        # Complete requests give their room back without needing more. Assume that the arriving requests are completed
+        # one after the other, the one that needs the least room first.
         arriving = [each for each in self._claims if each.rest and each.held]
         if not claim.held:
             arriving.append(claim)
@@ -170,7 +176,7 @@ class Budget:
         claim.since = self._clock()
 
     def give_back(self, claim: Claim) -> None:
-        """Free the room of a request that was answered or given up."""
+        """Free the room of a request that was answered or discarded."""
         if claim not in self._claims:
             return
         del self._claims[claim]
@@ -214,13 +220,13 @@ class Budget:
         if claim.is_whole:
             if now_s - claim.since < PATIENCE_S:
                 return None
-            return f"a request of {claim.size} bytes waits for its answer, and others for room"
+            return f"a request of {claim.size} bytes blocks, and other requests wait for its memory"
         arrived, marked_s = claim.mark
         took_s = now_s - marked_s
         if took_s < PATIENCE_S:
             return None
         came = claim.arrived - arrived
         if took_s < 2 * PATIENCE_S and came * self._receive_s < claim.size * took_s:
-            return f"{came} of the {claim.size} bytes of a request came in {took_s:.1f} s, and others wait for room"
+            return f"a request arrives too slowly while others wait for memory: {came} of {claim.size} bytes in {took_s:.1f} s"
         claim.mark = (claim.arrived, now_s)
         return None

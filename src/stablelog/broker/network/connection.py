@@ -29,13 +29,15 @@ log = logging.getLogger(__name__)
 API_KEY = struct.Struct(">h")
 INBOX_SIZE = 64 << 10
 FREE_IN_FLIGHT_COUNT = 8
-# Requests of one connection begun in one turn of the loop; then other connections get their turn.
+# The number of requests of one connection that are begun in one turn of the event loop, before other connections get
+# their turn.
 BEGUN_AT_ONCE_COUNT = 8
 REQUEST_SIZE_MIN = 8  # api key, version and correlation id
-# After this many response bytes other connections get their turn: the loop copies the bytes, and reads them from disk
-# if necessary.
+# The number of response bytes that one connection sends before other connections get their turn: the event loop copies
+# these bytes, and reads them from disk if necessary.
 TURN_SIZE = 4 << 20
-NO_API = Api(0, -1)  # The entry for a key that no API has; the router refuses the request.
+# Stands for the API of a request whose API key is unknown; the router refuses the request.
+NO_API = Api(0, -1)
 
 Callback = TypeVar("Callback", bound=Callable[..., None])
 Respond = Callable[["Connection", Buffer], Awaitable[Sequence[Buffer] | None]]
@@ -54,7 +56,7 @@ class Limits:
 
 
 def _contained(callback: Callback) -> Callback:
-    """Wrap a callback from outside of the connection: an unexpected exception in it closes the connection."""
+    """Wrap a callback that other code calls: an unexpected exception in the callback closes the connection."""
 
     @functools.wraps(callback)
     def contained(connection: "Connection", *arguments: Any) -> None:
@@ -76,11 +78,11 @@ class Connection(asyncio.BufferedProtocol):
         tasks: starts the work on requests, and timers.
 
     Attributes:
-        is_draining: whether the connection takes no more requests.
+        is_draining: whether the connection accepts no more requests.
         peer: the client's address and port.
         host: the client's address.
         background: starts the work on requests, and timers.
-        decoding: lock that keeps the decoding of requests in their order.
+        decoding: decodes the requests in the order in which they arrived.
         appending: lock of the request whose batches, offsets or partitions are being appended, perhaps over several
             turns of the loop. The later requests begin when that request releases it, in the order in which the
             client sent them.
@@ -105,7 +107,7 @@ class Connection(asyncio.BufferedProtocol):
         self._inbox_filled = 0
         self._frame: memoryview | None = None  # An arriving request that is too large for the inbox.
         self._frame_filled = 0
-        # The claim of the request that is arriving, or that waits for room in the inbox.
+        # The claim (bytes of the memory budget) of the request that is arriving, or that waits in the inbox for room.
         self._claim: Claim | None = None
         self._waits_for_room = False
         self._waits_for_turn = False
@@ -156,7 +158,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _turn_away(self, setting: str, count: int) -> None:
         assert self._transport is not None
-        log.warning("closing %s: %s=%d are open", self.peer, setting, count)
+        log.warning("closing %s: as many connections are open as %s=%d allows", self.peer, setting, count)
         self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -175,7 +177,7 @@ class Connection(asyncio.BufferedProtocol):
         self._responses.clear()
 
     def close(self, why: str | None = None) -> None:
-        """Close the connection. A given reason is logged: the client is at fault."""
+        """Close the connection. If a reason is given, the client has caused the close, and the reason is logged."""
         if why is not None:
             log.warning("closing %s: %s", self.peer, why)
         if self._transport is not None and not self.is_closing:
@@ -183,19 +185,21 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_closing(self) -> bool:
-        """Whether nothing can be sent or received any more, or not yet."""
+        """Whether the connection cannot send or receive: it is closed, or not set up yet."""
         return self._transport is None or self._transport.is_closing()
 
     @property
     def is_writable(self) -> bool:
-        """Whether the client reads fast enough: its requests are begun and its responses are sent."""
+        """Whether the client reads its responses fast enough, so that the connection sends responses and begins
+        requests.
+        """
         return self._writable.is_set()
 
     @property
     def scope(self) -> Scope:
         """The scope that an unexpected exception in the connection fails.
 
-        It is made on each call: keeping it would create a reference cycle.
+        A new scope is made on each call: an attribute with the scope would create a reference cycle.
         """
         return Scope(f"the connection of {self.peer} is closed", lambda _why: self.close())
 
@@ -205,7 +209,7 @@ class Connection(asyncio.BufferedProtocol):
         return frozenset(self._tasks)
 
     def drain(self) -> None:
-        """Take no more requests.
+        """Accept no more requests.
 
         Requests that have not begun are dropped, and bytes that arrive later are read and dropped. If a socket is
         closed with unread bytes, the operating system resets it, and the client loses the responses that it has not
@@ -222,7 +226,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     async def finish(self) -> None:
-        """Take no more requests, complete those in flight, and close when all responses have been sent.
+        """Accept no more requests, complete the requests in flight, and close when all responses have been sent.
 
         This waits for the client to read: the caller limits the time, and then calls `close`.
         """
@@ -237,7 +241,7 @@ class Connection(asyncio.BufferedProtocol):
         limit_s = self._limits.idle_ms_max / 1000
         idle_s = limit_s - (self._loop.time() - self._last_request_at)
         if not self._writable.is_set() and self._loop.time() - self._unwritable_since > limit_s:
-            self.close(f"nothing of an answer was read for {limit_s:g} s")
+            self.close(f"the client has not read any byte of a response for {limit_s:g} s")
         elif idle_s <= 0 and self._responses.are_sent:
             self.close()
         else:
@@ -277,7 +281,7 @@ class Connection(asyncio.BufferedProtocol):
             size = LENGTH.unpack_from(self._inbox, at)[0]
             if not REQUEST_SIZE_MIN <= size <= self._limits.request_size_max:
                 self.close(
-                    f"a request of {size} bytes; {REQUEST_SIZE_MIN} to {self._limits.request_size_max} are read"
+                    f"a request has {size} bytes, and {REQUEST_SIZE_MIN} to {self._limits.request_size_max} are allowed"
                 )
                 return
             end = at + LENGTH.size + size
@@ -291,8 +295,8 @@ class Connection(asyncio.BufferedProtocol):
                 self.background.soon("connection", self._go_on, scope=self.scope)
                 break
             claim = None
-            # Small requests never wait behind large requests of other connections, as long as their connection has few
-            # in flight.
+            # Small requests never wait behind large requests of other connections, as long as their own connection has
+            # few requests in flight.
             if len(self._responses) >= FREE_IN_FLIGHT_COUNT:
                 claim = self._budget.claim(self, size)
                 if not self._budget.take_whole(claim):
@@ -344,7 +348,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @_contained
     def admitted(self) -> None:
-        """Continue receiving: the budget has taken the room that this connection waited for."""
+        """Continue receiving a request: the memory budget now has the room that the request waited for."""
         self._waits_for_room = False
         claim = self._claim
         assert claim is not None
@@ -358,7 +362,10 @@ class Connection(asyncio.BufferedProtocol):
         self._resume_reading()
 
     def _check_rest(self) -> None:
-        """Close if the rest of a request does not arrive in time. Time spent waiting for room does not count."""
+        """Close the connection if the rest of a request does not arrive in time.
+
+        Time spent waiting for room does not count.
+        """
         self._rest_timer = None
         if self._partial_since is None:
             return
@@ -367,7 +374,7 @@ class Connection(asyncio.BufferedProtocol):
             since = self._partial_since if self._claim is None else self._claim.since
             left_s -= self._loop.time() - since
         if left_s <= 0:
-            self.close(f"the rest of a request did not come within {limit_s:g} s")
+            self.close(f"the rest of a request did not arrive within {limit_s:g} s")
         else:
             self._rest_timer = self._later(left_s, self._check_rest)
 
@@ -384,14 +391,16 @@ class Connection(asyncio.BufferedProtocol):
 
     @_contained
     def _end(self, frame: Buffer, claim: Claim | None, task: "asyncio.Task[None]") -> None:
-        """Free what a request held. Also called for a task that was cancelled before its first step."""
+        """Free the frame and the claim of a request.
+
+        Also called if the task of the request was cancelled before its first step.
+        """
         self._tasks.discard(task)
         if claim is not None:
             self._budget.give_back(claim)
         if isinstance(frame, memoryview) and API_KEY.unpack_from(frame)[0] == ApiKey.PRODUCE:
-            self._budget.frames.give_back(
-                frame
-            )  # Its batches are in the log, and nothing refers to the frame.
+            # Use the frame again: the batches of the Produce request are in the log, and no object refers to the frame.
+            self._budget.frames.give_back(frame)
 
     async def _work(self, frame: Buffer, answer: Answer) -> None:
         try:
@@ -426,7 +435,7 @@ class Connection(asyncio.BufferedProtocol):
             part = self._responses.next_part()
             if part is None:
                 if self._closes_when_sent:
-                    transport.close()  # The transport closes once it has sent what it buffers.
+                    transport.close()  # The transport sends its buffered bytes before it closes.
                 break
             size += sum(map(len, part))
             transport.writelines(part)
@@ -439,14 +448,14 @@ class Connection(asyncio.BufferedProtocol):
     # -- flow --------------------------------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
-        """The client reads too slowly: hold its responses back and begin none of its requests."""
+        """Stop sending responses and beginning requests, because the client reads too slowly."""
         self._writable.clear()
         self._unwritable_since = self._loop.time()
         self._pause_reading()
 
     @_contained
     def resume_writing(self) -> None:
-        """The client has read enough: send and begin again."""
+        """Send responses and begin requests again, because the client has read enough."""
         self._writable.set()
         self._send_answered()
 

@@ -1,18 +1,20 @@
-"""The memory that large requests arrive in: a few frames are kept and used again.
+"""Buffers (*frames*) into which large requests are received: a few frames are kept and used again.
 
 The first write to a new page is expensive: in a profile, a third of the broker's processor time for each produced
-megabyte went into new pages. The broker therefore keeps a few frames of requests that leave no reference to them.
+megabyte went into new pages. The broker therefore uses frames of completed requests again, and keeps a few of them.
 """
 
 import mmap
 
-KEPT_SIZE = (1 << 20) + (64 << 10)  # The largest batch of a client with default settings, and its envelope.
+# The size of a frame that is kept: the largest batch of a client with default settings, and the envelope of its
+# request.
+KEPT_SIZE = (1 << 20) + (64 << 10)
 KEPT_COUNT = 8
 PRIVATE_MEMORY = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 
 class Frames:
-    """The frames of one broker."""
+    """The buffers (frames) of one broker into which large requests are received."""
 
     def __init__(self) -> None:
         self._kept: list[mmap.mmap] = []
@@ -22,7 +24,10 @@ class Frames:
         return len(self._kept)
 
     def open(self, size: int) -> memoryview:
-        """A writable frame of this size. The system allocates a new frame's pages at the first write to them."""
+        """Return a writable frame of this size.
+
+        The operating system allocates the pages of a new frame at the first write.
+        """
         if size > KEPT_SIZE:
             return memoryview(mmap.mmap(-1, size, flags=PRIVATE_MEMORY))
         memory = self._kept.pop() if self._kept else mmap.mmap(-1, KEPT_SIZE, flags=PRIVATE_MEMORY)

@@ -1,8 +1,8 @@
 """Work on long requests and responses that would hold the event loop, done in threads.
 
-It consists of the import of an API's modules at its first request, and of decoding and encoding messages with many
-entries. kio takes 10 to 20 microseconds for each entry. A message with thousands of entries would hold the event loop
-long enough for all its clients to notice.
+This work is the import of an API's modules at its first request, and the decoding and encoding of messages with many
+entries. The message library kio takes 10 to 20 microseconds for each entry. A message with thousands of entries would
+hold the event loop long enough for all its clients to notice.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from stablelog.env.disk import Buffer
 from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.messages import decode_request, encode_response
 
-REQUEST_SIZE_MAX = 16 << 10  # Bytes of the largest request that is decoded on the event loop.
-ENTRY_COUNT_MAX = 300  # Entries of the largest response that is encoded on the event loop.
+REQUEST_SIZE_MAX = 16 << 10  # The size in bytes of the largest request that is decoded on the event loop.
+ENTRY_COUNT_MAX = 300  # The number of entries of the largest response that is encoded on the event loop.
 
 
 class Decoding:
@@ -29,7 +29,7 @@ class Decoding:
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
-        self._count = 0  # Requests that are in the thread or wait for it.
+        self._count = 0  # The number of requests that a thread decodes, or that wait for a thread.
 
     def is_brief(self, api_key: int, frame: Buffer) -> bool:
         """Whether `decode_request` may run on the event loop: the request is small and none before it is pending."""
@@ -46,7 +46,7 @@ class Decoding:
         """Decode a request in a thread, once all requests before it have been decoded.
 
         Args:
-            threads: run the decoding.
+            threads: the thread pool that decodes.
             api_key: the API of the request.
             version: the version of the request.
             frame: the bytes of the request.
@@ -55,9 +55,10 @@ class Decoding:
         self._count += 1
         try:
             async with self._turn:
-                # A cancelled caller waits for the thread: until then the frame counts as memory of its connection.
+                # A cancelled caller also waits for the thread: the memory of the frame belongs to the connection until
+                # the thread has ended.
                 await in_thread_to_its_end(threads, prepare, api_key, version)
-                # The frame of a Produce request is used again as soon as the request has ended.
+                # The buffer of a Produce request is used for another request as soon as this request has ended.
                 if api_key == ApiKey.PRODUCE:
                     return decode_request(api_key, version, frame)
                 return await in_thread_to_its_end(threads, decode_request, api_key, version, frame)

@@ -1,4 +1,6 @@
-"""The queue of responses of one connection: in the order of its requests, and in parts that one write can take."""
+"""The queue of responses of one connection: in the order of its requests, and in parts that are small enough for one
+write.
+"""
 
 import struct
 from collections import deque
@@ -7,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from stablelog.env.disk import Buffer
 
 LENGTH = struct.Struct(">i")
-WRITE_SIZE = 1 << 20  # Bytes of a larger response that are handed to the transport at once.
+WRITE_SIZE = 1 << 20  # The number of bytes of a large response that are passed to the transport at once.
 
 
 class Answer:
@@ -21,11 +23,12 @@ class Answer:
 
 
 class Responses:
-    """The responses that a connection owes its client."""
+    """The queue of the responses that a connection has not sent to its client yet."""
 
     def __init__(self) -> None:
         self._answers: deque[Answer] = deque()
-        self._unsent: deque[Sequence[Buffer]] = deque()  # The unsent parts of a response that is being sent.
+        # The parts of the current response that are not sent yet.
+        self._unsent: deque[Sequence[Buffer]] = deque()
 
     def __len__(self) -> int:
         """The number of requests whose responses are not being sent yet."""
@@ -37,13 +40,13 @@ class Responses:
         return not self._answers and not self._unsent
 
     def add(self) -> Answer:
-        """Add the place for the response to a new request."""
+        """Add a place to the queue for the response to a new request, and return it."""
         answer = Answer()
         self._answers.append(answer)
         return answer
 
     def next_part(self) -> Sequence[Buffer] | None:
-        """Take the next buffers to write: a response, or a part of a large one. None if no response is ready."""
+        """Take the next buffers to write: a response, or a part of a large response. None if no response is ready."""
         while not self._unsent:
             if not self._answers or not self._answers[0].done:
                 return None
@@ -63,7 +66,7 @@ class Responses:
 
 
 def _in_parts(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
-    """The buffers, cut and gathered into parts of about WRITE_SIZE bytes."""
+    """Split or join the buffers of a response into parts of about WRITE_SIZE bytes."""
     part: list[Buffer] = []
     room = WRITE_SIZE
     for buffer in buffers:

@@ -1,4 +1,4 @@
-"""Removal of partition directories that belong to no topic: a crash or a deletion has left them.
+"""Removal of partition directories that belong to no topic, and that a crash or a deletion has left.
 
 A directory is removed only if it contains nothing but files of a partition. Any other directory belongs to a user,
 whatever its name.
@@ -28,7 +28,7 @@ class Leftovers:
     """Removal of directories that belong to no topic.
 
     Args:
-        disk: where the data directory lies.
+        disk: the disk that contains the data directory.
         directory: the data directory.
     """
 
@@ -38,10 +38,11 @@ class Leftovers:
         self._warned: set[Path] = set()
 
     def remove_unlisted(self, partition_counts: Mapping[str, int]) -> None:
-        """Remove unlisted partitions without records: a crash during the creation of a topic has left them.
+        """Remove partition directories that belong to no topic and have no records: a crash has left them during the
+        creation of a topic.
 
         Args:
-            partition_counts: by topic, from the list of topics.
+            partition_counts: the number of partitions of each topic in the list of topics.
         """
         for name in self._disk.list_dir(self._directory):
             match = PARTITION_DIRECTORY.fullmatch(name)
@@ -73,12 +74,12 @@ class Leftovers:
             raise errors[0]
 
     def _remove(self, path: Path) -> None:
-        """Remove a directory that holds nothing but files of a partition; warn about any other."""
+        """Remove a directory that contains only files of a partition. Log a warning for any other directory."""
         if not self._disk.list_dir(path):
-            return  # Nothing shows who made an empty directory, and it takes no space.
+            return  # Leave an empty directory: it takes no space, and a user may have created it.
         strange = strange_names(self._disk.list_dir(path))
         if strange:
-            self._warn(path, f"it belongs to no topic, and holds what is no file of a partition ({strange})")
+            self._warn(path, f"it belongs to no topic, and has files that no partition has ({strange})")
             return
         try:
             self._disk.remove_dir(path)
@@ -94,11 +95,11 @@ class Leftovers:
         """Log once that a directory is not removed."""
         if path not in self._warned:
             self._warned.add(path)
-            log.warning("%s is left alone: %s. Move or remove it if it is not needed", path, why)
+            log.warning("%s is not removed: %s. Move or remove it if it is not needed", path, why)
 
 
 def strange_names(names: Iterable[str]) -> str:
-    """The names that no file of a partition can have, for a message; empty if there are none."""
+    """Return the names that no file of a partition can have, as text for a message; empty without such names."""
     strange = [name for name in names if not is_partition_file(name)]
     more = f" and {len(strange) - NAMED_MAX} more" if len(strange) > NAMED_MAX else ""
     return ", ".join(strange[:NAMED_MAX]) + more

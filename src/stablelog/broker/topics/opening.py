@@ -1,7 +1,7 @@
-"""Opening of partitions: those of the list after a start, and later those that failed on a full disk.
+"""Opening of partitions: of all partitions after a start, and later of partitions that have failed on a full disk.
 
-Each partition is served as soon as it is open. A partition that a full disk kept from being recovered, or that failed
-at run time on a full disk, is reopened when there may be space. After any other failure only a restart reopens it.
+Clients can use each partition as soon as it is open. A partition whose recovery or use has failed because the disk is
+full is reopened when there may be space. After any other failure only a restart reopens it.
 """
 
 import asyncio
@@ -19,21 +19,23 @@ from stablelog.log.partition import Partition
 
 log = logging.getLogger(__name__)
 
-OPENED_AT_ONCE = 16  # Partitions that are published in one turn of the event loop.
+# The number of partitions that are published, so that clients can use them, in one turn of the event loop.
+OPENED_AT_ONCE = 16
 RECOVERY_THREADS = 8  # Recovery mostly waits for the disk.
 
 
-Missing = tuple[Topic, int]  # A partition that is to be opened.
+Missing = tuple[Topic, int]  # A partition that has to be opened: its topic and its index.
 
 
 class Opening:
     """Opens partitions of the list of topics.
 
     Args:
-        reserve: gives recovery space on a full disk.
+        reserve: frees disk space for recovery if the disk is full.
         on_open: called with each partition when it can be used and before anything writes to it. The second
             argument is the failed partition that it replaces; None if it opens for the first time since the start.
-        end_work: waits until no thread works on the partitions of a topic; this holds until the next await.
+        end_work: waits until no thread reads or writes open partitions of a topic. No thread begins to do so before the
+            next await.
     """
 
     def __init__(
@@ -52,13 +54,16 @@ class Opening:
         self._on_open = on_open
         self._end_work = end_work
         self._now_ms = now_ms
-        self._under_way: dict[str, set[Missing]] = {}  # Partitions that are being opened, by topic.
-        # Set and replaced when a topic has no more partitions that are being opened.
+        # The partitions that are being opened, by the name of the topic.
+        self._under_way: dict[str, set[Missing]] = {}
+        # This event is set, and replaced by a new one, when the last opening of a partition of some topic has ended.
         self._topic_ended = asyncio.Event()
         self._without_room: dict[Missing, None] = {}
 
     async def open_all(self) -> None:
-        """Open every partition that is not open. If one cannot be opened, that is logged and it stays offline.
+        """Open every partition that is not open.
+
+        A partition that cannot be opened stays offline, and its error is logged.
 
         Raises:
             DiskError: the recovery points cannot be written.
@@ -78,7 +83,7 @@ class Opening:
             self._without_room[topic, partition.index] = None
 
     async def open_again(self) -> None:
-        """Reopen the queued partitions, as far as there is space."""
+        """Reopen the partitions that failed on a full disk, as far as there is space now."""
         if not self._without_room:
             return
         waiting, self._without_room = list(self._without_room), {}
@@ -96,7 +101,7 @@ class Opening:
             self._end(*waiting)
 
     async def _close_failed(self, waiting: Iterable[Missing]) -> None:
-        """Close the failed partitions that are to be replaced. Those that are deleted meanwhile are not reopened."""
+        """Close failed partitions before they are reopened. A partition that is deleted meanwhile is not reopened."""
         for topic, index in waiting:
             failed = topic.partitions.get(index)
             if failed is None:
@@ -108,7 +113,10 @@ class Opening:
                 self._end((topic, index))
 
     async def _recover(self, threads: ThreadPoolExecutor, waiting: Iterable[Missing]) -> None:
-        """Recover partitions and publish each one. A full disk is retried if the reserve freed space."""
+        """Recover partitions, and publish each one so that clients can use it.
+
+        If the disk is full and the reserve can free space, the caller tries the partition again.
+        """
         outcomes = each_in_threads(
             threads,
             RECOVERY_THREADS,
@@ -116,7 +124,8 @@ class Opening:
             waiting,
         )
         count = 0
-        # Without aclosing, a stop would wait until all partitions are recovered.
+        # A stop of the broker ends this loop at the partitions that are being recovered now. Without `aclosing` the
+        # stop would wait until all partitions are recovered.
         async with contextlib.aclosing(outcomes):
             async for one, outcome in outcomes:
                 if isinstance(outcome, StablelogError) and self._reserve.make_room(outcome):
@@ -133,28 +142,30 @@ class Opening:
             self._stays_offline(topic, index, outcome)
             return
         failed = topic.partitions.get(index)
-        # No await between these two calls: a write in between would stand before the markers that the partition lacks.
+        # There must be no await between these two calls: a client could otherwise write to the partition before
+        # `_on_open` has written the markers that the partition lacks.
         self._topics.publish_partition(topic, outcome)
         self._on_open(outcome, failed)
 
     def _stays_offline(self, topic: Topic, index: int, error: Exception) -> None:
         topic.offline[index] = str(error)
-        if not isinstance(error, StablelogError):  # The error concerns only this partition.
+        # An unexpected error concerns only this partition: the partition stays offline, and the broker goes on.
+        if not isinstance(error, StablelogError):
             offline = Scope(f"{topic.name}-{index} stays offline", lambda _why: None)
             self._tasks.unexpected("recovery of a partition", offline, error)
         elif self._reserve.note(error):
             self._without_room[topic, index] = None
-            log.error("%s-%d is opened when there is room: %s", topic.name, index, error)
+            log.error("%s-%d stays offline until the disk has space: %s", topic.name, index, error)
         else:
             log.error(
-                "%s-%d cannot be opened and stays offline; `stablelog verify` says more: %s",
+                "%s-%d cannot be opened and stays offline; run `stablelog verify` for details: %s",
                 topic.name,
                 index,
                 error,
             )
 
     def _end(self, *ended: Missing) -> None:
-        """Note that partitions are not being opened any more."""
+        """Note that the opening of partitions has ended, with or without success."""
         for one in ended:
             same_topic = self._under_way.get(one[0].name, set())
             same_topic.discard(one)
@@ -163,7 +174,10 @@ class Opening:
                 self._topic_ended = asyncio.Event()
 
     async def leave(self, topic_name: str) -> None:
-        """Wait until no partition of a topic is being opened. On return this holds until the next await."""
+        """Wait until no partition of a topic is being opened.
+
+        On return no partition of the topic is being opened until the caller awaits something else.
+        """
         while self.works_on(topic_name):
             await self._topic_ended.wait()
 

@@ -1,4 +1,4 @@
-"""The logs of the broker's coordinators, opened before any request is served: the offsets log and the commit logs."""
+"""The logs of the coordinators, which are opened before any request is served: the offsets log and the commit logs."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -12,16 +12,17 @@ from stablelog.log.partition import Partition
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
 
 THREADS: Final = 8
-FEW: Final = 8  # Up to this many logs are opened one after the other.
+# Up to this number, the logs are opened one after the other; more logs are opened by several threads.
+FEW: Final = 8
 CONFIGS: Final = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
 
 
 class OwnLogs:
-    """Creates and opens the broker's own topics.
+    """Creates and opens the topics that are the coordinators' logs.
 
     Args:
         topics: the list of topics.
-        reserve: gives the logs space on a full disk.
+        reserve: frees disk space for the logs if the disk is full.
     """
 
     def __init__(self, topics: Topics, reserve: DiskReserve) -> None:
@@ -32,14 +33,15 @@ class OwnLogs:
         """Open the commit log of each transaction group. Returns the partitions of each log by the group's name."""
         logs = [topic for topic in self._topics if group_of_log(topic.name) is not None]
         missing = [(topic, index) for topic in logs for index in range(topic.partition_count)]
-        if len(missing) > FEW:  # Several at a time, because each one waits for the disk.
+        # Open several logs at a time, because opening a log mostly waits for the disk.
+        if len(missing) > FEW:
             with ThreadPoolExecutor(THREADS, thread_name_prefix="commit logs") as threads:
                 list(threads.map(lambda at: self._open(*at), missing))
         groups = {group for topic in logs if (group := group_of_log(topic.name)) is not None}
         return {group: self.open(commit_log_of(group)) for group in sorted(groups | {DEFAULT_GROUP})}
 
     def open(self, name: str) -> list[Partition]:
-        """Open the log of this name, and create it if it does not exist. Returns its partitions. Durable on return.
+        """Open the coordinator log of this name, or create it durably if it does not exist. Returns its partitions.
 
         Raises:
             Refused: the log cannot be created.

@@ -29,12 +29,13 @@ STRAY = "-stray"  # Suffix of a directory with records that stood where a new pa
 
 
 class Start(NamedTuple):
-    """Facts about a start of the broker that each partition needs when it is opened.
+    """Facts about this start of the broker, with which each partition is opened.
 
     Attributes:
-        clean: whether the last broker on the data directory closed it.
+        clean: whether the last broker that used the data directory has stopped cleanly.
         leader_epoch: the leader epoch of this start.
-        established_epoch: the first leader epoch of this release; None while a directory is taken over.
+        established_epoch: the first leader epoch under which this release has written the directory; None while the
+            broker takes over a directory of Apache Kafka or of an earlier version.
     """
 
     clean: bool
@@ -46,7 +47,7 @@ class PartitionDirectories:
     """The directories of the partitions of one data directory.
 
     Args:
-        reserve: gives files space on a full disk.
+        reserve: frees disk space for the files if the disk is full.
         checkpoints: the recorded offsets of partitions that are not open.
     """
 
@@ -72,8 +73,8 @@ class PartitionDirectories:
         """Write, for each partition, the files that a directory of Apache Kafka or of version 1 may lack.
 
         Returns:
-            Whether every partition has them. A partition that is missing or unreadable lacks them; it is logged when it
-            is opened.
+            Whether every partition has these files now. A partition that is missing or unreadable lacks them; its error is
+            logged when it is opened.
         """
         is_complete = True
         for topic in topics:
@@ -108,9 +109,12 @@ class PartitionDirectories:
         """
         directory = self.path(topic.name, index)
         if self._disk.is_dir(directory) and holds_records(self._disk, directory):
-            # Files that a crash during a deletion has left, or that a user has put there.
+            # The directory exists already: a crash during a deletion has left files in it, or a user has put files
+            # there.
             stray = self._aside(topic, index, STRAY)
-            log.warning("%s belongs to no topic and holds records; it becomes %s", directory, stray.name)
+            log.warning(
+                "%s belongs to no topic and holds records; the broker renames it to %s", directory, stray.name
+            )
             self._disk.rename(directory, stray)
         self._disk.make_dir(directory)
         write_partition_metadata(self._disk, directory, topic.topic_id)
@@ -125,7 +129,7 @@ class PartitionDirectories:
     ) -> Partition:
         """Open a partition of the list. May run in a thread.
 
-        A partition that has failed since the start can be reopened, too: it has lost no data, and is closed by now.
+        A partition that has failed on a full disk since the start, and that is closed, can be reopened, too.
 
         Raises:
             Corrupt: synced data is damaged or missing; the partition stays closed.
@@ -139,7 +143,9 @@ class PartitionDirectories:
         self._check_topic_id(topic, listing)
         if strange := strange_names(listing.names):
             log.warning(
-                "%s holds what is no file of a partition, and it is left alone: %s", directory, strange
+                "%s contains files that are not files of a partition, and the broker ignores them: %s",
+                directory,
+                strange,
             )
         failed = topic.partitions.get(index)
         partition = self._open(
@@ -162,14 +168,14 @@ class PartitionDirectories:
         except FileNotFoundError:
             pass
         except Corrupt as error:
-            log.warning("%s; it is written again for topic %s", error, topic.name)
+            log.warning("%s; the broker writes the file again for topic %s", error, topic.name)
         if there is None:
             write_partition_metadata(self._disk, listing.directory, topic.topic_id)
             listing.reload()
         elif there != topic.topic_id:
             raise Corrupt(
                 f"{path} names the topic id {there}, and {topic.name} has {topic.topic_id}: the "
-                "directory is one of another topic, or the file is damaged. Restore the directory"
+                "directory belongs to another topic, or the file is damaged. Restore the directory"
             )
 
     def _open(
@@ -214,16 +220,19 @@ class PartitionDirectories:
     # -- out of the way ------------------------------------------------------------------------------------------
 
     def set_aside(self, topic: Topic, index: int) -> None:
-        """Rename the directory of a deleted partition. If that fails, it stays and is logged."""
+        """Rename the directory of a deleted partition. If that fails, the directory stays, and the error is logged."""
         source = self.path(topic.name, index)
         try:
-            if self._disk.is_dir(source):  # A partition that could not be opened may have no directory.
+            # The deleted partition may have no directory, if it could not be opened.
+            if self._disk.is_dir(source):
                 self._disk.rename(source, self._aside(topic, index, DELETED))
         except (FileNotFoundError, Unavailable) as error:
             log.error("%s belongs to a deleted topic and cannot be renamed; remove it: %s", source, error)
 
     def _aside(self, topic: Topic, index: int, suffix: str) -> Path:
-        """A new path for a partition's directory, so that the next partition of that name can have the old one."""
+        """Return a new path for the directory of a deleted partition, so that a later partition of the same name can
+        use the old path.
+        """
         return self._directory / f"{_short(topic.name)}-{index}.{topic.topic_id.hex}{suffix}"
 
 

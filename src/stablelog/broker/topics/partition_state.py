@@ -16,17 +16,21 @@ from stablelog.errors import Corrupt, Refused, Unavailable
 
 
 class PartitionState(Enum):
-    """Whether requests can be served from a partition."""
+    """The states of a partition: open, or a reason why it serves no requests."""
 
     OPEN = "open"
-    OPENING = "opening"  # A thread recovers it after a start; it opens without any action.
-    OFFLINE = "offline"  # It could not be opened, or has failed since; it needs a repair or a restart.
+    # The partition is being recovered after a start; it will open without any action of an operator.
+    OPENING = "opening"
+    # The partition could not be opened, or has failed since; it needs a repair or a restart of the broker.
+    OFFLINE = "offline"
     UNKNOWN = "unknown"  # No topic has this name, or the topic has fewer partitions.
     UNKNOWN_ID = "unknown topic id"  # No topic has this id.
 
 
 class Codes(NamedTuple):
-    """The codes of one API. None where the API serves a partition in that state as if it were open.
+    """The error codes of one API for partitions that are not open.
+
+    None: the API serves such a partition like an open one.
 
     Attributes:
         opening: for a partition that is being recovered after a start.
@@ -45,13 +49,13 @@ class Codes(NamedTuple):
     storage_error_since: int = 0
 
     def for_version(self, version: int) -> "Codes":
-        """The codes in a response of this version."""
+        """Return the error codes for a response of this version of the API."""
         if version >= self.storage_error_since or self.offline is not ErrorCode.kafka_storage_error:
             return self
         return self._replace(offline=ErrorCode.not_leader_or_follower)
 
     def of(self, state: PartitionState) -> ErrorCode | None:
-        """The code for a partition in this state; None if the API serves it."""
+        """Return the error code for a partition in this state; None if the API serves such a partition."""
         codes = {
             PartitionState.OPEN: None,
             PartitionState.OPENING: self.opening,
@@ -68,7 +72,7 @@ class Codes(NamedTuple):
         return Refused(code, why)
 
     def of_error(self, error: Exception) -> ErrorCode:
-        """The code for an error that a handler caught at one partition, one of PARTITION_ERRORS."""
+        """Return the error code for an exception at one partition, one of PARTITION_ERRORS."""
         if isinstance(error, Refused):
             return error.code
         return self.offline or ErrorCode.kafka_storage_error
@@ -86,7 +90,7 @@ _UNKNOWN_ID: Final = ErrorCode.unknown_topic_id
 COMMON: Final = Codes(opening=ErrorCode.not_leader_or_follower, offline=_STORAGE, unknown=_UNKNOWN)
 _NAMES_ONLY: Final = Codes(opening=None, offline=None, unknown=_UNKNOWN)
 
-# In the order of the API keys. An API that is missing here has no partition or topic in its requests.
+# The table is in the order of the API keys. An API that is missing here has no partition or topic in its requests.
 CODES: Final[Mapping[str, Codes]] = MappingProxyType(
     {
         "Produce": COMMON._replace(storage_error_since=4),
@@ -104,8 +108,8 @@ CODES: Final[Mapping[str, Codes]] = MappingProxyType(
         "DeleteTopics": _NAMES_ONLY._replace(unknown_id=_UNKNOWN_ID),
         "DeleteRecords": COMMON,
         "OffsetForLeaderEpoch": COMMON,
-        # An offline partition is not added: the transaction could never end there, and its transactional id could begin
-        # no other one.
+        # An offline partition is not added to a transaction: the transaction could not get its marker there, and its
+        # transactional id could then begin no other transaction.
         "AddPartitionsToTxn": _NAMES_ONLY._replace(offline=_STORAGE),
         "AddPartitionsToTxn, verifyOnly": _NAMES_ONLY,
         "WriteTxnMarkers": COMMON,

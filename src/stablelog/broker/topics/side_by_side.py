@@ -10,7 +10,8 @@ from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.log.partition import Partition
 
 IN_TURN_MAX: Final = 16  # Up to this many partitions are processed one after the other, without threads.
-MAKING_THREADS: Final = 16  # Few enough that the event loop can serve clients meanwhile.
+# The number of threads that create partitions: few enough that the event loop can serve clients meanwhile.
+MAKING_THREADS: Final = 16
 CLOSING_THREADS: Final = 8
 
 
@@ -46,8 +47,8 @@ def close_each(
     """Close partitions.
 
     Args:
-        partitions: closed as after a clean stop.
-        reserve: gives them space on a full disk; used only in the caller's thread.
+        partitions: the partitions; each is closed as at a clean stop.
+        reserve: frees disk space for the partitions if the disk is full; used only in the caller's thread.
 
     Yields:
         Each partition with a function that returns when it is closed, or raises as `Partition.close` does.
@@ -60,7 +61,8 @@ def close_each(
     with ThreadPoolExecutor(CLOSING_THREADS, thread_name_prefix="closing") as threads:
         closings = [threads.submit(partition.close) for partition in partitions]
         for partition, closing in zip(partitions, closings, strict=True):
-            # If the disk is full, this thread tries again, because only this thread may use the reserve.
+            # If the disk is full, the caller's thread closes the partition again, because only this thread may use the
+            # disk reserve.
             first: list[Callable[[], None]] = [closing.result]
             tries = chain(first, repeat(partition.close))
             yield partition, partial(reserve.attempt, partial(_next_try, tries), frees=True)

@@ -16,7 +16,7 @@ class Topic:
 
     Attributes:
         topic_id: distinguishes the topic from a later one of the same name.
-        configs: its own settings, by Kafka's names.
+        configs: the settings of the topic itself, by Kafka's names.
         partitions: the open partitions by index, including those that have failed since they were opened.
         offline: by index, the reason why a partition could not be opened.
         partition_count: the number of partitions that the topic should have.
@@ -42,20 +42,20 @@ class Topic:
         return PartitionState.OFFLINE if index in self.offline else PartitionState.OPENING
 
     def why_not_open(self, index: int) -> str:
-        """Why no request can be served from a partition, for a message."""
+        """Return why no request can be served from a partition, as text for a message."""
         match self.state(index):
             case PartitionState.OPENING:
                 return f"{self.name}-{index} is being recovered after a start, and opens by itself"
             case PartitionState.OFFLINE:
                 partition = self.partitions.get(index)
                 failure = self.offline.get(index, partition and partition.failure)
-                return f"{self.name}-{index} is offline: {failure}. `stablelog verify` says more"
+                return f"{self.name}-{index} is offline: {failure}. Run `stablelog verify` for details"
             case _:
                 return f"{self.name} has partitions 0 to {self.partition_count - 1}, not {index}"
 
     @property
     def is_internal(self) -> bool:
-        """Whether the broker keeps its own state in the topic."""
+        """Whether the topic is internal: the log of a coordinator."""
         return is_internal(self.name)
 
     @property

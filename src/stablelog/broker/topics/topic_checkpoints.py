@@ -52,7 +52,7 @@ class TopicCheckpoints:
         self._directory = directory
         self._writer = writer
         self._open_partitions = open_partitions
-        self._kept: Offsets = {}  # Synced ends of partitions that are not open.
+        self._kept: Offsets = {}  # The recorded offsets up to which partitions that are not open were synced.
         self.log_starts = OffsetCheckpoint(
             writer,
             directory / LOG_START_CHECKPOINT,
@@ -70,13 +70,12 @@ class TopicCheckpoints:
         )
 
     def _synced_ends(self) -> Offsets:
-        kept = (
-            self._kept.copy()
-        )  # Copied first: a partition that is opened later in this call leaves `_kept`.
+        # Copy `_kept` before reading the open partitions: a partition that is opened during this call is removed from it.
+        kept = self._kept.copy()
         return kept | {(p.topic, p.index): p.synced_offset for p in self._open_partitions()}
 
     def load(self, topics: Collection[Topic], *, is_taking_over: bool) -> None:
-        """Read the checkpoints, and drop rows of topics that are not in the list.
+        """Read the checkpoints, and remove the offsets of topics that are not in the list of topics.
 
         Args:
             topics: the list of topics.
@@ -84,15 +83,15 @@ class TopicCheckpoints:
                 checkpoint contains the log start offsets.
 
         Raises:
-            NewerFormat: a later release has written one.
-            Corrupt: the checkpoint of log start offsets is damaged, and is the only place that contains them.
+            NewerFormat: a later release has written one of the files.
+            Corrupt: the checkpoint of log start offsets is damaged, and no other file contains the log start offsets.
         """
         path = self._directory / LOG_START_CHECKPOINT
         if is_taking_over:
             self.log_starts.read(read_offset_checkpoint(self._disk, path))
         else:
-            # Each partition has a file of its own with its log start offset.
-            self.log_starts.read(read_if_whole(self._disk, path, "it is written again"))
+            # A damaged checkpoint does no harm here: each partition also has a file with its log start offset.
+            self.log_starts.read(read_if_whole(self._disk, path, "the broker writes the file again"))
         path = self._directory / FIRST_DIRTY_CHECKPOINT
         self.first_dirty.read(read_if_whole(self._disk, path, "compaction begins at each log's start"))
         self._forget_gone({topic.name for topic in topics})
@@ -108,8 +107,8 @@ class TopicCheckpoints:
 
         Args:
             partitions: all partitions of the data directory.
-            is_recorded: whether this release has recorded the ends since the partitions were created. A partition
-                without a row was then created after the last write of the file, and had nothing synced.
+            is_recorded: whether this release has recorded the ends since the partitions were created. A partition that
+                is missing in the file was then created after the last write of the file, and had no synced data.
         """
         path = self._directory / RECOVERY_POINT_CHECKPOINT
         is_known = self._disk.exists(path)
@@ -117,12 +116,12 @@ class TopicCheckpoints:
             found = read_offset_checkpoint(self._disk, path)
         except Corrupt as error:
             log.warning(
-                "%s; where a log is damaged, whole batches that follow the damage keep its partition offline",
+                "%s; without these offsets, a partition stays offline if whole batches follow damage in its log",
                 error,
             )
             found, is_known = {}, False
         if is_known and not found and not self._disk.size(path):
-            is_known = False  # An empty file: a power failure lost the content.
+            is_known = False  # The file is empty: a power failure has lost its content.
         missing = 0 if is_known and is_recorded else UNKNOWN
         self._kept = {at: found.get(at, missing) for at in partitions}
 
@@ -138,14 +137,17 @@ class TopicCheckpoints:
         self._kept.pop(at, None)
 
     def closed(self, at: TopicPartition, synced_offset: int) -> None:
-        """Keep the synced end of a partition that was closed."""
+        """Remember the offset up to which a closed partition was synced."""
         self._kept[at] = synced_offset
 
     def forget(self, topic: str, others: Collection[str]) -> None:
-        """Drop the rows of a deleted topic, of which `others` are not part. Durable on return.
+        """Remove the offsets of a deleted topic from the files.
+
+        `others` are the names of the other topics. Durable on return.
 
         Raises:
-            DiskError: a file has its old content. A later topic of the same name would inherit its rows.
+            DiskError: a file has its old content. A later topic of the same name would get the offsets of the deleted
+                one.
         """
         self.recovery_points.outdate()
         self._kept = {at: end for at, end in self._kept.items() if at[0] != topic}
@@ -155,7 +157,7 @@ class TopicCheckpoints:
     # -- writing -----------------------------------------------------------------------------------------------
 
     def make_recovery_points_durable(self) -> None:
-        """Record the synced end of each partition. Durable on return."""
+        """Write the offset up to which each partition was synced to the checkpoint file. Durable on return."""
         self.recovery_points.write(self.recovery_points.changed(anyway=True), durable=True)
 
     def write_high_watermarks(self, marks: Mapping[TopicPartition, int]) -> None:

@@ -1,7 +1,7 @@
 """Names and partitions that are taken: by topics, and by topics that are being created, grown or deleted.
 
 The creation and the deletion of many partitions take long, and other requests are served meanwhile. A *reservation*
-keeps them from creating, growing or deleting a topic of the same name.
+prevents other requests from creating, growing or deleting a topic of the same name.
 """
 
 from collections.abc import Mapping
@@ -18,15 +18,17 @@ class Reservations:
     """The reservations of one data directory.
 
     Args:
-        topics: by name.
+        topics: the existing topics by name.
         config: the maximum number of partitions.
     """
 
     def __init__(self, topics: Mapping[str, Topic], config: BrokerConfig) -> None:
         self._topics = topics
         self._config = config
-        self._names: dict[str, str] = {}  # Topic names by their form in metrics.
-        self._counts: dict[str, int] = {}  # Partitions that are being created, by the same key.
+        # The names of topics, by their names in metrics (with `_` in place of `.`).
+        self._names: dict[str, str] = {}
+        # The number of partitions that are being created, by the name of the topic in metrics.
+        self._counts: dict[str, int] = {}
 
     def listed(self, name: str) -> None:
         """Note that a topic of this name is in the list."""
@@ -43,7 +45,10 @@ class Reservations:
             Refused: the name is reserved; nothing changed.
         """
         if without_dots(name) in self._counts:
-            raise Refused(ErrorCode.reassignment_in_progress, f"{name} is being given partitions")
+            raise Refused(
+                ErrorCode.reassignment_in_progress,
+                f"{name} is being created, grown or deleted; try again later",
+            )
         self._counts[without_dots(name)] = partition_count
 
     def release(self, name: str) -> None:
@@ -53,7 +58,7 @@ class Reservations:
     def check_new(
         self, name: str, partition_count: int, configs: Mapping[str, str], *, own: bool = False
     ) -> None:
-        """Check whether a topic can be created. `own`: it is for the broker's own state.
+        """Check whether a topic can be created. `own`: whether it is an internal topic of the broker.
 
         Raises:
             Refused: the name, the count or a setting is not valid, or the topic exists.
@@ -64,15 +69,16 @@ class Reservations:
             raise Refused(ErrorCode.topic_already_exists, f"topic {name!r} exists already")
         if not own:
             check_not_internal(name)
-        # The broker's own logs may collide: the transaction groups a.b and a_b are different.
+        # Two internal topics may have equal names in metrics, because the transaction groups a.b and a_b are different.
         if other is not None and not own:
             raise Refused(
                 ErrorCode.invalid_topic_exception,
-                f"{name!r} and {other!r} differ only by . and _, which metrics cannot tell apart",
+                f"{name!r} and {other!r} differ only in . and _, and would have the same name in metrics: choose another name",
             )
         if partition_count < 1:
             raise Refused(
-                ErrorCode.invalid_partitions, f"{partition_count} partitions: a topic has at least one"
+                ErrorCode.invalid_partitions,
+                f"a topic cannot have {partition_count} partitions: the least number is 1",
             )
         self.check_count(partition_count)
         try:
@@ -81,15 +87,15 @@ class Reservations:
             raise Refused(ErrorCode.invalid_config, str(error)) from error
 
     def check_count(self, more: int) -> None:
-        """Check that this many more partitions are allowed.
+        """Check that the broker may have this number of further partitions.
 
         Raises:
-            Refused: there would be too many.
+            Refused: the broker would have more than stablelog.max.partitions.
         """
         most: int = self._config["stablelog.max.partitions"]
         count = sum(topic.partition_count for topic in self._topics.values()) + sum(self._counts.values())
         if count + more > most:
             raise Refused(
                 ErrorCode.invalid_partitions,
-                f"{more} partitions more than the {count} there are would be more than stablelog.max.partitions={most}",
+                f"{more} new partitions and the present {count} are more than stablelog.max.partitions={most}",
             )

@@ -33,24 +33,25 @@ from stablelog.log.segments.open_files import OpenFiles
 
 log = logging.getLogger(__name__)
 
-# For a sealed segment in use: the log file, its memory map, and the maps of three indexes.
+# File descriptors of a sealed segment in use: the log file, its memory map, and the maps of three indexes.
 DESCRIPTORS_PER_SEGMENT = 5
 OPEN_SEGMENTS_MIN = 64
-OPEN_SEGMENTS_MAX = 4096  # Their memory maps are a quarter of the number that Linux allows a process.
+# The maximum number of open sealed segments: their memory maps are a quarter of the number that Linux allows a process.
+OPEN_SEGMENTS_MAX = 4096
 
 
 class Topics:
     """The topics of one data directory.
 
     Args:
-        config: the broker's settings, for settings that a topic does not have.
-        reserve: gives the list and the checkpoints space on a full disk.
+        config: the broker's settings, which apply where a topic has no value of its own.
+        reserve: frees disk space for the list of topics and the checkpoints if the disk is full.
         on_failure: called once with each open partition that fails, for any cause, and the reason.
 
     Attributes:
         cluster_id: id of the cluster that the data directory belongs to.
         leader_epoch: the leader epoch of this start.
-        clean: whether the last broker on this directory closed it.
+        clean: whether the last broker that used the directory has stopped cleanly.
         is_taking_over: whether Apache Kafka or an earlier version wrote the directory; False after `taken_over`.
         checkpoints: the offset checkpoints of the directory.
         directories: the directories of the partitions.
@@ -82,7 +83,7 @@ class Topics:
         self.cluster_id = ""
         self.leader_epoch = -1
         self._established_epoch: int | None = None
-        self._is_complete = True  # Whether every partition has the files of this release.
+        self._is_complete = True  # Whether every partition has all files that this release writes.
         self.clean = True
         self.is_taking_over = False
 
@@ -92,7 +93,7 @@ class Topics:
         """Read the list of topics. The caller opens the partitions afterwards with `open_partition`.
 
         Args:
-            clean: whether the last broker on this directory closed it.
+            clean: whether the last broker that used the directory has stopped cleanly.
             cluster_id: id of the cluster that the data directory belongs to.
 
         Raises:
@@ -123,7 +124,7 @@ class Topics:
         # list may have been restored from a backup that is older than the logs.
         self.leader_epoch = self._latest_epoch() + 1
         if not self.is_taking_over and self._established_epoch is None:
-            self._established_epoch = self.leader_epoch  # The directory is new.
+            self._established_epoch = self.leader_epoch  # The data directory is new.
         self._write_list()
         if self.is_taking_over:
             self._is_complete = self.directories.complete(self)
@@ -144,8 +145,8 @@ class Topics:
         latest = latest_epoch_of_all(self._disk, directories, self.leader_epoch)
         if latest > self.leader_epoch and not self.is_taking_over:
             log.warning(
-                "%s says leader epoch %d, and the logs have %d: it is an older copy. Topics that were created, deleted "
-                "or changed since are not known",
+                "%s has leader epoch %d, and the logs have %d: the file is an older copy. It lacks topics that were created, "
+                "deleted or changed since. Restore the latest copy if there is one",
                 self._directory / CATALOG_FILE,
                 self.leader_epoch,
                 latest,
@@ -164,7 +165,7 @@ class Topics:
         self._write_list()
 
     def _write_list(self) -> None:
-        """Write the list durably.
+        """Write the list of topics. Durable on return.
 
         Raises:
             Refused: the disk refuses the write; the list on disk is unchanged.
@@ -205,7 +206,7 @@ class Topics:
         """The topic of this name.
 
         Raises:
-            Refused: there is none.
+            Refused: no topic has this name.
         """
         topic = self._topics.get(name)
         if topic is None:
@@ -241,7 +242,7 @@ class Topics:
     def open_partitions(self) -> Iterator[Partition]:
         """Yield every open partition, including those that have failed since they were opened.
 
-        The caller may await between two of them: a partition that was deleted or replaced meanwhile is skipped.
+        The caller may await between two partitions: a partition that was deleted or replaced meanwhile is skipped.
         """
         for topic in self:
             for partition in list(topic.partitions.values()):
@@ -249,14 +250,14 @@ class Topics:
                     yield partition
 
     def has(self, partition: Partition) -> bool:
-        """Whether this object is still the current partition of its name. Callers check it again after each await."""
+        """Whether this object is still the partition of its topic and index. Callers check it again after each await."""
         topic = self._topics.get(partition.topic)
         return topic is not None and topic.partitions.get(partition.index) is partition
 
     # -- changing ----------------------------------------------------------------------------------------------
 
     def create(self, name: str, partition_count: int, configs: Mapping[str, str]) -> Topic:
-        """Create a topic with open, empty partitions; it may be one of the broker's own. Durable on return.
+        """Create a topic with open, empty partitions; it may be an internal topic. Durable on return.
 
         Raises:
             Refused: the name, the count or a setting is not valid, or the topic exists; nothing changed.
@@ -267,7 +268,7 @@ class Topics:
         finally:
             self.release(topic)
 
-    # Creating many partitions takes long. The next methods are the steps of `create`; `make_partitions` may run in a
+    # The next methods are the steps of `create`. Creating many partitions takes long, so `make_partitions` may run in a
     # thread.
 
     def reserve(
@@ -285,7 +286,7 @@ class Topics:
         return Topic(name, uuid.uuid4(), 0, dict(configs), self._config.log_config(configs))
 
     def make_partitions(self, topic: Topic, indexes: Iterable[int]) -> dict[int, Partition]:
-        """Create and open directories of a topic. After an error none is open. May run in a thread.
+        """Create and open partitions of a topic. After an error none of them is open. May run in a thread.
 
         Raises:
             Refused: the disk is full.
@@ -297,13 +298,13 @@ class Topics:
                 list(indexes),
                 made,
             )
-            # Here, in the thread: for thousands of partitions it would hold the event loop.
+            # Connect the partitions in this thread: the event loop would be blocked for thousands of them.
             self._connect(made.values())
         except Unavailable as error:
             _give_up(made)
             what = ("partitions of " if topic.name in self._topics else "topic ") + topic.name
-            log.error("%s cannot be made: %s", what, error)
-            raise Refused(ErrorCode.kafka_storage_error, f"{what} cannot be made: {error}") from error
+            log.error("%s cannot be created: %s", what, error)
+            raise Refused(ErrorCode.kafka_storage_error, f"{what} cannot be created: {error}") from error
         except StablelogError:
             _give_up(made)
             raise
@@ -313,7 +314,7 @@ class Topics:
         """Add a new topic, or new partitions of a topic, to the list. Durable on return.
 
         Raises:
-            Refused: the disk refuses the list; the partitions are closed.
+            Refused: the disk refuses the write of the list of topics; the new partitions are closed.
         """
         is_new = topic.name not in self._topics
         if is_new:
@@ -332,11 +333,11 @@ class Topics:
         return topic
 
     def release(self, topic: Topic) -> None:
-        """End the reservation: the topic is now in the list, or was not created."""
+        """End a topic's reservation: the topic is now in the list of topics, or was not created."""
         self.reservations.release(topic.name)
 
     def reserve_more(self, name: str, partition_count: int) -> Topic:
-        """Reserve new partitions of a topic. The caller creates and publishes them.
+        """Reserve new partitions of a topic. The caller then creates and publishes the partitions.
 
         Raises:
             Refused: the topic does not exist, has that many partitions already, or is being given more; nothing
@@ -347,7 +348,7 @@ class Topics:
         if more <= 0:
             raise Refused(
                 ErrorCode.invalid_partitions,
-                f"{name} has {topic.partition_count} partitions and can be given more; {partition_count} were asked for",
+                f"{name} has {topic.partition_count} partitions, and their number can only grow; the request asks for {partition_count}",
             )
         self.reservations.check_count(more)
         self.reservations.reserve(name, more)
@@ -359,16 +360,16 @@ class Topics:
             partition.open_files.join(self._open_files)
             partition.usability.on_failure = partial(self._on_failure, partition)
 
-    # The next methods are the steps of a deletion. Many partitions take long; `set_aside` may run in a thread.
+    # The next methods are the steps of a deletion. Many partitions take long, so `set_aside` may run in a thread.
 
     def unlist(self, name: str) -> Topic:
         """Remove a topic from the list. Durable on return.
 
-        From then on its partitions fail every call, and its name stays reserved until `release`.
+        From then on every call of its partitions fails, and the name of the topic stays reserved until `release`.
 
         Raises:
             Refused: the topic does not exist, the broker needs it, it is being given partitions, or the disk refuses
-                the list; nothing changed.
+                the write of the list of topics; nothing changed.
         """
         topic = self.named(name)
         check_not_own(name)
@@ -385,13 +386,13 @@ class Topics:
         return topic
 
     def set_aside(self, topic: Topic) -> None:
-        """Rename the directories of a topic that is not in the list. May run in a thread."""
+        """Rename the partition directories of a topic that was removed from the list. May run in a thread."""
         for index in range(topic.partition_count):
             self.directories.set_aside(topic, index)
         self._written(partial(self._disk.sync_dir, self._directory))
 
     def forget_files(self, topic: Topic) -> None:
-        """Remove a topic that is not in the list from the checkpoints."""
+        """Remove a topic that was removed from the list also from the checkpoint files."""
         self._written(partial(self.checkpoints.forget, topic.name, self._topics.keys()))
 
     def configure(self, topic: Topic, configs: Mapping[str, str]) -> None:
@@ -399,7 +400,7 @@ class Topics:
 
         Raises:
             InvalidConfig: a setting is not valid; nothing changed.
-            Refused: the disk refuses the list; nothing changed.
+            Refused: the disk refuses the write of the list of topics; nothing changed.
         """
         check_change(topic.configs, configs)
         before, topic.configs = topic.configs, dict(configs)
@@ -434,7 +435,7 @@ class Topics:
         """
         self.publish_partition(topic, self.recover_partition(topic, index, progress))
 
-    # Recovery takes long. The next two methods are the steps of `open_partition`; the first may run in a thread.
+    # The next two methods are the steps of `open_partition`. Recovery takes long: the first may run in a thread.
 
     def recover_partition(
         self, topic: Topic, index: int, progress: Callable[[int, int], None] | None = None
@@ -475,18 +476,18 @@ class Topics:
         return clean and written
 
     def _written(self, *writes: Callable[[], None]) -> bool:
-        """Write files that a start reads; return whether that succeeded. Without them the next start recovers more."""
+        """Write files that the next start reads, so that it recovers less; return whether that succeeded."""
         try:
             for write in writes:
                 write()
         except Unavailable as error:
-            log.error("the next start has more to recover: %s", error)
+            log.error("a file cannot be written at the stop, so the next start recovers more: %s", error)
             return False
         return True
 
 
 def _give_up(made: Mapping[int, Partition]) -> None:
-    """Close partitions that are not going to be used, so that others get their file descriptors."""
+    """Close new partitions after an error, so that their file descriptors are free for other partitions."""
     for partition in made.values():
         partition.close(clean=False)
 

@@ -1,10 +1,10 @@
-"""Reads, after a start, the last commit sequence of each commit-ordered partition before the next one is assigned.
+"""Reads the last commit sequence of each commit-ordered partition, after a start and before any commit is decided.
 
 A commit log that was restored from an older backup, or that has lost its end, contains fewer commits than the markers
-in the partitions. The coordinator would then assign these commit sequences a second time. So it decides no commit of a
-transaction group until the last commit of each of the group's commit-ordered partitions is read; until then clients get
-a code that they retry. The read does not wait until the partitions are open. A partition that cannot be opened is read
-as far as possible.
+in the partitions. The coordinator would then assign these commit sequences a second time. So the coordinator decides no
+commit of a transaction group until the last commit of each of the group's commit-ordered partitions is read; until then
+clients get a code that they retry. The last commit of a partition is read from its files, before the partition is open.
+A partition that cannot be opened is read as far as possible.
 """
 
 import asyncio
@@ -54,7 +54,8 @@ class LastCommits:
         ]
 
     async def read(self) -> None:
-        """Read the last commits, and allow each group to commit when its own are read.
+        """Read the last commits, and allow each transaction group to commit when the last commits in its partitions are
+        read.
 
         No partition may be opened meanwhile.
         """
@@ -75,12 +76,12 @@ class LastCommits:
                 threads, self._topics.directories.last_commit_sequence, topic_name, index
             )
         except (FileNotFoundError, StablelogError) as error:
-            # The topic was deleted meanwhile.
+            # The topic was deleted while its partition was being read.
             is_deleted = self._topics.state(topic_name, index) is PartitionState.UNKNOWN
             if not is_deleted:
                 log.error(
-                    "the last commit of %s-%d cannot be read: %s. If the commit log of %s is from an older backup, commits may "
-                    "get sequences that are in this partition. Restore both of one time",
+                    "the last commit of %s-%d cannot be read: %s. If the commit log of %s is from an older backup, new commits "
+                    "may get commit sequences that this partition already has. Restore both from the same backup",
                     topic_name,
                     index,
                     error,

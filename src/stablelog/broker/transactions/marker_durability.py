@@ -12,11 +12,12 @@ from stablelog.broker.topics.topics import Topics
 from stablelog.coordinators.transactions.spare_ids import Barrier
 from stablelog.log.partition import Partition
 
-MARKER_ENDS_MIN = 64  # Below this number of partitions `_ends` is not searched for durable entries.
+# As long as `_ends` has at most this number of partitions, it is not searched for markers that are durable.
+MARKER_ENDS_MIN = 64
 
 
 class MarkerDurability:
-    """The written markers of one transaction group that were not durable. `len`: of their commits.
+    """The written markers of one transaction group that may not be durable yet. `len` is the number of their commits.
 
     Args:
         topics: the partitions that exist.
@@ -26,17 +27,18 @@ class MarkerDurability:
         self._topics = topics
         # By commit sequence: the end offsets of markers that were not durable when they were written.
         self._commits: dict[int, list[tuple[Partition, int]]] = {}
-        # By partition: the end offset of its last marker, until that is durable; and the barrier behind all of them.
+        # By partition: the end offset of its last marker, until the marker is durable. The barrier is the cached
+        # function that checks all these end offsets.
         self._ends: dict[Partition, int] = {}
         self._ends_max = MARKER_ENDS_MIN
         self._barrier: Barrier | None = None
 
     def note(self, partition: Partition, commit_sequences: Sequence[int]) -> None:
-        """Note that markers were appended to a partition, whose end is behind the last one.
+        """Note that markers were appended to a partition. The partition ends directly behind the last of these markers.
 
         Args:
             partition: the partition.
-            commit_sequences: the commit sequences of the commits among them.
+            commit_sequences: the commit sequences of those markers that are commit markers.
         """
         end = partition.end_offset
         self._ends[partition] = end
@@ -48,7 +50,7 @@ class MarkerDurability:
                 self._commits.setdefault(sequence, []).append((partition, end))
 
     def awaited(self) -> dict[int, list[tuple[Partition, int]]]:
-        """By commit sequence: the markers that are not durable, as (partition, end offset)."""
+        """Return the markers that are not durable, by commit sequence, as (partition, end offset)."""
         return {
             sequence: left
             for sequence, ends in list(self._commits.items())
@@ -56,7 +58,7 @@ class MarkerDurability:
         }
 
     def forget_durable(self) -> None:
-        """Drop commits whose markers are durable, up to the first that still waits, so that few are left to check."""
+        """Forget the oldest commits whose markers are all durable, so that few commits are left to check."""
         done = takewhile(
             lambda sequence: not any(self._is_awaited(*at) for at in self._commits[sequence]), self._commits
         )
@@ -70,7 +72,9 @@ class MarkerDurability:
         return self._topics.has(partition) and partition.high_watermark < end
 
     def barrier(self) -> Barrier:
-        """Make a function that tells whether all present markers are durable; see `coordinators...spare_ids`."""
+        """Return a function that checks whether all markers written until now are durable (see
+        `transactions.spare_ids`).
+        """
         if self._barrier is None:
             self._forget_durable_ends()
             self._barrier = partial(self._are_durable, list(self._ends.items()))

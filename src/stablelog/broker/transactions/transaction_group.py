@@ -1,12 +1,12 @@
-"""One transaction group of the broker: executes the decisions of the group's transaction coordinator.
+"""One transaction group of the broker: this module executes the decisions of the group's transaction coordinator.
 
 The records of a decision are appended to the commit log. Once they are durable, the decision's markers are appended to
 the partitions, in the order of the decisions and in one write for each partition. Then the client gets its response.
 The producer's next transaction therefore never reaches a partition before the markers of the last one.
 
 Words: to *settle* a partition is to compare, when it is opened, its open transactions with the coordinator's decisions,
-and to write the markers that it lacks. A commit is *resolved* if all its markers are durable, and so are those of every
-earlier commit of the group (docs/glossary.md).
+and to write the markers that the partition lacks. A commit is *resolved* if all its markers are durable, and so are
+those of every earlier commit of the group (docs/glossary.md).
 """
 
 import asyncio
@@ -55,11 +55,11 @@ class TransactionGroup:
     Args:
         name: name of the group; empty for the default one.
         config: the coordinator's settings.
-        journal: the commit log.
+        journal: the commit log, with the markers and responses that wait until it is durable.
         id_space: the producer ids of all groups.
         topics: the partitions that markers are written to.
         groups: the consumer groups, whose offsets a transaction may commit.
-        reserve: gives markers space on a full disk.
+        reserve: frees disk space for markers if the disk is full.
 
     Attributes:
         durable_sequence: the commit sequence of the last commit whose decision is durable; 0 for none.
@@ -87,19 +87,21 @@ class TransactionGroup:
         self._reserve = reserve
         self._tasks = tasks
         self._now_ms = now_ms
-        self._recorded_count = 0  # The number of the coordinator's changes that the journal has.
-        self._decided: deque[_Decided] = deque()  # Durable decisions whose markers are not begun.
-        # Decisions whose markers are being written, and the markers that are left of them.
+        self._recorded_count = 0  # The number of changes of the coordinator's state that are in the journal.
+        # The durable decisions of which no marker is being written yet.
+        self._decided: deque[_Decided] = deque()
+        # The decisions whose markers are being written now, and those of their markers that are still to be written.
         self._in_writing: list[_Decided] = []
         self._to_write: deque[tuple[TopicPartition, list[MarkerOrder]]] = deque()
-        self._is_long = False  # Whether these markers are for more partitions than are written in one turn.
-        # Orders whose markers are all written, which the coordinator does not know yet.
+        # Whether the markers in `_to_write` are for more partitions than one turn of the event loop writes.
+        self._is_long = False
+        # The marker orders that are written to all their partitions and not yet reported to the coordinator.
         self._written: list[MarkerOrder] = []
         self._held_back: dict[TopicPartition, list[MarkerOrder]] = {}
-        # By settled partition: the markers that it lacks from before the start, and how many waiting markers they
-        # replace. They are written before the waiting ones.
+        # By settled partition: the markers from before the start that the partition lacks, and the number of waiting
+        # markers that these replace. They are written before all other markers that wait for the partition.
         self._settling: dict[TopicPartition, tuple[list[MarkerOrder], int]] = {}
-        # By order: the partitions that still lack its marker.
+        # By marker order: the partitions that still lack the marker.
         self._waiting_for: dict[OrderKey, set[TopicPartition]] = {}
         self._durability = MarkerDurability(topics)
         self.durable_sequence = 0
@@ -117,7 +119,7 @@ class TransactionGroup:
         )
 
     def _end_offsets(self, targets: Sequence[TopicPartition]) -> list[int]:
-        """End offsets of partitions; 0 for a partition that is not open, OFFSET_UNKNOWN for one that does not exist."""
+        """Return the end offsets of partitions: 0 if a partition is not open, OFFSET_UNKNOWN if it does not exist."""
         ends: list[int] = []
         topic: Topic | None = None
         for name, index in targets:
@@ -171,11 +173,14 @@ class TransactionGroup:
         return self._settling.keys()
 
     def waits_at(self, target: TopicPartition) -> bool:
-        """Whether markers wait for this partition."""
+        """Whether markers wait until this partition is open or the disk has space."""
         return target in self._held_back or target in self._settling
 
     def unsettled_commits(self) -> list[TopicPartition]:
-        """Partitions not opened since the start that may lack a commit's marker: until then R may be too low."""
+        """Partitions that may lack a commit marker since the last crash, because they were not opened since the start.
+
+        As long as there are any, the last resolved commit sequence is not known.
+        """
         return [
             target
             for target, sequence in self.coordinator.table.history.partitions().items()
@@ -193,14 +198,14 @@ class TransactionGroup:
     # -- decisions ---------------------------------------------------------------------------------------------
 
     def apply(self, decision: Decision[Answer]) -> Answer:
-        """Append the decision's records and return its result; its markers follow when they are durable."""
+        """Append a decision's records and return its result. Its markers are written when the records are durable."""
         self._append(decision)
         if decision.markers:
             self._write_when_durable(decision, None)
         return decision.answer
 
     async def carry_out(self, decision: Decision[Answer]) -> Answer:
-        """Append the decision's records, wait for them and for its markers, and return its result."""
+        """Append a decision's records, wait until they are durable and its markers are written, and return its result."""
         self._append(decision)
         if decision.markers:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -230,8 +235,8 @@ class TransactionGroup:
     def unresolved(self) -> list[tuple[int, str, str, int]]:
         """The missing markers of unresolved commits: (commit sequence, transactional id, topic, partition).
 
-        They are in order. The id is empty if the transaction is complete except that the marker is not durable; and,
-        after a start, if the partition is not open yet and a crash may have lost the marker.
+        The markers are in the order of these fields. The transactional id is empty if the marker is written and only
+        not durable yet, or if a crash may have lost the marker and the partition was not opened since the start.
         """
         held = {
             (order.commit_sequence, order.transactional_id, *target)
@@ -261,7 +266,9 @@ class TransactionGroup:
 
     def _write_when_durable(self, decision: Decision[Any], done: "asyncio.Future[None] | None") -> None:
         self.journal.after(lambda: self._decided.append((decision, done)))
-        self.write_decided()  # There is something to write only if no record has to be waited for.
+        # If the records of the decision are durable already, write its markers now. Otherwise this call writes nothing,
+        # and a later call writes them.
+        self.write_decided()
 
     def write_decided(self, *, to_the_end: bool = False) -> None:
         """Write the markers of all decisions that became durable: one append for each partition.
@@ -273,7 +280,8 @@ class TransactionGroup:
             to_the_end: write everything now, as at a stop.
         """
         if not self._in_writing or to_the_end:
-            # An unexpected error in the middle stops the broker, because the remaining markers would never be written.
+            # An unexpected error between two markers stops the broker: otherwise the remaining markers would never be
+            # written.
             with self._tasks.guard("transactions", self._tasks.broker):
                 self._write_on(Turn(), to_the_end=to_the_end)
                 if to_the_end:
@@ -292,7 +300,9 @@ class TransactionGroup:
                 return
 
     def _begin_writing(self) -> None:
-        """Take the next decisions whose markers fit into one turn; or one decision that has too many for that."""
+        """Take the next decisions whose markers one turn of the event loop can write, or one decision with too many
+        markers for that.
+        """
         by_partition: dict[TopicPartition, list[MarkerOrder]] = {}
         while self._decided:
             markers = self._decided[0][0].markers
@@ -312,7 +322,8 @@ class TransactionGroup:
         for _, done in decided:
             if done is not None and not done.done():
                 done.set_result(None)
-        # Responses are sent first. Before a client can send its next request, its transaction is noted as complete.
+        # Send the responses before the coordinator notes that these transactions are complete. The coordinator does so
+        # in the next turn of the event loop, before it can get the next request of a client.
         self._written += [order for decision, _ in decided for order in decision.markers]
         self._tasks.soon("transactions", self._report_written)
 
@@ -322,10 +333,11 @@ class TransactionGroup:
 
     def _write_or_hold_back(self, target: TopicPartition, orders: list[MarkerOrder]) -> None:
         if not self._exists(target):
-            return  # The topic was deleted, with the transaction's records.
+            return  # The marker is not needed: the topic was deleted with the transaction's records.
         topic = self._topics.get(target[0])
         if topic is not None and topic.group != self.name and topic.name != CONSUMER_OFFSETS_TOPIC:
-            return  # The topic was deleted likewise, and created again in another group.
+            # The marker is not needed: the topic was deleted, and created again in another transaction group.
+            return
         partition = topic.partitions.get(target[1]) if topic is not None else None
         if partition is None or target in self._held_back or not self._write(partition, orders):
             self._keep_for(target, orders)
@@ -340,13 +352,14 @@ class TransactionGroup:
         """Write markers to a partition, in order and with one append.
 
         Returns:
-            Whether they are written. If not, either the partition has failed, and a restart writes them from the commit
-            log; or the disk is full, and they may be written later.
+            Whether the markers are written. If not, either the partition has failed, and the next start writes them
+            from the commit log; or the disk is full, and they may be written later.
         """
         if not orders:
             return True
         if partition is self._groups.journal.partition and self._groups.journal.is_waiting:
-            return False  # Earlier decisions wait for space in the log, and the log keeps their order.
+            # Earlier records of the offsets log wait for disk space: a marker must not get into the log before them.
+            return False
         writes = [_marker_write(order) for order in orders]
         try:
             outcomes = self._reserve.attempt(lambda: partition.append_markers(writes, now_ms=self._now_ms()))
@@ -396,7 +409,10 @@ class TransactionGroup:
                 self._groups.transaction_ended(order.producer_id, commit=order.type is MarkerType.COMMIT)
 
     def _report_done(self, orders: Iterable[MarkerOrder]) -> None:
-        """Tell the coordinator that all markers of these orders are written. The records that follow are one batch."""
+        """Report to the coordinator that all markers of these orders are written.
+
+        Append the records that result as one batch.
+        """
         records: list[Record] = []
         for order in orders:
             if order.transactional_id != REPAIR:
@@ -412,10 +428,11 @@ class TransactionGroup:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the journal has every change of the coordinator. Between two turns of the loop it has.
+        """Whether the journal has a record of every change of the coordinator's state, as between two turns of the
+        event loop.
 
-        It has not if an unexpected exception ended a decision in the middle. The coordinator must then serve no more
-        requests: it may hold a transaction for committed that its log does not contain.
+        This is not so if an unexpected exception ended a decision in the middle. The coordinator must then serve no
+        more requests: its state may contain a commit that the commit log does not have, and that a crash would undo.
         """
         return self._recorded_count == self.coordinator.table.change_count
 
@@ -440,7 +457,7 @@ class TransactionGroup:
             self._settling[target] = (decision.markers, len(held))
 
     def _report_marked(self, target: TopicPartition, held: Iterable[MarkerOrder]) -> None:
-        """Note that the partition has the markers that were kept for it, or does not need them any more."""
+        """Note that a partition has the markers that waited for it, or does not need them any more."""
         done = []
         # Other markers of these orders are being written to other partitions: `_report_written` reports the orders.
         in_writing = {_key(order) for decision, _ in self._in_writing for order in decision.markers}

@@ -1,10 +1,10 @@
 """The transaction groups of the broker: created, found by name, and checked against topics.
 
-A group is the commit log of its name and the state built from it (`transaction_group`). The default group always
-exists. The broker creates another group when a client first begins something in it. After a start the groups are those
-whose commit logs exist. A transaction writes only to topics of its own group. The commits in a partition therefore
-belong to one group, and their commit sequences define cuts through the partition. Committed offsets of consumers belong
-to no group.
+A group consists of its commit log and of the state that is built from this log (`transaction_group`). The default group
+always exists. The broker creates another group when a producer first uses a transactional id of that group. After a
+start the groups are those whose commit logs exist. A transaction writes only to topics of its own group. The commits in
+a partition therefore belong to one group, and their commit sequences define cuts through the partition. Committed
+offsets of consumers belong to no group.
 """
 
 import logging
@@ -39,7 +39,7 @@ from stablelog.wire.extension.transaction_groups import (
 log = logging.getLogger(__name__)
 
 CROSSINGS_TOLD_MAX: Final = (
-    1000  # Pairs of a group and a topic of another group for which a refusal is logged.
+    1000  # The number of pairs (group, topic of another group) for which the refusal of a write is logged.
 )
 
 
@@ -51,7 +51,7 @@ class Transactions:
         count_max: the maximum number of groups beside the default one.
         make_log: creates or opens the commit log of a group; durable on return.
         topics: the partitions that markers are written to.
-        reserve: gives records and markers space on a full disk.
+        reserve: frees disk space for records and markers if the disk is full.
     """
 
     def __init__(
@@ -79,12 +79,12 @@ class Transactions:
         self._id_space = ProducerIdSpace()
         self._groups: dict[str, TransactionGroup] = {}
         self._by_log: dict[Partition, TransactionGroup] = {}
-        # By partition: the groups that have transactions to settle in it.
+        # By partition: the groups that have to compare its open transactions with their decisions when it is opened.
         self._awaited: dict[TopicPartition, set[str]] = {}
-        self._lacking: set[TopicPartition] = set()  # See `lacks_markers`.
+        self._lacking: set[TopicPartition] = set()  # The partitions for which `lacks_markers` returns True.
         self._crossings: set[tuple[str, str]] = set()
 
-    # -- which there are -----------------------------------------------------------------------------------
+    # -- the groups ----------------------------------------------------------------------------------------
 
     def load(self, logs: Mapping[str, list[Partition]]) -> None:
         """Rebuild the groups from their commit logs; markers wait until their partitions are open."""
@@ -120,15 +120,15 @@ class Transactions:
         return self._groups[DEFAULT_GROUP]
 
     def get(self, name: str) -> TransactionGroup | None:
-        """The group of this name; None if nothing was ever begun in it."""
+        """The group of this name; None if no producer has used the group yet."""
         return self._groups.get(name)
 
     def made(self, name: str, api: str) -> TransactionGroup:
-        """The group of this name. If it does not exist, it is created with an empty, durable log.
+        """Return the transaction group of this name. A missing group is created with an empty, durable commit log.
 
         Args:
             name: name of the group; empty for the default one.
-            api: the API whose request needs it.
+            api: the API of the request.
 
         Raises:
             Refused: the name is not valid for a group, there are too many groups, or the disk is full.
@@ -138,12 +138,12 @@ class Transactions:
             return group
         if not is_group_name(name):
             raise Refused(
-                ErrorCode.invalid_request, f"{name!r} is no name of a transaction group: {NAME_RULE}"
+                ErrorCode.invalid_request, f"{name!r} is not a valid name of a transaction group: {NAME_RULE}"
             )
         if len(self._groups) > self._count_max:
             raise _not_made(
-                f"{group_in_words(name)} would be one more than stablelog.max.transaction.groups={self._count_max}; it "
-                "is named before the first slash of a transactional id"
+                f"{group_in_words(name)} would be one more than stablelog.max.transaction.groups={self._count_max} "
+                "allows; the part of a transactional id before its first slash names the group"
             )
         self._reserve.check(api)
         try:
@@ -151,8 +151,8 @@ class Transactions:
         except Refused as why:
             if self._reserve.note(why):
                 raise Refused(ErrorCode.coordinator_load_in_progress, self._reserve.state()) from why
-            raise _not_made(f"{group_in_words(name)} cannot be made: {why}") from why
-        log.info("made %s", group_in_words(name))
+            raise _not_made(f"{group_in_words(name)} cannot be created: {why}") from why
+        log.info("created %s", group_in_words(name))
         return self._open(name, partitions)
 
     def of_id(self, transactional_id: str) -> TransactionGroup:
@@ -164,20 +164,22 @@ class Transactions:
         group = self._groups.get(group_of(transactional_id))
         if group is None:
             raise Refused(
-                ErrorCode.invalid_producer_id_mapping, f"no producer has the id {transactional_id!r}"
+                ErrorCode.invalid_producer_id_mapping,
+                f"no producer uses the transactional id {transactional_id!r}",
             )
         return group
 
     def describe(self, transactional_id: str) -> Transaction | None:
         """The coordinator's description of a transactional id; None if it is unknown.
 
-        The default group may contain ids that name another group: they are from before there were transaction groups.
+        The default group may contain ids that name another group: these ids are from a release without transaction
+        groups.
         """
         group = self._groups.get(group_of(transactional_id), self.default)
         found = group.coordinator.table.get(transactional_id)
         return found if found is not None else self.default.coordinator.table.get(transactional_id)
 
-    # -- whose a topic is ----------------------------------------------------------------------------------
+    # -- topics of the groups ------------------------------------------------------------------------------
 
     def check_topic(self, transactional_id: str, name: str) -> None:
         """Refuse a transaction's write to a topic of another group.
@@ -196,7 +198,7 @@ class Transactions:
         fitting_group = own or "''"
         refused = Refused(
             ErrorCode.topic_authorization_failed,
-            f"transactional id {transactional_id!r} belongs to {group_in_words(own)} by what stands before its first slash, "
+            f"transactional id {transactional_id!r} belongs to {group_in_words(own)} by the name before its first slash, "
             f"and topic {name!r} to {group_in_words(topic.group)}: a transaction writes to topics of its own group. Use an "
             f"id {fitting_id}, or a topic made with stablelog.group={fitting_group}",
         )
@@ -208,19 +210,25 @@ class Transactions:
     # -- partitions ----------------------------------------------------------------------------------------
 
     def advanced(self, partition: Partition) -> None:
-        """Handle that more of a partition is durable: if it is a commit log, continue what waited for it."""
+        """Handle a new high watermark of a partition.
+
+        If the partition is a commit log, write the markers and send the responses that waited for this.
+        """
         group = self._by_log.get(partition)
         if group is not None:
             group.journal.settle()
             group.write_decided()
 
     def write_decided(self) -> None:
-        """Write the markers of all durable decisions at once, because the broker stops."""
+        """Write the markers of all durable decisions now, because the broker stops."""
         for group in self:
             group.write_decided(to_the_end=True)
 
     def partition_opened(self, partition: Partition) -> None:
-        """Settle the open transactions of a partition that was opened, before anything else writes to it."""
+        """Compare the open transactions of an opened partition with the decisions, and write the markers that it lacks.
+
+        The caller calls this before anything else writes to the partition.
+        """
         target = (partition.topic, partition.index)
         self._id_space.skip_past(partition.producer_state.greatest_id(GIVEN_ID_MAX))
         found = [
@@ -238,9 +246,8 @@ class Transactions:
                 theirs = [txn for txn in found if group.coordinator.table.knows(target, txn.producer_id)]
                 found = [txn for txn in found if txn not in theirs]
                 group.settle(target, theirs, partition)
-        own.settle(
-            target, found, partition
-        )  # The partition's own group also settles transactions that no group knows.
+        # The transaction group of the partition's topic also settles open transactions that no group knows.
+        own.settle(target, found, partition)
         if any(target in group.settling for group in (own, *concerned)):
             self._lacking.add(target)
 
@@ -254,7 +261,10 @@ class Transactions:
         self._lacking = {target for group in self._groups.values() for target in group.settling}
 
     def lacks_markers(self, target: TopicPartition) -> bool:
-        """Whether markers from before the start wait for space in this partition. Nothing else may be written to it."""
+        """Whether markers from before the start wait for disk space in this partition.
+
+        Nothing else may be written to it then.
+        """
         return target in self._lacking
 
     @property
@@ -264,12 +274,15 @@ class Transactions:
 
     @staticmethod
     def meet_sequence(group: TransactionGroup, sequence: int, topic_name: str, index: int) -> None:
-        """Note a commit sequence found in a partition's markers. It is logged if the commit log does not contain it."""
+        """Note a commit sequence in a partition's markers.
+
+        Log an error if the commit log does not contain this commit.
+        """
         last = group.coordinator.table.last_sequence
         if group.coordinator.table.met_sequence(sequence):
             log.error(
                 "%s-%d has commit %d in its markers, and the commit log of %s ends at commit %d: the commit log has lost "
-                "its end, or is from an older backup. New commits go on behind %d; `stablelog repair` looks at all "
+                "its end, or is from an older backup. New commits get sequences above %d; `stablelog repair` checks all "
                 "partitions",
                 topic_name,
                 index,
@@ -292,7 +305,7 @@ class Transactions:
         self._note_lacking()
 
     def _concerned(self, target: TopicPartition, group_name: str) -> list[TransactionGroup]:
-        """Take the groups that may have transactions to settle in a partition of this group."""
+        """Remove and return the groups that may have open transactions to settle in a partition of this group."""
         if target[0] == CONSUMER_OFFSETS_TOPIC:
             return list(self)
         names = self._awaited.pop(target, set()) | {group_name}
@@ -300,6 +313,9 @@ class Transactions:
 
 
 def _not_made(why: str) -> Refused:
-    """Make the error for a missing group. It is also logged, because InitProducerId responses have no message field."""
+    """Make the error for a transaction group that cannot be created.
+
+    The error is also logged, because InitProducerId responses have no message field.
+    """
     log.warning("%s", why)
     return Refused(ErrorCode.policy_violation, why)

@@ -1,10 +1,10 @@
 """Scheduler of compaction: compacts one partition at a time, in a thread of its own.
 
-The thread reads sealed segments, which do not change, and writes new segments beside them. It shares nothing with the
-partition: it has its own files and indexes, and it gets a copy of the producer state that it needs. After each piece of
-work it sleeps for as long as the work took, so that requests do not wait for the interpreter lock. The event loop puts
-the finished segments in place, because only the event loop changes a partition: this takes some renames and four syncs
-of the directory for each segment.
+The thread reads sealed segments, which do not change, and writes new segments beside the sealed ones. The thread shares
+no object with the partition: it opens files and indexes of its own, and gets a copy of the producer state. After each
+piece of work the thread sleeps for as long as the work took, so that requests do not wait for the interpreter lock. The
+event loop puts the finished segments in place, because only the event loop changes a partition: this takes some renames
+and four syncs of the directory for each segment.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ class Compactor:
     """Compacts the partitions of a broker.
 
     Args:
-        topics: the topics to compact. The coordinators trim the broker's own topics instead.
-        reserve: tells whether the disk is full. Nothing is compacted then, because compaction takes space before
-            it frees some.
+        topics: the topics to compact. Internal topics are not compacted: the coordinators trim them.
+        reserve: says whether the disk is full. Nothing is compacted then, because compaction takes space before it
+            frees some.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class Compactor:
         self._idle.set()
 
     def start(self) -> None:
-        """Look for work every `log.cleaner.backoff.ms`."""
+        """Start a task that compacts partitions every `log.cleaner.backoff.ms`."""
         self._tasks.every("compaction", self._config["log.cleaner.backoff.ms"] / 1000, self.compact_all)
 
     async def compact_all(self) -> None:
-        """Compact once each partition that has enough to compact.
+        """Compact once each partition that has enough new records since its last compaction.
 
         An error in one partition does not stop the others.
         """
@@ -92,18 +92,22 @@ class Compactor:
                 if cleaned is None:
                     break
                 if not partition.take_cleaned(cleaned):
-                    log.info("%s-%d was changed while it was compacted", partition.topic, partition.index)
+                    log.info(
+                        "%s-%d was changed while it was compacted; a later pass compacts it",
+                        partition.topic,
+                        partition.index,
+                    )
                     return
             else:
-                return  # A later pass continues.
+                return  # The pass was cancelled, or the disk is full; a later pass compacts the rest.
         finally:
-            work.cancel()  # This task may have been cancelled; the thread does not notice that by itself.
+            work.cancel()  # If this task was cancelled, the thread still works: tell it to stop.
             self._under_way = None
             self._idle.set()
         partition.compacted(work)
         self._topics.checkpoints.first_dirty.update()
         log.info(
-            "compacted %s-%d to offset %d: %d keys, %d bytes of %d are left",
+            "compacted %s-%d to offset %d: %d keys and %d bytes of %d remain",
             partition.topic,
             partition.index,
             work.end_offset,
@@ -113,7 +117,10 @@ class Compactor:
         )
 
     async def leave(self, topic: str) -> None:
-        """Stop working on a topic's partitions. On return this holds until the next await."""
+        """Stop compacting a topic's partitions.
+
+        On return no pass over them is under way, until the caller awaits something else.
+        """
         while self._under_way is not None and self.works_on(topic):
             self._under_way[1].cancel()
             await self._idle.wait()
@@ -123,14 +130,14 @@ class Compactor:
         return self._under_way is not None and self._under_way[0].topic == topic
 
     def close(self) -> None:
-        """Stop. The next start deletes segments that were not put in place."""
+        """Stop the compaction. The next start of the broker deletes new segments that were not put in place."""
         if self._under_way is not None:
             self._under_way[1].cancel()
         self._threads.shutdown(wait=True)
 
 
 def _next_finished(steps: Iterator[Cleaned | None]) -> Cleaned | None:
-    """The next finished segment; None if there are no more."""
+    """Return the next compacted segment; None after the last one."""
     began = time.perf_counter()
     for cleaned in steps:
         if cleaned is not None:

@@ -1,4 +1,4 @@
-"""Periodic work of the broker: each kind is a task of its own.
+"""Periodic work of the broker: each kind of work runs in a task of its own.
 
 | task | what it does | how often |
 |---|---|---|
@@ -10,11 +10,11 @@
 | removal of deleted files | removes files of deleted segments and topics | REMOVAL_S |
 | checkpoints | writes Kafka's checkpoint of log start offsets | CHECKPOINT_S |
 | recovery points | records up to where each partition is synced | RECOVERY_POINT_S |
-| disk reserve | writes what waits for room; while the disk is full, frees some and takes the reserve back | RESERVE_S |
+| disk reserve | writes records that wait for disk space; while the disk is full, frees space and restores the reserve file | RESERVE_S |
 
-What goes wrong in one partition is logged for that partition, and the others are worked on: an expected error is
-tried again at the next pass, an unexpected one fails the partition. An unexpected error of a coordinator stops the
-broker. Offsets of consumers expire by the group coordinator's own timer (`broker.groups`).
+An error in one partition is logged, and does not stop the work on the others. After an expected error the next pass
+tries again; an unexpected error fails the partition. An unexpected error of a coordinator stops the broker. Offsets of
+consumers expire by the group coordinator's own timer (`broker.groups`).
 """
 
 import asyncio
@@ -45,7 +45,9 @@ log = logging.getLogger(__name__)
 
 REMOVAL_S = 5.0
 CHECKPOINT_S = 10.0
-RECOVERY_POINT_S = 1.0  # Seconds. At a crash the recorded ends are at most this old.
+# The number of seconds between two writes of the recovery points: after a crash, the recorded offsets are at most this
+# old.
+RECOVERY_POINT_S = 1.0
 RESERVE_S = 1.0
 RETENTION_WHILE_FULL_S = 10.0
 
@@ -54,8 +56,8 @@ class Maintenance:
     """The periodic work of one broker.
 
     Args:
-        reserve: keeps space on the disk.
-        tasks: starts the work.
+        reserve: the disk reserve.
+        tasks: starts the periodic work.
     """
 
     def __init__(
@@ -112,24 +114,24 @@ class Maintenance:
         """Abort open transactions that exceed their timeout, in every transaction group."""
         now_ms = self._now_ms()
         for group in self._transactions:
-            # The abort markers are written in slices, and requests are served while a slice waits for the disk: all
-            # markers at once would hold the loop.
+            # The abort markers are written in slices, and requests are served while a slice waits for the disk: writing
+            # all markers at once would block the event loop.
             while (decision := group.coordinator.abort_overdue(now_ms)).answer:
                 await group.carry_out(decision)
             group.apply(decision)
 
     async def forget_expired(self) -> None:
         """Forget transactional ids and keys of joint commits that have expired, in every transaction group."""
-        # Read the clock once: ids that expire during the pass are left to the next one, or this one might never end.
+        # Read the clock only once: otherwise ids that expire during this pass could keep it from ending.
         now_ms = self._now_ms()
         for group in self._transactions:
             may_be_more = True
             while may_be_more:
                 may_be_more = group.apply(group.coordinator.forget_expired(now_ms))
-                await asyncio.sleep(0)  # Requests are served meanwhile.
+                await asyncio.sleep(0)  # Let requests be served before the next slice of ids.
 
     async def trim_logs(self) -> None:
-        """Trim the logs of all coordinators that have grown."""
+        """Trim the logs of all coordinators whose logs have grown enough."""
         for group in self._transactions:
             await self.trim(group.journal, group.coordinator.table.live_state)
         await self.trim(self._groups.journal, self._groups.coordinator.table.live_state)
@@ -139,7 +141,7 @@ class Maintenance:
 
         The log is trimmed only once everything is durable: if a crash loses a marker of a partition, recovery writes it
         again from the decision in the log. Nothing is trimmed while a partition has failed or lacks markers from before
-        the start, because the live state does not contain their decisions any more.
+        the start, because the checkpoint does not contain the decisions of these markers any more.
         """
         if not journal.has_grown or await self._lacks_markers():
             return
@@ -154,13 +156,14 @@ class Maintenance:
         for wait in waits:
             if wait is not None:
                 await wait
-        if not await self._lacks_markers():  # Requests were served meanwhile, so it is checked again.
+        # Requests were served during the write of the checkpoint, so check again.
+        if not await self._lacks_markers():
             journal.trim(before_offset)
 
     async def _lacks_markers(self) -> bool:
         """Whether a partition may lack markers whose decisions are only in a coordinator's log.
 
-        A partition that fails after its check does no harm: what was durable in it before stays durable.
+        A partition that fails after this check does no harm: the markers that were durable in it stay durable.
         """
         if not self._transactions.are_all_marked:
             return True
@@ -204,7 +207,7 @@ class Maintenance:
     async def _each_partition(
         self, name: str, work: Callable[[Partition], Awaitable[None]], *, internal: bool = True
     ) -> None:
-        """Apply work to every open partition that has not failed. An error in one does not stop the others.
+        """Apply `work` to every open partition that has not failed. An error in one partition does not stop the others.
 
         A partition that was deleted since the pass began is skipped: a later topic may have its name and directory.
         """
@@ -215,22 +218,26 @@ class Maintenance:
                 await work(partition)
             except StablelogError as error:
                 log.error(
-                    "%s of %s-%d failed; it is tried again: %s", name, partition.topic, partition.index, error
+                    "%s of %s-%d failed; the broker tries again: %s",
+                    name,
+                    partition.topic,
+                    partition.index,
+                    error,
                 )
             except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
                 self._tasks.unexpected(name, self._tasks.partition(partition), error)
-            await asyncio.sleep(0)  # Requests are served between two partitions.
+            await asyncio.sleep(0)  # Let requests be served between two partitions.
 
     @staticmethod
     async def write_checkpoint(checkpoint: OffsetCheckpoint) -> None:
         """Write a checkpoint of all partitions, if an offset has moved."""
-        # In a thread, because 10,000 partitions would hold the event loop for too long.
+        # Collect the offsets in a thread: with 10,000 partitions this would block the event loop for too long.
         checkpoint.write(await in_thread(None, checkpoint.changed))
 
     # -- the full disk -----------------------------------------------------------------------------------------
 
     async def tend_reserve(self) -> None:
-        """Write the records that wait for space. While the disk is full, free space and take the reserve back."""
+        """Write the records that wait for space. While the disk is full, free space and restore the reserve file."""
         self.retry()
         if self._reserve.is_full:
             now_s = asyncio.get_running_loop().time()
@@ -243,7 +250,7 @@ class Maintenance:
         await self._opening.open_again()
 
     async def restore_reserve(self) -> bool:
-        """Take the reserve back, as far as there is space; then write waiting records before serving clients' writes.
+        """Restore the reserve file, as far as there is space. Then write the waiting records, before clients may write.
 
         Returns whether clients' writes are accepted. If the waiting records find no space, the disk counts as full
         again.

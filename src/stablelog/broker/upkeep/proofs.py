@@ -1,8 +1,9 @@
-"""Background proofs of log files that a start has not checked, before a request reads them.
+"""Background proofs of log files: a start does not check these files, and a request must not read them before they are
+checked.
 
 A *proof* checks a log file's batch headers. A read of an unproven segment raises Unproven. The fetch requests the proof
 and waits for at most its max wait. The proof continues after the fetch has ended, so that a retry finds it complete.
-Proofs of several segments are processed in turns, a piece of each.
+Several proofs advance together: each gets one piece of work in turn.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ class Proofs:
 
     Args:
         tasks: starts the work.
-        on_proven: called with a partition of which more can be read, or which was found damaged.
+        on_proven: called with a partition after a proof: more of it can be read, or it was found damaged.
     """
 
     def __init__(self, tasks: Tasks, on_proven: Callable[[Partition], None]) -> None:
@@ -45,7 +46,7 @@ class Proofs:
         self._proofs: OrderedDict[tuple[Partition, Path], _Proof] = OrderedDict()
         self._wake = asyncio.Event()
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="proofs")
-        self._unreadable: set[Path] = set()  # Files whose read error was logged.
+        self._unreadable: set[Path] = set()  # The files that could not be read and whose error was logged.
 
     def request(self, partition: Partition, unproven: Unproven) -> "asyncio.Future[None]":
         """Request the proof of a log file.
@@ -99,9 +100,12 @@ class Proofs:
             self._on_proven(proof.partition)
         elif path not in self._unreadable:
             self._unreadable.add(path)
-            log.error("%s-%d: %s; it is tried again", proof.partition.topic, proof.partition.index, error)
+            log.error(
+                "%s-%d: %s; the broker tries again", proof.partition.topic, proof.partition.index, error
+            )
         proof.done.set_exception(error)
-        # Mark the error as seen: perhaps no fetch waits any more. The next read meets the error again.
+        # Mark the error as seen, because no fetch may wait for it any more, and asyncio would log it. The next read
+        # finds the error again.
         proof.done.exception()
 
     def close(self) -> None:

@@ -1,8 +1,9 @@
 """Scrub: reads all segments in the background and checks the CRC of every batch.
 
 The proof at the first read after a start checks only batch headers. The scrub finds bytes that the disk has changed in
-batch bodies, and in segments that nothing has read. A fetch may return a damaged batch until the scrub has read it.
-From then on fetches refuse it; the scrub logs it with its file and offset, and counts it.
+batch bodies, and in segments that no request has read. A fetch may return a damaged batch until the scrub has read the
+batch. From then on the broker refuses fetches of the batch. The scrub logs each damaged batch with its file and offset,
+and counts it in a metric.
 """
 
 import asyncio
@@ -21,7 +22,8 @@ from stablelog.log.segments.segment import Segment
 log = logging.getLogger(__name__)
 
 PASS_PAUSE_S = (
-    60.0  # Pause between two passes over all segments, so that a small log is not read all the time.
+    # The number of seconds between two passes over all segments, so that a small log is not read all the time.
+    60.0
 )
 
 
@@ -32,7 +34,7 @@ class Scrub:
         rate: returns the number of bytes to read in a second; 0 pauses the scrub.
 
     Attributes:
-        read_size: bytes read since the start.
+        read_size: the number of bytes that the scrub has read since the start.
     """
 
     def __init__(self, topics: Topics, tasks: Tasks, rate: Callable[[], int]) -> None:
@@ -40,7 +42,8 @@ class Scrub:
         self._tasks = tasks
         self._rate = rate
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="scrub")
-        self._told = (0, 0)  # Bytes read and damaged batches of the last pass that was logged.
+        # The number of bytes read and of damaged batches in the last pass that was logged.
+        self._told = (0, 0)
         self.read_size = 0
 
     def start(self) -> None:
@@ -49,16 +52,17 @@ class Scrub:
             self._tasks.every("scrub", PASS_PAUSE_S, self.scrub_all, first_at_once=True)
 
     async def scrub_all(self) -> None:
-        """Read every segment once; of a growing segment, the part that exists by then.
+        """Read every segment once, and check its batches. Of a growing segment, read the part that exists at that time.
 
-        A pass that reads nothing, or that finds the same as the pass before, is logged at DEBUG.
+        A pass that reads no bytes, or has the same result as the pass before, is logged at level DEBUG.
         """
         loop = asyncio.get_running_loop()
         began_s, before = loop.time(), self.read_size
         count = 0
         for partition in self._topics.open_partitions():
             for segment in partition.segments():
-                # A partition that was deleted since the last await is closed, and has a failure.
+                # Skip a partition that was deleted since the last await: such a partition is closed and counts as
+                # failed.
                 if partition.failure is None:
                     await self.scrub_segment(partition, segment)
                     count += 1
@@ -82,18 +86,20 @@ class Scrub:
             await self._read(partition, segment, segment.scrub())
         except FileNotFoundError:
             if partition.holds(segment):
-                log.error("scrub: %s is gone, and was durable. Restore it", segment.path(LOG))
+                log.error(
+                    "scrub: %s is missing, although its data was durable. Restore the file", segment.path(LOG)
+                )
         except (Corrupt, DiskError) as error:
             if partition.holds(segment):
                 log.error("scrub: %s-%d: %s", partition.topic, partition.index, error)
         except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
             if partition.is_closed:
-                return  # The path now belongs to files of another topic.
+                return  # The partition was deleted, and the path now belongs to a file of another topic.
             self._tasks.unexpected("scrub", self._tasks.partition(partition), error)
 
     @staticmethod
     def _proof_sizes(segment: Segment) -> Iterator[int]:
-        """Prove a segment that nothing has read yet.
+        """Check the batch headers of a segment (its proof) if no request has done so yet.
 
         Yields 0 for each piece, because the scrub counts the bytes later.
         """

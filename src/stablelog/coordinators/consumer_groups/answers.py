@@ -1,4 +1,4 @@
-"""Requests to the group coordinator, and its answers and decisions.
+"""Requests to the group coordinator, and the coordinator's answers and decisions.
 
 The broker converts Kafka's requests into these requests, and these answers into Kafka's responses.
 """
@@ -34,7 +34,7 @@ class GroupConfig:
         offset_metadata_size_max: maximum of bytes of the metadata of one committed offset.
         group_metadata_size_max: maximum of bytes of the record of one generation, with the subscriptions and assignments
             of all members.
-        new_member_join_timeout_ms: the longest time for which a new member may wait for its first rebalance.
+        new_member_join_timeout_ms: the longest time that a new member may wait for the end of its first rebalance.
     """
 
     initial_rebalance_delay_ms: int = 3_000
@@ -79,7 +79,9 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRequest:
-    """SyncGroup: a member asks for its assignment. The leader's request has the assignments, by member id."""
+    """SyncGroup: a member asks for its assignment. The leader's request contains the assignments of all members, by
+    member id.
+    """
 
     group_id: str
     member_id: str
@@ -91,7 +93,7 @@ class SyncRequest:
 
 
 class LeavingMember(NamedTuple):
-    """A member that leaves, named by its id; if that is empty, by its group instance id."""
+    """LeaveGroup: a member that leaves, named by its member id; if that is empty, by its group instance id."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -106,7 +108,7 @@ class OffsetCommit(NamedTuple):
 
 
 class Membership(NamedTuple):
-    """The member that commits offsets. Without group management: no id, and generation -1."""
+    """The member that commits offsets. A consumer without group management has an empty id, and generation -1."""
 
     member_id: str = ""
     generation: int = -1
@@ -117,7 +119,7 @@ class Membership(NamedTuple):
 
 
 class JoinedMember(NamedTuple):
-    """A member as the leader sees it."""
+    """A member of the new generation, as the answer to the leader's JoinGroup lists it."""
 
     member_id: str
     group_instance_id: str | None
@@ -126,7 +128,7 @@ class JoinedMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JoinAnswer:
-    """Answer to a join: the member's generation, or an error code. Only the leader gets `members`."""
+    """Answer to JoinGroup: the member's generation, or an error code. Only the leader's answer has `members`."""
 
     code: ErrorCode
     member_id: str = ""
@@ -140,7 +142,7 @@ class JoinAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SyncAnswer:
-    """Answer to a sync: the assignment of a member."""
+    """Answer to SyncGroup: the assignment of a member."""
 
     code: ErrorCode
     protocol_type: str | None = None
@@ -150,14 +152,14 @@ class SyncAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LeaveAnswer:
-    """Answer to a leave: the members with their error codes. `code` is for the whole request."""
+    """Answer to LeaveGroup: the members with their error codes. `code` is for the whole request."""
 
     code: ErrorCode
     members: tuple[tuple[LeavingMember, ErrorCode], ...] = ()
 
 
 class DescribedMember(NamedTuple):
-    """A member in a description. Only a stable group has `metadata`."""
+    """A member in the description of a group. `metadata` is empty unless the group is stable."""
 
     member_id: str
     group_instance_id: str | None
@@ -169,7 +171,7 @@ class DescribedMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribedGroup:
-    """Description of a group. If the group does not exist, `code` says so and the state is "Dead"."""
+    """Description of a group. If the group does not exist, `code` is the error and the state is "Dead"."""
 
     code: ErrorCode
     group_id: str
@@ -215,11 +217,11 @@ class GroupDecision(Generic[Answer]):
 
     Attributes:
         answer: answer to the request; None if the request is answered through its token.
-        records: to be appended to the offsets log, in this order, before those of any later decision.
+        records: records for the offsets log, appended in this order and before the records of any later decision.
         answers: (token, answer) of joins and syncs, of this request and of earlier ones.
 
-    Every answer, also one without records, waits until the log is durable up to its end at the decision. So an offset
-    that was fetched cannot be lost, and no answer names a generation that a crash undoes.
+    Every answer, also of a decision without records, waits until the offsets log is durable up to its end at the time
+    of the decision. So an offset that was fetched cannot be lost, and no answer names a generation that a crash undoes.
     """
 
     answer: Answer

@@ -1,12 +1,12 @@
 """Group coordinator: decides about the members of consumer groups and their committed offsets.
 
 Each method takes an event, with the time as an argument, and returns a decision (`GroupDecision`). The broker appends
-the decision's records to the offsets log, waits until they are durable, and sends the answers. The state changes at
-once. Decisions must be logged in the order in which they were made.
+the decision's records to the offsets log, waits until they are durable, and sends the answers. The coordinator's state
+changes at once. Decisions must be logged in the order in which they were made.
 
-Commits in a transaction are an exception, because the log may refuse their batch. `txn_commit_offsets` changes nothing.
-Its records go into the log as a batch of the producer's transaction, and `txn_offsets_appended` then takes them in.
-`txn_ended` follows with the marker.
+Commits in a transaction are an exception, because the log may refuse the batch of their records. `txn_commit_offsets`
+changes nothing. Its records go into the log as a batch of the producer's transaction, and `txn_offsets_appended` then
+adds them to the state. `txn_ended` follows with the marker.
 
 At a start the caller passes each record to `table.replay` and each marker to `txn_ended`, and then calls `loaded`.
 `table.live_state` gives the records of a checkpoint.
@@ -72,7 +72,7 @@ from stablelog.coordinators.record_fields import Record
 from stablelog.errors import Refused
 from stablelog.types import TopicPartition
 
-# The work of one `tick`. The rest stays due.
+# The maximum numbers of deadlines and of records in one call of `tick`. The next call handles the rest.
 TICK_ALARMS_MAX = 500
 TICK_RECORDS_MAX = 1_000
 
@@ -98,7 +98,7 @@ class GroupCoordinator:
     # -- membership ------------------------------------------------------------------------------------------
 
     def join(self, request: JoinRequest, token: Token, *, now_ms: int) -> GroupDecision[None]:
-        """Join a member. The token gets the answer, a `JoinAnswer`, when the generation begins."""
+        """Let a member join the next generation. The token gets a `JoinAnswer` when that generation begins."""
         decision = GroupDecision(None)
         try:
             _check_group_id(request.group_id)
@@ -107,7 +107,8 @@ class GroupCoordinator:
             if group is None:
                 if request.member_id:
                     raise _no_such_member(request.group_id)
-                group = Group(request.group_id)  # It becomes known only if the join is not refused.
+                # The new group is added to the table only if the join is not refused.
+                group = Group(request.group_id)
             self._joining.join(group, request, token, decision, now_ms)
         except Refused as refused:
             member_id = "" if refused.code is ErrorCode.group_max_size_reached else request.member_id
@@ -148,7 +149,7 @@ class GroupCoordinator:
     def leave(
         self, group_id: str, leaving: Iterable[LeavingMember], *, now_ms: int
     ) -> GroupDecision[LeaveAnswer]:
-        """Remove members that leave, or that an operator names by instance id. Each has its own error code."""
+        """Remove members that leave, or that an operator names. The answer has an error code for each member."""
         try:
             group = self._group_of_member(group_id)
         except Refused as refused:
@@ -189,7 +190,7 @@ class GroupCoordinator:
         )
 
     def delete_groups(self, group_ids: Iterable[str], *, now_ms: int) -> GroupDecision[dict[str, ErrorCode]]:
-        """Delete groups with all their offsets. Each has its own error code."""
+        """Delete groups with all their offsets. The answer has an error code for each group."""
         decision: GroupDecision[dict[str, ErrorCode]] = GroupDecision({})
         for group_id in dict.fromkeys(group_ids):
             decision.answer[group_id] = self._delete_if_empty(group_id, decision, now_ms)
@@ -199,7 +200,7 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         if group is None:
             return ErrorCode.group_id_not_found
-        # Offsets in an open transaction keep the group like members: an acknowledged commit must take effect.
+        # A group with offsets in an open transaction is not deleted: their acknowledged commit must take effect.
         if group.state is not State.EMPTY or self._offsets.has_open_transactions(group_id):
             return ErrorCode.non_empty_group
         for partition in list(self._offsets.committed(group_id)):
@@ -264,7 +265,7 @@ class GroupCoordinator:
         """Decide about a commit in a transaction. Nothing changes yet.
 
         The caller appends the records as a batch of the producer's transaction. If that succeeds, it calls
-        `txn_offsets_appended` before any other decision. A decision without records refuses everything.
+        `txn_offsets_appended` before any other decision. Without records, the decision refuses all offsets.
         """
         try:
             self._check_commit(group_id, membership, ErrorCode.illegal_generation, is_transactional=True)
@@ -276,14 +277,14 @@ class GroupCoordinator:
         return decision
 
     def txn_offsets_appended(self, producer_id: int, records: Iterable[Record], *, now_ms: int) -> None:
-        """Take in the records of `txn_commit_offsets`, which are in the log and wait for the producer's marker."""
+        """Add the offsets of `txn_commit_offsets`, now in the log, as pending until the producer's marker."""
         for key, value in records:
             group = self.table.replay(key, value, producer_id)
             if group is not None:
                 self._check_soon(group, now_ms)
 
     def txn_ended(self, producer_id: int, *, commit: bool) -> None:
-        """Take in a marker of the offsets log: the producer's pending offsets take effect, or are dropped."""
+        """Handle a marker in the offsets log: the producer's pending offsets take effect, or are dropped."""
         self._offsets.end(producer_id, commit=commit)
 
     def _check_commit(
@@ -304,10 +305,14 @@ class GroupCoordinator:
             check_generation(group, membership.generation)
         elif not is_transactional:
             raise Refused(
-                ErrorCode.unknown_member_id, f"group {group_id!r} has members: only they may commit"
+                ErrorCode.unknown_member_id,
+                f"group {group_id!r} has members: only its members may commit offsets",
             )
         if group.state is State.COMPLETING_REBALANCE and not is_transactional:
-            raise Refused(ErrorCode.rebalance_in_progress, f"group {group_id!r} is rebalancing: sync first")
+            raise Refused(
+                ErrorCode.rebalance_in_progress,
+                f"group {group_id!r} is rebalancing: send SyncGroup first",
+            )
 
     def _check_offsets(
         self,
@@ -323,7 +328,7 @@ class GroupCoordinator:
                 codes[partition] = ErrorCode.offset_metadata_too_large
                 continue
             codes[partition] = ErrorCode.none
-            # The version of the record with an expiry has no leader epoch.
+            # A commit with an expiry of its own needs a record version that has no leader epoch.
             leader_epoch = commit.leader_epoch if expire_ms < 0 else -1
             yield partition, OffsetValue(commit.offset, leader_epoch, metadata, now_ms, expire_ms)
 
@@ -390,7 +395,7 @@ class GroupCoordinator:
     # -- time ------------------------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """The time of the next `tick`; None if nothing is due at any time. It may be in the past."""
+        """Return the time of the next deadline, when `tick` must be called; None without one. It may be in the past."""
         return self._deadlines.next_ms()
 
     def tick(self, now_ms: int) -> GroupDecision[None]:
@@ -407,14 +412,14 @@ class GroupCoordinator:
         return decision
 
     def _check_soon(self, group: Group, now_ms: int) -> None:
-        """Check the group's offsets soon: after a change, they or the group may expire earlier."""
+        """Schedule a check of the group's offsets: after a change, the offsets or the group may expire earlier."""
         soon_ms = now_ms + self._config.offsets_check_interval_ms
         deadline_ms = self._deadlines.get(group.alarm(Due.OFFSETS))
         if deadline_ms is None or deadline_ms > soon_ms:
             self._deadlines.set(group.alarm(Due.OFFSETS), soon_ms)
 
     def _check_expiry(self, group: Group, decision: Decision, now_ms: int) -> None:
-        """Remove the group's expired offsets. If nothing is left of the group, delete it."""
+        """Remove the group's expired offsets. A group that then has neither members nor offsets is deleted."""
         retention_ms = self._config.offsets_retention_ms
         next_ms = now_ms + retention_ms
         expired: list[TopicPartition] = []
@@ -443,7 +448,7 @@ class GroupCoordinator:
     # -- start -----------------------------------------------------------------------------------------------
 
     def loaded(self, now_ms: int) -> GroupDecision[None]:
-        """Finish the replay: the session of every member begins."""
+        """Finish the replay of the offsets log: the session of every member begins now."""
         decision = GroupDecision(None)
         for group in list(self._groups.values()):
             self._rebalances.resume(group, decision, now_ms)

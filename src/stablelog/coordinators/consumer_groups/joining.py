@@ -29,12 +29,12 @@ from stablelog.coordinators.consumer_groups.records import encode_group_value
 from stablelog.coordinators.deadlines import Deadlines
 from stablelog.errors import Refused
 
-PROTOCOLS_SIZE_MAX = 4 << 20  # Bytes of the protocols of one member.
-STRING_SIZE_MAX = 32_000  # Bytes of a string in a record; the format allows 32,767.
+PROTOCOLS_SIZE_MAX = 4 << 20  # The maximum size in bytes of the protocols of one member.
+STRING_SIZE_MAX = 32_000  # The maximum size in bytes of a string in a record; the format allows 32,767.
 
 
 class _Join(NamedTuple):
-    """A join that is being decided."""
+    """A JoinGroup request that is being decided, with its group and decision."""
 
     group: Group
     request: JoinRequest
@@ -52,7 +52,7 @@ class Joining:
         self._rebalances = rebalances
 
     def check(self, request: JoinRequest) -> None:
-        """Check what can be checked without the group.
+        """Check the parts of a JoinGroup request that do not depend on the group.
 
         Raises:
             Refused: the message says why.
@@ -61,7 +61,7 @@ class Joining:
         if not config.session_timeout_ms_min <= request.session_timeout_ms <= config.session_timeout_ms_max:
             raise Refused(
                 ErrorCode.invalid_session_timeout,
-                f"a session timeout of {request.session_timeout_ms} ms; "
+                f"a session timeout of {request.session_timeout_ms} ms is not valid; "
                 f"{config.session_timeout_ms_min} to {config.session_timeout_ms_max} are allowed",
             )
         names = [
@@ -72,12 +72,14 @@ class Joining:
             *(name for name, _ in request.protocols),
         ]
         if any(len(name.encode()) > STRING_SIZE_MAX for name in names):
-            raise Refused(ErrorCode.invalid_request, f"a name of more than {STRING_SIZE_MAX} bytes")
+            raise Refused(
+                ErrorCode.invalid_request, f"the request has a name of more than {STRING_SIZE_MAX} bytes"
+            )
         # The coordinator keeps the protocols as long as the member. No group's record could hold larger ones.
         if sum(len(name) + len(metadata) for name, metadata in request.protocols) > PROTOCOLS_SIZE_MAX:
             raise Refused(
                 ErrorCode.invalid_request,
-                f"more than {PROTOCOLS_SIZE_MAX} bytes of protocols and their subscriptions",
+                f"the protocols of the member, with their subscriptions, have more than {PROTOCOLS_SIZE_MAX} bytes",
             )
 
     def join(self, group: Group, request: JoinRequest, token: Token, decision: Decision, now_ms: int) -> None:
@@ -89,12 +91,13 @@ class Joining:
         join = _Join(group, request, token, decision, now_ms)
         member_id = request.member_id
         if not self._has_room(group, member_id):
-            if member_id in group.members:  # The limit was lowered, and this member is the last to join.
+            # The maximum size of the group was lowered below its number of members, and this member is one too many.
+            if member_id in group.members:
                 self._rebalances.dismiss(group, group.members[member_id], decision)
                 self._rebalances.complete_join_if_ready(group, decision, now_ms)
             raise Refused(
                 ErrorCode.group_max_size_reached,
-                f"group {group.group_id!r} has reached its size of {self._config.group_size_max}",
+                f"group {group.group_id!r} has its maximum of {self._config.group_size_max} members",
             )
         if not group.supports(request.protocol_type, (name for name, _ in request.protocols)):
             raise Refused(
@@ -106,7 +109,8 @@ class Joining:
         elif member_id in group.pending_joins:
             if request.group_instance_id is not None:
                 raise Refused(
-                    ErrorCode.unknown_member_id, f"{member_id!r} was given to a member without an instance id"
+                    ErrorCode.unknown_member_id,
+                    f"member id {member_id!r} belongs to a member without a group instance id",
                 )
             self._admit(join, member_id)
         else:
@@ -119,7 +123,8 @@ class Joining:
         if group.state is State.EMPTY:
             return True
         if group.state is State.PREPARING_REBALANCE:
-            # Only members that have joined count, so that a group that is too large dismisses the last ones.
+            # Count only members that have joined again, so that a group that is too large dismisses the members that
+            # join last.
             return (member is not None and member.join_token is not None) or group.joined_count < size_max
         return member is not None or len(group.members) < size_max
 
@@ -140,7 +145,8 @@ class Joining:
             return
         if len(group.pending_joins) >= self._config.group_size_max:
             raise Refused(
-                ErrorCode.group_max_size_reached, f"group {group.group_id!r} waits for too many members"
+                ErrorCode.group_max_size_reached,
+                f"too many new members of group {group.group_id!r} have an id and have not joined yet; try again later",
             )
         group.pending_joins.add(member_id)
         self._deadlines.set(group.alarm(Due.SESSION, member_id), join.now_ms + request.session_timeout_ms)
@@ -154,8 +160,8 @@ class Joining:
         member = _new_member(join, member_id)
         member.is_new = True
         group.add(member, join.request.protocol_type)
-        # The member cannot send heartbeats before it knows its generation. If its client is gone, this session ends the
-        # wait for it.
+        # The member cannot send heartbeats before it knows its generation. If its client has stopped, the end of this
+        # first session removes the member, so that the group does not wait for it.
         timeout_ms = self._config.new_member_join_timeout_ms
         self._deadlines.set(group.alarm(Due.SESSION, member_id), join.now_ms + timeout_ms)
         self._rebalances.rebalance_or_complete(group, join.decision, join.now_ms)
@@ -179,14 +185,15 @@ class Joining:
         if request.knows_skip_assignment:
             answer = joined(group, member_id, with_members=leads, skip_assignment=leads)
         else:
-            # A leader with an older client would assign the partitions again, so it gets its former member id as the leader.
+            # A leader with an older client would assign the partitions again. So the answer names its former member id
+            # as the leader, and the client does not see itself as the leader.
             answer = joined(group, member_id, leader_id=former_leader_id)
         answer_join(member, answer, decision)
 
     def _unchanged_generation(self, group: Group) -> bytes | None:
         """The record of the current generation after a replacement; None if a new generation is needed."""
         if group.state is not State.STABLE or group.vote() != group.protocol_name:
-            # In the sync phase the leader may know the former id, and would assign nothing to the new one.
+            # In the sync phase the leader may know only the former member id, and would assign nothing to the new one.
             return None
         assignments = {member.member_id: member.assignment for member in group.members.values()}
         value = encode_group_value(group.value(assignments))
@@ -199,10 +206,11 @@ class Joining:
         member = group.members[request.member_id]
         leads = group.leader_id == request.member_id
         is_joining = group.state is State.PREPARING_REBALANCE
-        # The leader of a stable group joins again to get a new assignment, for reasons of its own.
+        # If the leader of a stable group joins again, it wants a new assignment, for example because a topic has
+        # changed.
         is_new_assignment = group.state is State.STABLE and leads
         if not is_joining and not is_new_assignment and member.protocols == request.protocols:
-            # In the sync phase the answer to its first join may have been lost.
+            # A member may join again without a change because the answer to its first join was lost.
             answer = joined(group, request.member_id, with_members=leads)
             join.decision.answers.append((join.token, answer))
             return

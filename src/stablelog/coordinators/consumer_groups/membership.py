@@ -7,10 +7,10 @@
 
 In PREPARING_REBALANCE, the join phase, the group waits until its members have joined, or until the phase times out. In
 COMPLETING_REBALANCE, the sync phase, it waits until the leader has sent the assignments. Then it is STABLE. Each such
-round is a generation. `step` refuses every change that the figure does not have, and changes nothing then.
+round is a generation. `step` refuses every change of state that the figure does not have.
 
 A group without members is empty. A *simple* group has never had members, and only keeps offsets. Only a stable or an
-empty generation is recorded: a crash in between takes the group back to the generation before.
+empty generation is recorded: after a crash in between, the group has its previous generation.
 
 Invariants: the leader is a member; every static member is in `static_ids` under its instance id; a member of a
 completing or stable group supports the group's protocol.
@@ -62,11 +62,11 @@ TRANSITIONS: Mapping[State, Mapping[Step, State]] = {
 
 
 class IllegalStepError(Exception):
-    """A step that the group's state does not have: a bug of the caller. Nothing has changed."""
+    """A change of state that the group's present state does not allow: a bug of the caller. Nothing has changed."""
 
 
 class Due(Enum):
-    """What is due at a deadline of a group."""
+    """The kinds of deadlines of a group."""
 
     JOIN = "the join phase ends"
     SYNC = "the sync phase ends"
@@ -88,8 +88,8 @@ class Member:
 
     Attributes:
         protocols: (name, metadata), in the order of preference.
-        is_new: it has not been in any generation yet, so it cannot send heartbeats.
-        join_token, sync_token: its pending request; None if there is none.
+        is_new: whether the member has not been in any generation yet, so that it cannot send heartbeats.
+        join_token, sync_token: the token of its pending JoinGroup or SyncGroup; None if none is pending.
     """
 
     member_id: str
@@ -106,7 +106,10 @@ class Member:
 
     @property
     def can_time_out(self) -> bool:
-        """Whether the session timeout applies. It does not while a join or sync is pending, unless it is the first."""
+        """Whether the session timeout applies.
+
+        While a JoinGroup or SyncGroup is pending, it applies only to a new member's first join.
+        """
         return self.is_new or (self.join_token is None and self.sync_token is None)
 
     def metadata(self, protocol_name: str | None) -> bytes:
@@ -122,8 +125,9 @@ class Group:
         protocol_type: None for a simple group.
         pending_joins: member ids that were handed out and that no member has joined with yet.
         pending_syncs: members of this generation that have not asked for their assignment yet.
-        is_initial: the group rebalances from empty. It waits for more members even if all have joined.
-        is_prolonged: a member has joined in the current part of that wait.
+        is_initial: whether the group was empty before this rebalance. It then waits for more members even if all have
+            joined.
+        is_prolonged: whether a new member has joined in the current part of that wait.
         initial_delay_ms, initial_left_ms: length of the current part of that wait, and how much longer it may become.
             Set only during the wait.
         subscribed: topics that the members subscribe to; None if unknown.
@@ -150,7 +154,7 @@ class Group:
         self.recorded: bytes | None = None
 
     def alarm(self, due: Due, member_id: str = "") -> Alarm:
-        """The key of one of the group's deadlines."""
+        """Return the key of one of the group's deadlines."""
         return Alarm(due, self.group_id, member_id)
 
     def alarms(self) -> Iterable[Alarm]:
@@ -162,7 +166,7 @@ class Group:
         """Change the state.
 
         Raises:
-            IllegalStepError: the state does not have this step. Nothing has changed.
+            IllegalStepError: the present state does not allow this step. Nothing has changed.
         """
         following = TRANSITIONS[self.state].get(step)
         if following is None:
@@ -243,11 +247,14 @@ class Group:
         return protocol_type == self.protocol_type and bool(self._common_protocols(names))
 
     def _common_protocols(self, names: Iterable[str]) -> set[str]:
-        """Those of the protocols that all members support."""
+        """Return those of the protocols that all members support."""
         return set(names).intersection(*({name for name, _ in m.protocols} for m in self.members.values()))
 
     def vote(self) -> str:
-        """The protocol that most members prefer among those that all support; of equals, the oldest member's choice."""
+        """Return the protocol that most members prefer, among those that all support.
+
+        If votes are equal, the oldest member's choice wins.
+        """
         assert self.members
         common = self._common_protocols(name for name, _ in next(iter(self.members.values())).protocols)
         assert common, f"the members of group {self.group_id!r} have no protocol in common"
@@ -283,7 +290,7 @@ class Group:
         )
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
-        """The members, as the leader needs them for the assignment."""
+        """Return the members with the data from which the leader computes the assignment."""
         return tuple(
             JoinedMember(member.member_id, member.group_instance_id, member.metadata(self.protocol_name))
             for member in self.members.values()
@@ -292,7 +299,7 @@ class Group:
     # -- record ----------------------------------------------------------------------------------------------
 
     def value(self, assignments: Mapping[str, bytes]) -> GroupValue:
-        """The record of this generation.
+        """Return the value of the record for this generation.
 
         Args:
             assignments: by member id; empty for a member that is missing here.

@@ -1,9 +1,9 @@
 """Committed and pending offsets of consumer groups.
 
-A plain commit takes effect at once. A commit in a transaction is *pending* until the transaction's marker. A commit
-marker makes it count as if it had been made where its record stands in the log: of a plain and a transactional commit of
-the same partition the later record wins, whichever took effect first. An abort marker drops it. A tombstone removes
-both.
+A plain commit takes effect at once. A commit in a transaction is *pending* until the transaction's marker. After a
+commit marker it counts from the place of its record in the log: of a plain and a transactional commit of the same
+partition, the one with the later record wins, whichever took effect first. An abort marker drops the pending commit. A
+tombstone removes committed and pending offsets.
 
 The `position` of a commit is its place in that order, as a running number. Commits are decided and replayed in the order
 of the log, so positions compare in the same way after a restart.
@@ -44,13 +44,13 @@ class Offsets:
     def commit(
         self, group_id: str, partition: TopicPartition, value: OffsetValue, *, producer_id: int | None = None
     ) -> None:
-        """Take in a commit.
+        """Add a commit of an offset.
 
         Args:
             group_id: the group.
             partition: the partition.
             value: the committed offset.
-            producer_id: producer id of its transaction; None outside transactions.
+            producer_id: the producer id of the transaction that commits; None outside transactions.
         """
         position = next(self._positions)
         if producer_id is None:
@@ -65,12 +65,15 @@ class Offsets:
     def _position_of(
         self, group_id: str, partition: TopicPartition, value: OffsetValue, position: int
     ) -> int:
-        """The position of a plain commit. A commit that a checkpoint wrote again stands before those that overtook it."""
+        """The position of a plain commit.
+
+        A commit that a checkpoint has written again gets a position before the pending commits that were made after it.
+        """
         later = (self.pending(producer_id, group_id).get(partition) for producer_id in value.overtaken_by)
         return min((pending.position - 1 for pending in later if pending is not None), default=position)
 
     def remove(self, group_id: str, partition: TopicPartition) -> None:
-        """Take in a tombstone: remove the committed offset and all pending offsets of the partition."""
+        """Handle a tombstone: remove the committed offset and all pending offsets of the partition."""
         committed = self._committed.get(group_id)
         if committed is not None:
             committed.pop(partition, None)
@@ -80,7 +83,7 @@ class Offsets:
             self._pending[producer_id][group_id].pop(partition, None)
 
     def end(self, producer_id: int, *, commit: bool) -> None:
-        """Take in the end of a producer's transaction: its pending offsets take effect, or are dropped."""
+        """Handle the end of a producer's transaction: its pending offsets take effect, or are dropped."""
         by_group = self._pending.pop(producer_id, {})
         for group_id, pending in by_group.items():
             open_producers = self._open_producers[group_id]
@@ -121,7 +124,7 @@ class Offsets:
         )
 
     def is_kept(self, group_id: str, partition: TopicPartition) -> bool:
-        """Whether a tombstone would remove an offset."""
+        """Whether the group has an offset for the partition, committed or pending, that a tombstone would remove."""
         return partition in self._committed.get(group_id, ()) or self.is_pending(group_id, partition)
 
     def has_open_transactions(self, group_id: str) -> bool:
@@ -142,14 +145,15 @@ class Offsets:
     def checkpoint(self, group_id: str) -> Iterator[tuple[TopicPartition, OffsetValue]]:
         """The committed offsets of a group that must be recorded again before the log is trimmed.
 
-        Pending offsets are not among them: their records are not trimmed before their transaction has ended. Such a
-        record then stands before the checkpoint. Each item therefore names the pending commits that had overtaken it.
-        Each item is made when it is taken, from the state at that time.
+        Pending offsets are not among these: their records are not trimmed before their transaction has ended, so they
+        stand in the log before the checkpoint. Each item therefore names the pending commits that are later than
+        itself. An item is made when the caller takes it, from the state at that time.
         """
         for partition in list(self.committed(group_id)):
             committed = self.committed(group_id).get(partition)
             if committed is None:
-                continue  # It was removed meanwhile, and its tombstone is in the log.
+                # Skip an offset that was removed since the checkpoint began: its tombstone is in the log.
+                continue
             overtaken_by = self._overtaking(group_id, partition, committed.position)
             yield partition, committed.value._replace(overtaken_by=tuple(sorted(overtaken_by)))
 

@@ -1,8 +1,8 @@
 """Rebalances of a group: the join phase, the sync phase, sessions and leaving members.
 
 A request is checked first (`Refused`), and a refused request changes nothing. A join or a sync is answered through its
-token, at once or in a later decision, and exactly once: also if its member leaves, is removed, is replaced, or sends the
-request again. `joining` decides which member may join.
+token, at once or in a later decision, and exactly once, even if its member leaves, is removed, is replaced, or sends
+the request again. `joining` decides which member may join.
 
 To *dismiss* a member is to remove it and to answer its pending requests with UNKNOWN_MEMBER_ID.
 
@@ -29,7 +29,8 @@ from stablelog.coordinators.consumer_groups.records import encode_group_key, enc
 from stablelog.coordinators.deadlines import Deadlines
 from stablelog.errors import Refused
 
-FRUITLESS_JOIN_MS_MIN = 1_000  # The least time until a join phase in which no member joined ends again.
+# If no member has joined, the join phase goes on for at least this time, in milliseconds.
+FRUITLESS_JOIN_MS_MIN = 1_000
 
 Decision = GroupDecision[Any]
 
@@ -75,7 +76,7 @@ class Rebalances:
             self._complete_join(group, decision, now_ms)
 
     def _end_join_phase(self, group: Group, decision: Decision, now_ms: int) -> None:
-        """Handle that the join phase has timed out. The first one of a group goes on if members have joined."""
+        """Handle that the join phase has timed out. A group's first join phase goes on if more members have joined."""
         assert group.state is State.PREPARING_REBALANCE
         if group.is_initial and group.is_prolonged and group.initial_left_ms:
             group.is_prolonged = False
@@ -98,7 +99,7 @@ class Rebalances:
             if member.join_token is None and member.group_instance_id is None:
                 self.dismiss(group, member, decision)
         if group.members and not group.elect_joined_leader():
-            # All members are static, and none has joined: their sessions decide.
+            # No member has joined, and only static members are left: wait until they join or their sessions end.
             wait_ms = max(group.rebalance_timeout_ms, FRUITLESS_JOIN_MS_MIN)
             self._deadlines.set(group.alarm(Due.JOIN), now_ms + wait_ms)
             return
@@ -117,7 +118,7 @@ class Rebalances:
     # -- the sync phase --------------------------------------------------------------------------------------
 
     def sync(self, group: Group, request: SyncRequest, token: Token, decision: Decision, now_ms: int) -> None:
-        """Give a member its assignment, now or when the leader has sent it."""
+        """Answer a SyncGroup with the assignment of its member, now or when the leader has sent the assignments."""
         check_member(group, request.member_id, request.group_instance_id)
         check_generation(group, request.generation)
         for name, asked, actual in (
@@ -130,7 +131,10 @@ class Rebalances:
                     f"group {group.group_id!r} has the {name} {actual!r}, not {asked!r}",
                 )
         if group.state is State.PREPARING_REBALANCE:
-            raise Refused(ErrorCode.rebalance_in_progress, f"group {group.group_id!r} rebalances: join again")
+            raise Refused(
+                ErrorCode.rebalance_in_progress,
+                f"group {group.group_id!r} is rebalancing: send JoinGroup again",
+            )
         member = group.members[request.member_id]
         group.pending_syncs.discard(member.member_id)
         if not group.pending_syncs:
@@ -189,7 +193,7 @@ class Rebalances:
     def leave(
         self, group: Group, leaving: Iterable[LeavingMember], decision: Decision, now_ms: int
     ) -> tuple[tuple[LeavingMember, ErrorCode], ...]:
-        """Dismiss members that leave. An error of one does not affect the others."""
+        """Dismiss members that leave. An error of one member does not affect the others."""
         outcomes: list[tuple[LeavingMember, ErrorCode]] = []
         size_before = len(group.members)
         for one in leaving:
@@ -234,7 +238,8 @@ class Rebalances:
             return
         member = group.members[member_id]
         if not member.can_time_out:
-            return  # The answer to its pending request begins a new session.
+            # No session ends while a request of the member is pending: the answer begins a new session.
+            return
         self.dismiss(group, member, decision)
         if group.state is State.PREPARING_REBALANCE:
             self.complete_join_if_ready(group, decision, now_ms)
@@ -269,7 +274,7 @@ def joined(
     skip_assignment: bool = False,
     leader_id: str | None = None,
 ) -> JoinAnswer:
-    """The answer to a join: the present generation."""
+    """Return the answer to a JoinGroup, with the present generation."""
     return JoinAnswer(
         ErrorCode.none,
         member_id,
@@ -287,14 +292,14 @@ def _assignment_of(group: Group, member: Member) -> SyncAnswer:
 
 
 def answer_join(member: Member, answer: JoinAnswer, decision: Decision) -> None:
-    """Answer the member's pending join, if there is one."""
+    """Answer the member's pending JoinGroup, if there is one."""
     if member.join_token is not None:
         decision.answers.append((member.join_token, answer))
         member.join_token = None
 
 
 def answer_sync(member: Member, answer: SyncAnswer, decision: Decision) -> bool:
-    """Answer the member's pending sync. Returns False if there is none."""
+    """Answer the member's pending SyncGroup. Returns False if none is pending."""
     if member.sync_token is None:
         return False
     decision.answers.append((member.sync_token, answer))
@@ -328,11 +333,12 @@ def check_member(group: Group, member_id: str, group_instance_id: str | None) ->
         if static_id != member_id:
             raise Refused(
                 ErrorCode.fenced_instance_id,
-                f"another client has taken the place of {group_instance_id!r}: stop",
+                f"another client has taken the place of static member {group_instance_id!r}: this client must stop",
             )
     if member_id not in group.members:
         raise Refused(
-            ErrorCode.unknown_member_id, f"{member_id!r} is not a member of group {group.group_id!r}: join"
+            ErrorCode.unknown_member_id,
+            f"{member_id!r} is not a member of group {group.group_id!r}: join as a new member",
         )
 
 

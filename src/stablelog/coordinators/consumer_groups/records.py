@@ -2,7 +2,7 @@
 
 The coordinator reads and writes two kinds of key: a committed offset (key versions 0 and 1) and the metadata of a
 classic group (key version 2). Higher key versions belong to Kafka's other kinds of group; the coordinator skips them. A
-null value removes what the key names.
+null value (a tombstone) removes the offset or the group that the key names.
 
 The coordinator writes the value versions that Kafka 4 writes: version 3 of offsets (version 1 if the commit has an
 expiry of its own) and version 3 of groups. It reads all versions. Value version 4 is flexible. An offset that a
@@ -26,14 +26,14 @@ from stablelog.coordinators.record_fields import (
 )
 from stablelog.errors import Corrupt
 
-OFFSET_KEY_VERSIONS = (0, 1)  # Both have the same bytes; Kafka writes 1.
+OFFSET_KEY_VERSIONS = (0, 1)  # Both key versions of an offset have the same layout; Kafka writes version 1.
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
 VALUE_VERSION_LAST = 4
 OFFSET_VALUE, GROUP_VALUE = "a committed offset", "the metadata of a group"
 FLEXIBLE_VERSION = 4
 OFFSET_VALUE_VERSION = 3
-EXPIRING_OFFSET_VALUE_VERSION = 1  # The only version with an expiry.
+EXPIRING_OFFSET_VALUE_VERSION = 1  # The only version of an offset value that has an expiry.
 GROUP_VALUE_VERSION = 3
 
 # Tagged fields of stablelog, far from the numbers that Kafka assigns (Kafka's tag 0 is the topic id).
@@ -60,8 +60,8 @@ class OffsetValue(NamedTuple):
 
     Attributes:
         offset: the next offset to read.
-        leader_epoch: of the last record that the consumer read; -1 if unknown.
-        metadata: text of the client.
+        leader_epoch: the leader epoch of the last record that the consumer read; -1 if unknown.
+        metadata: text that the client has sent with the offset.
         commit_ms: the broker's time of the commit.
         expire_ms: time at which the offset expires; -1 if the broker's retention decides.
         overtaken_by: producers whose open transaction committed the same partition *after* this commit. Only a
@@ -107,7 +107,7 @@ def encode_offset_key(group_id: str, topic: str, partition: int) -> bytes:
 
 
 def encode_group_key(group_id: str) -> bytes:
-    """Encode the key of a group's metadata."""
+    """Encode the key of the record with a group's metadata."""
     return INT16.pack(GROUP_KEY_VERSION) + string(group_id)
 
 
@@ -171,7 +171,7 @@ def read_offset_value(value: bytes) -> OffsetValue:
     """Read a committed offset of any version.
 
     Raises:
-        NewerFormat: a later release has written it.
+        NewerFormat: a later release has written the value.
         Corrupt: the value is damaged.
     """
     reader = FieldReader(value, OFFSET_VALUE)
@@ -193,7 +193,7 @@ def read_group_value(value: bytes) -> GroupValue:
     """Read a group's metadata of any version.
 
     Raises:
-        NewerFormat: a later release has written it.
+        NewerFormat: a later release has written the value.
         Corrupt: the value is damaged.
     """
     reader = FieldReader(value, GROUP_VALUE)
@@ -241,7 +241,8 @@ def subscribed_topics(subscription: bytes) -> tuple[str, ...] | None:
 def assigned_partitions(assignment: bytes) -> dict[str, tuple[int, ...]] | None:
     """Read the partitions of each topic in a member's assignment for the protocol type "consumer".
 
-    Every version of it begins like version 0: an int16 version, and an array of (topic, array of int32 partitions).
+    Every version of an assignment begins like version 0: an int16 version, and an array of (topic, array of int32
+    partitions).
 
     Returns:
         None if the assignment cannot be read.

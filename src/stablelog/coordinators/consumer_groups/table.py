@@ -1,7 +1,7 @@
 """State of the group coordinator: the offsets log in memory.
 
-`replay` of the log's records gives the same state. Not in the log, as in Kafka: members that have not joined yet,
-generations without an assignment, and groups that never had an assignment or an offset.
+`replay` of the log's records gives the same state. As in Kafka, the log does not contain members that have not joined
+yet, generations without an assignment, and groups that never had an assignment or an offset.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class GroupTable:
     """The groups of one offsets log.
 
     Attributes:
-        groups: by group id.
+        groups: the groups by group id.
         offsets: the offsets of all groups.
         deadlines: the deadlines of all groups.
     """
@@ -39,14 +39,14 @@ class GroupTable:
         self.deadlines: Deadlines[Alarm] = Deadlines()
 
     def made(self, group_id: str) -> Group:
-        """The group. If it does not exist, it is created as a simple group."""
+        """Return the group of this id. A missing group is created as a simple group."""
         group = self.groups.get(group_id)
         if group is None:
             group = self.groups[group_id] = Group(group_id)
         return group
 
     def forget(self, group: Group) -> None:
-        """Remove a group, with its deadlines and without its offsets."""
+        """Remove a group and its deadlines from the table. Its offsets stay."""
         for alarm in group.alarms():
             self.deadlines.cancel(alarm)
         del self.groups[group.group_id]
@@ -63,7 +63,7 @@ class GroupTable:
     # -- start and trimming ----------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None, producer_id: int | None = None) -> Group | None:
-        """Take in a record of the log. Unknown kinds are skipped.
+        """Apply a record of the offsets log to the table. Unknown kinds of records are skipped.
 
         Args:
             key: the record's key.
@@ -101,10 +101,12 @@ class GroupTable:
             self.made(group_id)
 
     def live_state(self) -> LiveState:
-        """Records of all groups and committed offsets. The log needs nothing before them, with one exception.
+        """Return records of all groups and committed offsets.
 
-        Offsets in open transactions are not among them: the log must keep its records from the last stable offset *of
-        the time of this call* on. Decisions may be made between two records.
+        When they are in the log, all earlier records can be deleted, with one exception.
+
+        Offsets in open transactions are not among these records: the log must keep its records from the last stable
+        offset *of the time of this call* on. Decisions may be made between two records.
         """
         return LiveState([], self._records())
 
@@ -118,5 +120,5 @@ class GroupTable:
 
 
 def offset_record(group_id: str, partition: TopicPartition, value: OffsetValue) -> Record:
-    """The record of a committed offset."""
+    """Make the record of a committed offset."""
     return encode_offset_key(group_id, *partition), encode_offset_value(value)

@@ -1,24 +1,26 @@
 """Transaction coordinator of one transaction group: decides about requests, timeouts and crashes.
 
-Each method takes an event, with the time as an argument, and returns a decision (`transactions.decisions`). Nothing is
-read or written here. The caller keeps these rules:
+Each method takes an event, with the time as an argument, and returns a decision (`transactions.decisions`). The
+coordinator itself reads and writes no log. Its caller has to follow these rules:
 
-- It appends the records of each decision to the commit log as one batch, in the order of the decisions.
-- The coordinator's state changes at once. So every effect (marker, response) waits until the commit log is durable up to
-  its end at the time of the decision, even if the decision has no records. Only the answer to `add_partitions` may be
-  sent earlier, if the acknowledgement of the batches that are then written waits.
-- It writes the markers of each partition in the order of the decisions. When an order is written to all its partitions,
-  it calls `markers_done`. The markers need not be durable then: see `reconcile`.
-- At a start it calls `table.replay` for each record, then `loaded` once, and holds the markers back for each partition.
-  When a partition has been opened, it calls `reconcile` with those markers, before anything else writes to it.
+- The caller appends the records of each decision to the commit log as one batch, in the order of the decisions.
+- The coordinator's state changes at once. So every effect (marker, response) waits until the commit log is durable up
+  to its end at the time of the decision, even if the decision has no records. Only the answer to `add_partitions` may
+  be sent earlier, if the acknowledgement of the first batches in these partitions waits instead.
+- The caller writes the markers of each partition in the order of the decisions. When the marker of an order is written
+  to all partitions of the order, the caller calls `markers_done`. The markers need not be durable then: see
+  `reconcile`.
+- At a start the caller calls `table.replay` for each record, then `loaded` once, and holds the markers back for each
+  partition. When a partition has been opened, the caller calls `reconcile` with the markers for that partition, before
+  anything else writes to it.
 
-`transactions.states` defines which event is valid in which state, `transactions.records` the bytes of the records, and
-`transactions.table` the state. Each request has the producer's id and epoch; a request with wrong ones is refused. A
-refused request changes nothing.
+`transactions.states` defines which event is valid in which state. `transactions.records` defines the bytes of the
+records. `transactions.table` holds the state. Each request has the producer's id and epoch; a request with wrong ones
+is refused. A refused request changes nothing.
 
-Words: a transaction is *turned away* if the broker refused it a partition; its producer can only abort it. A decision is
-*repeated* if it was made before the last start. To *adopt* an open transaction is to take it as its producer's current
-one, although the record of its partition was lost.
+Words: a transaction is *turned away* if the broker refused it a partition; its producer can only abort it. A decision
+is *repeated* if it was made before the last start. To *adopt* a transaction that is open in a partition is to treat it
+as its producer's current transaction, although the record that added the partition was lost.
 
 Source: KIP-98, KIP-360, KIP-664, KIP-890, KIP-939; docs/decisions/0003-transactions.md.
 """
@@ -66,8 +68,9 @@ from stablelog.errors import Refused
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import child_of
 
-END_TXN_TV2: Final = 5  # EndTxn uses TV2 from this version on.
-TICK_COUNT_MAX: Final = 100  # Transactions that one call aborts; ids that one call forgets.
+END_TXN_TV2: Final = 5  # From this version of EndTxn on, the client uses TV2 (transaction version 2).
+# The maximum number of transactions that one call aborts, and of ids that one call forgets.
+TICK_COUNT_MAX: Final = 100
 
 _AGAIN: Final = (Event.COMMIT_AGAIN, Event.ABORT_AGAIN)
 
@@ -80,9 +83,10 @@ class TransactionCoordinator:
         group: name of the transaction group; empty for the default group.
         coordinator_epoch: the broker's leader epoch, which all partitions have from this start on. Markers carry it. It
             must rise with every start.
-        producer_ids: hands out producer ids, which the groups of one broker share.
-        end_offsets: returns the end offsets of partitions now; 0 for a partition that was not opened since the start,
-            OFFSET_UNKNOWN where it is unknown. After a crash they tell a TV1 transaction from the producer's next one.
+        producer_ids: hands out producer ids. The transaction groups of one broker share the space of producer ids.
+        end_offsets: returns the present end offsets of partitions: 0 for a partition that was not opened since the
+            start, OFFSET_UNKNOWN for an unknown one. After a crash these offsets distinguish a TV1 transaction from the
+            producer's next one.
         marker_barrier: makes a function that tells whether all markers written until now are durable: True, False (not
             yet) or None (never). The default is None, so that no producer id is reused.
 
@@ -128,7 +132,9 @@ class TransactionCoordinator:
         transaction_version: int = TV1,
         now_ms: int,
     ) -> Decision[dict[TopicPartition, ErrorCode]]:
-        """Add partitions to the transaction, which begins with the first one. All are added, or none.
+        """Add partitions to a transaction.
+
+        The first partition begins the transaction. Either all partitions are added or none.
 
         With TV1, AddPartitionsToTxn and AddOffsetsToTxn call it. With TV2 the broker calls it for the first batch of a
         transaction in a partition.
@@ -139,7 +145,7 @@ class TransactionCoordinator:
             producer_epoch: producer epoch of the request.
             partitions: the partitions; the offsets log is a partition like any other.
             api_version: version of AddPartitionsToTxn or AddOffsetsToTxn; ignored with TV2.
-            transaction_version: the transaction version.
+            transaction_version: 1 for TV1, 2 for TV2.
             now_ms: broker time.
         """
         wanted = frozenset(partitions)
@@ -167,17 +173,18 @@ class TransactionCoordinator:
         except Refused as refused:
             code = for_version(refused.code, api_version, TXN_KNOWS_FENCED)
             if transaction_version >= TV2:
-                code = without_fenced(code)  # The code goes into a response to Produce or TxnOffsetCommit.
+                # This code is for a response to Produce or TxnOffsetCommit, which cannot contain PRODUCER_FENCED.
+                code = without_fenced(code)
         return draft.decision(dict.fromkeys(wanted, code))
 
     def turn_away(self, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
-        """Note that the broker refused the producer's transaction a partition: it can only abort.
+        """Note that the broker has refused a partition to the producer's transaction: the producer can then only abort.
 
         Without this note, clients with TV1 would handle the refusal wrongly. librdkafka also aborts a transaction that
-        has not begun here. That looks like an abort of the transaction before, and its refusal would end the producer.
-        aiokafka does not abort what it had written to other partitions, and would commit it with its next transaction.
-        So `end` accepts the abort, and `add_partitions` aborts what was left when the producer begins its next
-        transaction.
+        has not begun at the coordinator. Such a request looks like an abort of the previous transaction, and a refusal
+        of the request would end the producer. aiokafka does not abort the records that it has written to other
+        partitions, and would commit them with its next transaction. So `end` accepts the abort, and `add_partitions`
+        aborts the records that were left when the producer begins its next transaction.
         """
         txn = self.table.get(transactional_id)
         if txn is not None and txn.client == (producer_id, producer_epoch):
@@ -192,14 +199,15 @@ class TransactionCoordinator:
         *,
         produce_version: int | None = None,
     ) -> dict[TopicPartition, ErrorCode]:
-        """Verify that partitions are in the producer's open transaction (KIP-890). Changes nothing.
+        """Check whether partitions are in the producer's open transaction (KIP-890). This changes nothing.
 
         Args:
             transactional_id: the transactional id.
             producer_id: producer id of the request.
             producer_epoch: producer epoch of the request.
             partitions: the partitions.
-            produce_version: version of Produce, whose response gets the codes; None for AddPartitionsToTxn.
+            produce_version: the version of the Produce request whose response will have the codes; None for
+                AddPartitionsToTxn.
         """
         wanted = list(partitions)
         try:
@@ -212,7 +220,7 @@ class TransactionCoordinator:
         return {partition: ErrorCode.none if partition in part_of else missing for partition in wanted}
 
     def _of_producer(self, transactional_id: str, shown: Identity) -> Transaction:
-        """Return the state of the id, for the producer that holds it.
+        """Return the state of a transactional id, if the request comes from the producer that holds the id.
 
         Raises:
             Refused: the id is unknown, or another producer holds it.
@@ -227,11 +235,14 @@ class TransactionCoordinator:
 
     def _known(self, transactional_id: str) -> Transaction:
         if not transactional_id:
-            raise Refused(ErrorCode.invalid_request, "the transactional id is missing")
+            raise Refused(ErrorCode.invalid_request, "the request has no transactional id")
         self.joint.check_open(transactional_id)
         txn = self.table.get(transactional_id)
         if txn is None:
-            raise Refused(ErrorCode.invalid_producer_id_mapping, f"no producer has the id {transactional_id}")
+            raise Refused(
+                ErrorCode.invalid_producer_id_mapping,
+                f"no producer uses the transactional id {transactional_id}",
+            )
         return txn
 
     # -- the end -------------------------------------------------------------------------------------------
@@ -247,10 +258,10 @@ class TransactionCoordinator:
         open_only: bool = False,
         now_ms: int,
     ) -> Decision[EndAnswer]:
-        """Commit or abort for the producer. A repeated request, even after a restart, gets the same answer.
+        """Commit or abort the producer's transaction. A repeated request, even after a restart, gets the same answer.
 
-        With TV2 (EndTxn v5) every transaction has its own epoch. The answer has the epoch of the next transaction, and
-        a delayed request is refused then.
+        With TV2 (EndTxn v5) every transaction has its own epoch. The answer has the epoch of the next transaction. A
+        delayed request therefore has an old epoch, and is refused.
 
         With `open_only`, only the end of an open transaction adds records. Any other request that would add one is
         answered COORDINATOR_LOAD_IN_PROGRESS, and changes nothing. So is a commit while `are_sequences_known` is False.
@@ -297,20 +308,23 @@ class TransactionCoordinator:
                 owner_may_ask=True,
             )
         elif settles:
-            # What a crash may have left in partitions that are not open yet cannot be part of what the producer does
-            # from now on.
+            # Record that the producer's last transaction is over. A crash may have left its records open in partitions
+            # that are not open yet, and these records must not become part of the producer's next transaction.
             settled = txn._replace(settled_epoch=self._coordinator_epoch, unknown_tags=())
             self.table.put(transactional_id, settled, draft.records)
         return draft.decision(EndAnswer(ErrorCode.none, *(txn.client if version >= TV2 else ())))
 
     def _is_first_since_start(self, txn: Transaction, version: int) -> bool:
-        """Whether a repeated request for this end must be recorded: it is the first one since the start."""
+        """Whether a repeated request for the end of a transaction must be recorded, because it is the first one since
+        the start.
+        """
         return version < TV2 and txn.state.is_complete and txn.settled_epoch < self._coordinator_epoch
 
     def _end_event(
         self, transactional_id: str, txn: Transaction, shown: Identity, *, commit: bool, version: int
     ) -> Event:
-        """Return the event of a request: a new end or a repeated one. With TV2 its epoch tells.
+        """Return the event of an EndTxn request: a new end, or a repeated one. With TV2 the epoch of the request shows
+        which.
 
         Raises:
             Refused: the producer does not hold the id.
@@ -319,22 +333,23 @@ class TransactionCoordinator:
         again = Event.COMMIT_AGAIN if commit else Event.ABORT_AGAIN
         if shown == txn.client:
             if self.table.is_repeated(transactional_id) and version < TV2:
-                # A crash may have lost the record that began the producer's next transaction. Which of the two the
-                # request means is known when the partitions are open.
+                # A crash may have lost the record that began the producer's next transaction. Only when all partitions
+                # are open is it known whether the request is for that transaction or repeats the end of the last one.
                 raise Refused(
                     ErrorCode.concurrent_transactions,
-                    f"the last transaction of {transactional_id} is being completed",
+                    f"the last transaction of {transactional_id} is being completed; try again",
                 )
             if self.table.is_turned_away(transactional_id, txn) and (
                 commit or txn.state is not State.ONGOING
             ):
                 if not commit:
                     return Event.ABORT_NOTHING
-                raise turned_away(
-                    transactional_id
-                )  # Even if it has not begun: it is not the transaction before.
+                # Refuse the commit even if the transaction has not begun: the request does not repeat the previous commit.
+                raise turned_away(transactional_id)
             if ended and version < TV2:
-                return again  # A new transaction would have begun with a partition.
+                # With TV1 the request repeats the last end: the producer has added no partition since, so it has begun
+                # no new transaction.
+                return again
             if commit:
                 return Event.COMMIT
             begun = txn.state is State.ONGOING or version < TV2
@@ -349,9 +364,9 @@ class TransactionCoordinator:
     def markers_done(
         self, transactional_id: str, producer_id: int, producer_epoch: int, *, now_ms: int
     ) -> Decision[None]:
-        """Complete a transaction: the markers of its order are written to all partitions.
+        """Mark a transaction as complete: its markers are written to all its partitions.
 
-        A call that is late or repeated changes nothing.
+        A late or repeated call changes nothing.
         """
         txn = self.table.get(transactional_id)
         draft = Draft(now_ms)
@@ -370,7 +385,8 @@ class TransactionCoordinator:
             value = with_partitions(transactional_id, value, adopted, txn.transaction_version, now_ms)
             self.table.put(transactional_id, value, draft.records)
         elif self.table.joints.is_over(transactional_id):
-            draft.records.clear()  # The tombstone implies that the transaction is complete.
+            # Keep only the tombstone of the id: it implies that the transaction is complete.
+            draft.records.clear()
             self.table.forget(transactional_id, draft.records)
         return draft.decision(None)
 
@@ -379,10 +395,10 @@ class TransactionCoordinator:
     def abort_overdue(self, now_ms: int, count_max: int = TICK_COUNT_MAX) -> Decision[bool]:
         """Abort open transactions that have timed out, at most `count_max`.
 
-        The producer of such a transaction may continue: it gets its new epoch when it asks.
+        The producer of such a transaction may continue: InitProducerId gives it the new epoch.
 
         Returns:
-            The answer is whether there may be more.
+            The decision. Its answer is True if there may be more.
         """
         draft = Draft(now_ms)
         for transactional_id, txn in self.table.overdue(now_ms, count_max):
@@ -393,7 +409,7 @@ class TransactionCoordinator:
         """Forget transactional ids and keys of joint commits that have expired, at most `count_max` of each.
 
         Returns:
-            The answer is whether there may be more.
+            The decision. Its answer is True if there may be more.
         """
         draft = Draft(now_ms)
         for transactional_id in self.table.expired(now_ms, count_max):
@@ -416,13 +432,13 @@ class TransactionCoordinator:
     # -- start ---------------------------------------------------------------------------------------------
 
     def loaded(self, now_ms: int) -> Decision[None]:
-        """Finish the replay, when `table.replay` has taken in all records.
+        """Finish the replay, after `table.replay` was called for all records of the commit log.
 
         Returns:
-            The markers of all transactions that are decided and not complete, in order. The caller holds them back for
-            each partition until it is open, and then passes them to `reconcile`. If there are records, they must be
-            durable before any client writes to a partition: they say where the partitions of Kafka's pending decisions
-            ended.
+            The markers of all transactions that are decided and not complete, in order. The caller holds the markers of
+            each partition back until the partition is open, and then passes them to `reconcile`. If the decision has
+            records, they must be durable before any client writes to a partition: they record where the partitions of
+            Kafka's pending decisions ended.
         """
         draft = Draft(now_ms, self.table.loaded(self._coordinator_epoch, now_ms))
         for transactional_id in self.table.decided():
@@ -440,18 +456,18 @@ class TransactionCoordinator:
     ) -> Decision[None]:
         """Compare the open transactions of an opened partition with the commit log.
 
-        A crash may have lost a marker whose transaction is complete here, or a record of a transaction that the
-        partition contains. Lost markers are ordered again. A transaction that its producer can continue is adopted. Any
-        other is aborted.
+        A crash may have lost a marker of a transaction that the commit log has as complete, or the record of a
+        transaction that the partition contains. A lost marker is ordered again. A transaction that its producer can
+        continue is adopted. Any other open transaction is aborted.
 
-        The decision's markers are all that must be written to `target`, in order. They repeat durable decisions, or
-        decide what was promised to no client, so they need not wait for the records.
+        The decision's markers are all that must be written to `target`, in order. They repeat durable decisions, or end
+        transactions whose end was acknowledged to no client, so they need not wait until the records are durable.
 
         Args:
             target: the partition.
             found: its open transactions.
-            held: orders for it that could not be written before, in order. The decision's markers contain those that
-                are still needed. When they are written, all of `held` counts as written.
+            held: the marker orders that waited for the partition, in order. The decision's markers include those that
+                are still needed. When they are written, all orders in `held` count as written.
             now_ms: broker time.
         """
         open_in_it = [OpenTransaction(*txn) for txn in found]

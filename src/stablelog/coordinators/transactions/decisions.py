@@ -18,7 +18,7 @@ from stablelog.types import TopicPartition
 
 Answer = TypeVar("Answer")
 
-REPAIR: Final = ""  # In place of a transactional id: an order that completes no transaction.
+REPAIR: Final = ""  # Stands in place of a transactional id in a marker order that completes no transaction.
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +61,20 @@ class MarkerOrder(NamedTuple):
     """An order to write one marker into partitions.
 
     Attributes:
-        transactional_id: the id for which the broker calls `markers_done`; `REPAIR` if it calls it for none.
+        transactional_id: the id for which the broker calls `markers_done` when the marker is written; `REPAIR` for no
+            call.
         producer_id: producer id of the marker.
         producer_epoch: producer epoch of the marker; the transaction's records may have a lower one.
-        type: commit or abort.
+        type: whether the marker commits or aborts.
         group: the transaction group.
         commit_sequence: the commit sequence (g); -1 for an abort.
         coordinator_epoch: epoch of the coordinator.
         partitions: the partitions that get the marker.
         transaction_version: 2 if the marker's epoch must be above that of the records.
         transaction_epoch: producer epoch of the records that the marker ends.
-        ends: where the partitions ended at the decision, if the marker has the epoch of the records.
-        settled_epoch: a leader epoch: transactions with this producer epoch that began under a lower one were over
-            before the decision.
+        ends: the end offsets of the partitions at the time of the decision, if the marker has the epoch of the records.
+        settled_epoch: a leader epoch. Transactions with this producer epoch that began under a lower leader epoch were
+            over before the decision.
         repeated: whether the decision was made before the last start.
     """
 
@@ -95,8 +96,8 @@ class MarkerOrder(NamedTuple):
         """Whether this marker ends the transaction that was found open in `target`.
 
         A decision with a higher epoch than its transaction's records names that transaction by its epoch. A TV1
-        decision keeps the epoch, so it needs the place where each partition ended: the producer's next transaction
-        begins there or later. A TV1 decision without that place decides nothing that is found after a start. Only
+        decision keeps the epoch, so it needs the end offset of each partition: the producer's next transaction begins
+        there or later. A TV1 decision without these offsets ends no transaction that is found after a start. Only
         Apache Kafka writes such decisions, see `Transaction.lacks_ends`.
 
         An unknown leader epoch (-1) counts as older than every known one: the first offset lies before the first
@@ -109,7 +110,8 @@ class MarkerOrder(NamedTuple):
         if self.transaction_epoch != self.producer_epoch:
             return True
         if self.transactional_id != REPAIR and not self.repeated:
-            return True  # The producer begins nothing before the markers of a new decision are written.
+            # The decision was made since the start: the producer begins no transaction before its markers are written.
+            return True
         end = self.ends.get(target)
         if end is None:
             return False
@@ -122,7 +124,7 @@ class MarkerOrder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[Answer]):
-    """A decision of the coordinator. The broker carries out its parts in this order.
+    """A decision of the transaction coordinator. The broker carries out its parts in the order of the attributes.
 
     Attributes:
         records: for the commit log, in one batch: a crash keeps or loses all of them.
@@ -148,12 +150,15 @@ class Draft:
     markers: list[MarkerOrder] = field(default_factory=list)
 
     def decision(self, answer: Answer) -> Decision[Answer]:
-        """Complete the decision with its answer."""
+        """Return the completed decision, with this answer."""
         return Decision(answer, self.records, self.markers)
 
 
 class InitAnswer(NamedTuple):
-    """Answer to InitProducerId. The ongoing transaction is the one that was kept; -1 if there is none."""
+    """Answer to InitProducerId.
+
+    The ongoing transaction is the open one that the producer takes over (KIP-939); -1 without one.
+    """
 
     error: ErrorCode = ErrorCode.none
     producer_id: int = NO_PRODUCER_ID
@@ -163,7 +168,10 @@ class InitAnswer(NamedTuple):
 
 
 class EndAnswer(NamedTuple):
-    """Answer to EndTxn. With TV2 it has the identity of the producer's next requests; with TV1 -1."""
+    """Answer to EndTxn.
+
+    With TV2 the answer has the producer id and epoch of the producer's next requests; with TV1 -1.
+    """
 
     error: ErrorCode = ErrorCode.none
     producer_id: int = NO_PRODUCER_ID
@@ -171,7 +179,7 @@ class EndAnswer(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A transactional id in a list. `state` is Kafka's name of its state."""
+    """A transactional id in the answer to ListTransactions. `state` is Kafka's name of the id's state."""
 
     transactional_id: str
     producer_id: int

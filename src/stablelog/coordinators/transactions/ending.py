@@ -1,7 +1,7 @@
 """The end of a transaction: its epoch, commit sequence and markers.
 
-A decision is one record. It holds the outcome, the commit sequence and the identity of the producer's next transaction.
-Markers, responses and the answers to repeated requests follow from it, also after a restart.
+A decision is one record. The record holds the outcome, the commit sequence and the identity of the producer's next
+transaction. Markers, responses and the answers to repeated requests follow from it, also after a restart.
 
 Source: KIP-98, KIP-890, KIP-939.
 """
@@ -26,14 +26,15 @@ from stablelog.coordinators.transactions.transaction import (
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import child_of
 
-EPOCH_MAX: Final = 2**15 - 1  # Of a marker.
-CLIENT_EPOCH_MAX: Final = EPOCH_MAX - 1  # One less, so that a client with this epoch can still be fenced.
+EPOCH_MAX: Final = 2**15 - 1  # The highest epoch of a marker.
+# The highest epoch of a client: one less than that of a marker, so that a client with this epoch can still be fenced.
+CLIENT_EPOCH_MAX: Final = EPOCH_MAX - 1
 
 EndOffsets = Callable[[Sequence[TopicPartition]], Sequence[int]]
 
 
 def ends_unknown(partitions: Sequence[TopicPartition]) -> Sequence[int]:
-    """Return the end offsets of partitions for a caller that does not know them."""
+    """Return OFFSET_UNKNOWN for each partition, for a caller that does not know the end offsets."""
     return [OFFSET_UNKNOWN] * len(partitions)
 
 
@@ -60,13 +61,15 @@ class Ending:
         self._end_offsets = end_offsets
 
     def raised(self, client: Identity, records: list[Record]) -> Identity:
-        """Return the identity after this one: the next epoch, or a new id if the epochs have run out."""
+        """Return a producer's next identity: its next epoch, or a new producer id if the epochs have run out."""
         if client.producer_epoch < CLIENT_EPOCH_MAX:
             return Identity(client.producer_id, client.producer_epoch + 1)
         return Identity(self._table.take_producer_id(records), 0)
 
     def first_identity(self, transactional_id: str, records: list[Record]) -> Identity:
-        """Return the identity of an unknown transactional id, and add the record that it may need.
+        """Return the producer id and epoch of a new transactional id.
+
+        Add the record of a new block of producer ids if needed.
 
         A child of a joint commit gets the producer id of a forgotten child, under a new epoch, or a new producer id if
         there is none or its epochs have run out. Any other transactional id gets a new producer id.
@@ -88,7 +91,7 @@ class Ending:
         owner_may_ask: bool,
         commit_sequence: int | None = None,
     ) -> Transaction:
-        """Decide the transaction: one record, and the order for its markers.
+        """Decide a transaction: add one record, and the order for its markers.
 
         Args:
             transactional_id: the transactional id.
@@ -96,8 +99,8 @@ class Ending:
             state: the next state: decided, or complete if there is nothing to mark.
             draft: gets the records and the order.
             version: the transaction version of the request.
-            raise_epoch: whether the producer's epoch ends with the transaction.
-            owner_may_ask: whether a request with the old epoch is answered with the new one.
+            raise_epoch: whether the producer gets a new epoch after the transaction.
+            owner_may_ask: whether a later request with the old epoch gets an answer with the new epoch.
             commit_sequence: the sequence of a commit that shares it with others; None for a new one.
 
         Returns:
@@ -108,7 +111,9 @@ class Ending:
         same_id = successor.producer_id == txn.producer_id
         if same_id:
             marker_epoch = successor.producer_epoch
-        else:  # It is above all epochs that the producer id has had.
+        # The producer gets a new producer id. The marker of the old id has an epoch above all epochs that this id has
+        # had.
+        else:
             marker_epoch = 1 + (client if client.producer_id == txn.producer_id else txn).producer_epoch
         assert txn.producer_epoch <= marker_epoch <= EPOCH_MAX
         assert marker_epoch > txn.producer_epoch or not raise_epoch
@@ -131,7 +136,8 @@ class Ending:
             previous_producer_id=previous_producer_id,
             last_producer_epoch=last_producer_epoch,
             next_producer_id=NO_PRODUCER_ID if same_id else successor.producer_id,
-            # Kafka writes an epoch only for a kept transaction. If the epochs ran out, a missing epoch means 0.
+            # As in Kafka, the record has this epoch only if a successor keeps the open transaction. After the epochs
+            # have run out, a missing epoch means 0.
             next_producer_epoch=successor.producer_epoch if txn.is_kept and not same_id else NO_EPOCH,
             transaction_version=version,
             commit_sequence=commit_sequence,
@@ -147,7 +153,8 @@ class Ending:
         return value
 
     def _ends(self, txn: Transaction) -> LogEnds:
-        # In order: for thousands of partitions the lookup takes half the time if partitions of a topic follow each other.
+        # Sort the partitions: for thousands of partitions the lookup takes half the time if partitions of a topic
+        # follow each other.
         partitions = in_order(txn.partitions)
         return LogEnds.under(self._coordinator_epoch, partitions, self._end_offsets(partitions))
 
@@ -180,7 +187,9 @@ class Ending:
         owner_may_ask: bool,
         commit_sequence: int | None = None,
     ) -> None:
-        """End the open transaction without a request of its producer, in its own transaction version: see `decide`.
+        """End the open transaction without a request of its producer, with the transaction version that it has.
+
+        See `decide`.
 
         Raises:
             Refused: no transaction is open. Nothing has changed.
@@ -232,7 +241,10 @@ class Ending:
 
 
 def completed(txn: Transaction, state: State, now_ms: int) -> Transaction:
-    """Return a decided transaction with all its markers. It keeps what answers to repeated requests need."""
+    """Return the state of a decided transaction after all its markers are written.
+
+    The state keeps the fields from which repeated requests are answered.
+    """
     assert state.is_complete
     return Transaction(
         *txn.client,

@@ -1,8 +1,8 @@
 """Transactional ids without an open transaction, in little memory.
 
-Nearly all transactional ids are idle. An idle id is kept as the value of its record, about 65 bytes, and decoded when it
-is needed. The ids that were used last are also kept decoded. The ids stand in the order of their last use, so the ids
-that expire first come first, without a queue of deadlines.
+Nearly all transactional ids are idle. The coordinator keeps an idle id as the encoded value of its record, about 65
+bytes, and decodes the value when needed. The ids that were used last are also kept decoded. The ids stand in the order
+of their last use, so the ids that expire first come first, without a queue of deadlines.
 """
 
 from collections import OrderedDict
@@ -19,7 +19,7 @@ from stablelog.coordinators.transactions.records import (
 )
 from stablelog.coordinators.transactions.transaction import Transaction
 
-DECODED_MAX: Final = 1000  # Ids that are kept decoded.
+DECODED_MAX: Final = 1000  # The number of idle ids that are also kept decoded.
 
 
 class IdleIds:
@@ -37,7 +37,7 @@ class IdleIds:
         return len(self._values)
 
     def get(self, transactional_id: str) -> Transaction | None:
-        """The state of an id; None if it is not here."""
+        """Return the state of an idle id; None if the id is not idle."""
         txn = self._decoded.get(transactional_id)
         if txn is None and transactional_id in self._values:
             txn = decode_transaction(self._values[transactional_id])
@@ -45,11 +45,11 @@ class IdleIds:
         return txn
 
     def value(self, transactional_id: str) -> bytes | None:
-        """The value of the id's record; None if it is not here."""
+        """Return the value of an idle id's record; None if the id is not idle."""
         return self._values.get(transactional_id)
 
     def put(self, transactional_id: str, txn: Transaction, value: bytes) -> None:
-        """Add an id that is not here, as the one that was used last.
+        """Add an id that is now idle, as the one that was used last.
 
         Args:
             transactional_id: the id.
@@ -63,28 +63,28 @@ class IdleIds:
         self._keep_decoded(transactional_id, txn)
 
     def put_encoded(self, transactional_id: str, value: bytes) -> None:
-        """Add an id that is not here, without keeping it decoded."""
+        """Add an id that is now idle, without keeping it decoded."""
         assert transactional_id not in self._values
         self._values[transactional_id] = value
 
     def remove(self, transactional_id: str) -> bool:
-        """Remove an id. Returns whether it was here."""
+        """Remove an id. Returns whether it was among the idle ids."""
         self._decoded.pop(transactional_id, None)
         return self._values.pop(transactional_id, None) is not None
 
     def oldest(self, count_max: int) -> Iterator[tuple[str, IdleHead]]:
-        """The ids whose last use is the oldest, at most `count_max`."""
+        """Return the ids whose last use is the oldest, at most `count_max`."""
         return ((key, read_idle_head(value)) for key, value in list(islice(self._values.items(), count_max)))
 
     def head(self, transactional_id: str) -> IdleHead | None:
-        """The fields of an id that can be read without decoding its record; None if it is not here."""
+        """Return the fields of an idle id that can be read without decoding its record; None if the id is not idle."""
         value = self._values.get(transactional_id)
         return None if value is None else read_idle_head(value)
 
     # -- start -------------------------------------------------------------------------------------------------
 
     def sort(self) -> None:
-        """Put the ids into the order of their last use. A log may have them in another order."""
+        """Sort the ids by their last use. The commit log may have them in another order."""
         self._values = dict(sorted(self._values.items(), key=lambda item: read_idle_head(item[1]).update_ms))
 
     def clamp_times(self, now_ms: int) -> None:
@@ -99,11 +99,14 @@ class IdleIds:
         self._owners = {read_idle_head(value).producer_id: key for key, value in self._values.items()}
 
     def drop_owner_index(self) -> None:
-        """Free the memory of the index."""
+        """Free the memory of the index of `index_owners`."""
         self._owners = None
 
     def owner(self, producer_id: int) -> str | None:
-        """The id that has a producer id; None if there is none. Without the index it reads the heads of all ids."""
+        """Return the idle id that has a producer id; None without one.
+
+        Without the index this reads a part of every record.
+        """
         candidates = self._values if self._owners is None else [self._owners.get(producer_id, "")]
         heads = ((key, self.head(key)) for key in candidates)
         return next((key for key, head in heads if head and head.producer_id == producer_id), None)
@@ -115,7 +118,7 @@ class IdleIds:
 
 
 def idle_value(txn: Transaction, value: bytes) -> bytes:
-    """Return the value to keep for a record that was read: the same, if `read_idle_head` can read it."""
+    """Return the value to keep for a record of the commit log: the same value, if `read_idle_head` can read it."""
     if value[1] == 1 and not txn.partitions:
         return value
     return encode_transaction(txn._replace(partitions=frozenset(), ends=NO_ENDS))

@@ -23,7 +23,8 @@ from stablelog.coordinators.transactions.transaction import (
 )
 from stablelog.errors import Refused
 
-TV2_VERSION: Final = 5  # An InitProducerId below this version is of a client that has only TV1.
+# A client that sends InitProducerId below this version supports only TV1 (transaction version 1).
+TV2_VERSION: Final = 5
 TRANSACTIONAL_ID_SIZE_MAX: Final = 1024
 
 
@@ -57,15 +58,16 @@ class Initialization:
         api_version: int,
         now_ms: int,
     ) -> Decision[InitAnswer]:
-        """Give a producer an id and epoch. With a transactional id, the producer that had it before is fenced.
+        """Give a producer an id and epoch. The producer that had the same transactional id before, if any, is fenced.
 
         Args:
             transactional_id: None for a producer that is only idempotent.
-            timeout_ms: the maximum duration of its transactions.
+            timeout_ms: the maximum duration of the producer's transactions.
             producer_id: the producer id of a producer that continues after an error (KIP-360); -1 for a new producer.
             producer_epoch: the epoch of `producer_id`; -1 for a new producer.
-            enable_two_phase: its transactions never time out (KIP-939).
-            keep_prepared: the open transaction is not aborted. The producer takes it over, to decide it.
+            enable_two_phase: whether the producer's transactions never time out (KIP-939).
+            keep_prepared: whether the producer takes over the open transaction of the transactional id, to commit or
+                abort it. Otherwise the transaction is aborted.
             api_version: version of InitProducerId.
             now_ms: broker time.
         """
@@ -78,12 +80,12 @@ class Initialization:
             if (enable_two_phase or keep_prepared) and not self._config.two_phase_commit_enable:
                 raise Refused(
                     ErrorCode.transactional_id_authorization_failed,
-                    "two-phase commit is off; transaction.two.phase.commit.enable turns it on",
+                    "two-phase commit is not enabled: set transaction.two.phase.commit.enable=true",
                 )
             if not enable_two_phase and not 0 < timeout_ms <= self._config.transaction_timeout_ms_max:
                 raise Refused(
                     ErrorCode.invalid_transaction_timeout,
-                    f"a transaction timeout of {timeout_ms} ms; 1 to {self._config.transaction_timeout_ms_max} are valid",
+                    f"a transaction timeout of {timeout_ms} ms is not valid; 1 to {self._config.transaction_timeout_ms_max} are allowed",
                 )
             answer = self._init(
                 transactional_id,
@@ -105,7 +107,8 @@ class Initialization:
         self._joint.check_open(transactional_id)
         if (asked.producer_id == NO_PRODUCER_ID) != (asked.producer_epoch == NO_EPOCH) or min(asked) < -1:
             raise Refused(
-                ErrorCode.invalid_request, "the request has a producer id without an epoch, or the reverse"
+                ErrorCode.invalid_request,
+                "the request has a producer id without an epoch, or an epoch without a producer id",
             )
         if self._config.strict and api_version < TV2_VERSION:
             raise tv1_refused()
@@ -136,7 +139,7 @@ class Initialization:
     def _new_incarnation(
         self, transactional_id: str, txn: Transaction, timeout_ms: int, draft: Draft, *, owner: bool
     ) -> InitAnswer:
-        """Give a producer an id without an open transaction.
+        """Give a producer the identity for a transactional id without an open transaction.
 
         A successor that had to wait for the abort of its predecessor's transaction gets the epoch with which the
         predecessor was fenced. No producer has had that epoch. (With TV1 the epoch is raised again, as in Kafka.)
@@ -162,12 +165,15 @@ class Initialization:
     def _keep_open(
         self, transactional_id: str, txn: Transaction, timeout_ms: int, draft: Draft, *, owner: bool
     ) -> InitAnswer:
-        """Give a producer an id with its open transaction, which keeps the identity of its records."""
+        """Give a producer the identity for a transactional id with its open transaction.
+
+        The records keep their producer id and epoch.
+        """
         client = self._ending.raised(txn.client, draft.records)
         value = txn._replace(
             timeout_ms=max(
                 timeout_ms, txn.timeout_ms
-            ),  # A transaction that may outlive its producer still may.
+            ),  # A transaction that never times out keeps this property.
             update_ms=draft.now_ms,
             previous_producer_id=txn.client.producer_id,
             last_producer_epoch=txn.client.producer_epoch if owner else NO_EPOCH,
@@ -180,10 +186,10 @@ class Initialization:
 
 
 def _repeated_answer(transactional_id: str, txn: Transaction, *, keep: bool) -> InitAnswer:
-    """Repeat the answer to a request whose response was lost, or that has arrived twice."""
+    """Return the previous answer again, for a request whose response was lost or that has arrived twice."""
     if txn.state is not State.ONGOING:
         return InitAnswer(ErrorCode.none, *txn.client)
     if keep and txn.is_kept:
         return InitAnswer(ErrorCode.none, *txn.client, txn.producer_id, txn.producer_epoch)
-    # The producer got the answer, and has begun a transaction since. (Kafka aborts it.)
+    # The producer must have got the answer, because it has begun a transaction since. (Kafka aborts that transaction.)
     raise fenced(transactional_id, txn.predecessor, txn)

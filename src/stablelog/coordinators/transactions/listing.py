@@ -24,13 +24,15 @@ _STATES: Final = {state.label: state for state in State}
 
 
 def states_named(labels: Collection[str]) -> tuple[set[State], list[str]]:
-    """Return the states with these names, and the names that are not Kafka's name of a state."""
+    """Return the states with these names, and the names that are not names of states in Kafka."""
     known = {_STATES[label] for label in labels if label in _STATES}
     return known, [label for label in labels if label not in _STATES and label not in KAFKA_ONLY_LABELS]
 
 
 def id_matcher(pattern: str | None) -> Callable[[str], bool]:
-    """Make a test of whether a whole transactional id matches. No pattern, or an empty one, matches every id.
+    """Return a function that checks whether a whole transactional id matches.
+
+    No pattern, or an empty one, matches all ids.
 
     Raises:
         Refused: the pattern is not a regular expression, or could take very long.
@@ -54,8 +56,9 @@ def _check_cost(pattern: str) -> None:
             ErrorCode.invalid_regular_expression,
             f"the pattern has {len(pattern)} characters; at most {PATTERN_SIZE_MAX} are allowed",
         )
-    plain = re.sub(r"\\[^\dgk]", "_", pattern)  # An escaped character is one character; \1 is a reference.
-    plain = re.sub(r"\[\^?\]?[^]]*\]", "_", plain)  # A class matches one character.
+    # An escaped character counts as one character, but \1 to \9 are references and stay.
+    plain = re.sub(r"\\[^\dgk]", "_", pattern)
+    plain = re.sub(r"\[\^?\]?[^]]*\]", "_", plain)  # A character class such as [a-z] counts as one character.
     repetitions = len(re.findall(r"[*+]|\{\d*,\d*\}", plain))
     if "\\" in plain or "(?" in plain or re.search(r"\)[*+{]", plain) or repetitions > OPEN_REPETITIONS_MAX:
         raise Refused(

@@ -1,7 +1,7 @@
 """The ends of a transaction's partitions at its decision.
 
-A transaction can have thousands of partitions, and one turn of the event loop makes its decision. The ends are therefore
-kept as the commit log has them, in one byte string. They are looked up only after a start.
+A transaction can have thousands of partitions, and one turn of the event loop makes its decision. The ends are
+therefore kept as the commit log has them, in one byte string. The ends are looked up only after a start.
 
 Format: docs/formats.md, "Commit log".
 """
@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 from stablelog.errors import Corrupt
 from stablelog.types import TopicPartition
 
-OFFSET_UNKNOWN: Final = 2**63 - 1  # As an end: all offsets of the leader epoch are before it.
+# The end of a partition that is not known: all offsets of the leader epoch are before this one.
+OFFSET_UNKNOWN: Final = 2**63 - 1
 
 END: Final = struct.Struct(
     ">"
@@ -25,7 +26,9 @@ END: Final = struct.Struct(
 
 
 class LogEnd(NamedTuple):
-    """The end of a partition. An offset that a crash lost and that is written again has another leader epoch."""
+    """The end of a partition, with its leader epoch: if a crash loses an offset and a record is written there again,
+    the record has a higher leader epoch.
+    """
 
     leader_epoch: int
     end_offset: int
@@ -47,7 +50,7 @@ class LogEnds(Mapping[TopicPartition, LogEnd]):
     def __init__(self, partitions: Sequence[TopicPartition], content: bytes) -> None:
         if len(content) != END.size * len(partitions):
             raise Corrupt(
-                f"commit log: {len(content)} bytes of partition ends for {len(partitions)} partitions"
+                f"the commit log has {len(content)} bytes of partition ends for {len(partitions)} partitions"
             )
         self.partitions = partitions
         self.content = content

@@ -1,7 +1,8 @@
 """The partitions of a transaction: those that its producer added, and those where a crash has left it open.
 
-Markers and the commit log become durable separately. So an opened partition may have an open transaction that the
-coordinator believes to be complete, or does not know. `Reconciliation` decides what becomes of each.
+Markers and the commit log become durable separately. So after a crash a partition may have an open transaction that is
+complete or unknown in the commit log. `Reconciliation` decides whether such a transaction is ended or adopted as its
+producer's current one.
 
 Source: docs/decisions/0003-transactions.md, "Markers that a crash took back".
 """
@@ -29,7 +30,7 @@ from stablelog.types import TopicPartition
 def with_partitions(
     transactional_id: str, txn: Transaction, wanted: frozenset[TopicPartition], version: int, now_ms: int
 ) -> Transaction:
-    """Return the transaction with more partitions. It begins with the first; the same object if it has them all.
+    """Return the transaction with more partitions; the same object if it has them all. The first partition begins it.
 
     Args:
         transactional_id: the transactional id.
@@ -46,7 +47,7 @@ def with_partitions(
     if txn.is_kept:
         raise Refused(
             ErrorCode.invalid_txn_state,
-            f"{transactional_id} has a transaction that was kept; commit or abort it before the next one",
+            f"{transactional_id} has taken over an open transaction: commit or abort it before the next one begins",
         )
     if txn.state is state and wanted <= txn.partitions:
         return txn
@@ -76,7 +77,8 @@ class Reconciliation:
     def __init__(self, table: TransactionTable, ending: Ending) -> None:
         self._table = table
         self._ending = ending
-        # By id: partitions of its next transaction. They are added when its last transaction is complete.
+        # By transactional id: partitions of its next transaction, which are added when its last transaction is
+        # complete.
         self._adopted: dict[str, set[TopicPartition]] = {}
 
     def reconcile(
@@ -101,18 +103,22 @@ class Reconciliation:
         return draft.decision(None)
 
     def take_adopted(self, transactional_id: str) -> frozenset[TopicPartition]:
-        """Take the partitions of the id's next transaction: its last transaction is complete."""
+        """Remove and return the partitions of the id's next transaction, because its last transaction is complete."""
         return frozenset(self._adopted.pop(transactional_id, ()))
 
     def _adopt(self, target: TopicPartition, found: OpenTransaction, draft: Draft) -> bool:
-        """Take an open transaction without a decision as its producer's current one. Returns False if it cannot be."""
+        """Make an open transaction without a decision its producer's current one.
+
+        Returns False if it cannot be that one.
+        """
         transactional_id = self._table.owner(found.producer_id)
         if transactional_id is None:
             return False
         txn = self._table.known(transactional_id)
         shown = (found.producer_id, found.producer_epoch)
         if 0 <= found.leader_epoch < txn.settled_epoch:
-            return False  # It belongs to an earlier transaction, which was decided without it.
+            # The open transaction in the partition is an earlier one of the producer, which is already over.
+            return False
         if txn.state is State.ONGOING:
             if shown != (txn.producer_id, txn.producer_epoch):
                 return False
@@ -136,7 +142,8 @@ class Reconciliation:
         """The producer's last transaction is decided: the open transaction is that one, or the next."""
         shown = (found.producer_id, found.producer_epoch)
         if not self._table.is_repeated(transactional_id):
-            # Decided since the start: its marker is on the way, or it was decided without these records.
+            # The last transaction was decided since the start: either its marker will end the open transaction, or the
+            # open transaction is another one.
             return target in txn.partitions and shown == (txn.producer_id, txn.transaction_epoch)
         if shown != txn.client or (
             target not in txn.partitions and 0 <= found.leader_epoch < txn.decided_under

@@ -16,7 +16,7 @@ BLOCK_SIZE: Final = 1000
 PRODUCER_ID_MAX: Final = 2**63 - 1
 GIVEN_ID_MAX: Final = (
     2**62 - 1
-)  # The broker never hands out a greater id: a client that uses one has invented it.
+)  # The greatest producer id that the broker hands out. A client that uses a greater id has invented it.
 
 
 class ProducerIdSpace:
@@ -24,7 +24,7 @@ class ProducerIdSpace:
 
     Attributes:
         reserved_end: ids from here on are free for the next block.
-        met_end: no log contains an id from here on.
+        met_end: all producer ids that a log contains are below this one.
     """
 
     def __init__(self) -> None:
@@ -36,9 +36,9 @@ class ProducerIdSpace:
         self.reserved_end = max(self.reserved_end, reserved_end)
 
     def skip_past(self, producer_id: int) -> None:
-        """Note that a log contains this id: neither it nor a lower one is handed out any more.
+        """Note that a log contains this producer id: neither this id nor a lower one is handed out any more.
 
-        An id that a client has invented is ignored: behind the greatest id none would be left to hand out.
+        An id that a client has invented is ignored: after the greatest possible id no other would be left to hand out.
         """
         if producer_id <= GIVEN_ID_MAX:
             self.met_end = max(self.met_end, producer_id + 1)
@@ -65,11 +65,11 @@ class ProducerIds:
 
     @property
     def next_id(self) -> int:
-        """The next id, unless another group reserves it first."""
+        """Return the next producer id, unless another transaction group reserves it first."""
         return max(self._next, self.space.met_end)
 
     def replay(self, reserved_end: int) -> None:
-        """Take in a record: ids below `reserved_end` may have been handed out."""
+        """Apply a record of the commit log: producer ids below `reserved_end` may have been handed out."""
         self.reserved_end = max(self.reserved_end, reserved_end)
         self._next = self.reserved_end
         self.space.reserved_to(reserved_end)

@@ -304,7 +304,7 @@ def _read_partitions(reader: FieldReader) -> list[TopicPartition]:
 
 
 def _with_kafkas_epochs(txn: Transaction) -> Transaction:
-    """Add the epochs that a value of Kafka does not hold. They follow from Kafka's rules."""
+    """Add the epochs that a value written by Kafka does not contain. These epochs follow from Kafka's rules."""
     has_own_epoch = txn.transaction_version >= TV2
     if txn.state.is_decided:
         txn = txn._replace(transaction_epoch=txn.producer_epoch - has_own_epoch)

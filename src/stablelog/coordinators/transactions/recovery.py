@@ -1,17 +1,17 @@
 """Markers that a partition still needs after a crash.
 
-The broker writes markers when the decision is durable, and the transaction counts as complete at once, before the
-markers are durable. So a crash may keep "complete" in the commit log and lose the marker in a partition. In that
-partition the transaction is then open again. The commit log contains all decisions since it was last trimmed. Trimming
-deletes only decisions whose markers are durable.
+The broker writes markers when the decision is durable, and the transaction counts as complete when the markers are
+written, before they are durable. So a crash may keep "complete" in the commit log and lose the marker in a partition.
+In that partition the transaction is then open again. The commit log contains all decisions since it was last trimmed.
+Trimming deletes only decisions whose markers are durable.
 
 A start reads all decisions into a `DecisionHistory`. When a partition has been opened, `markers_for` compares its open
 transactions with the decisions, and returns the markers that must be written again, in the order of the decisions. An
 open transaction that matches no decision was never decided: the coordinator adopts or aborts it.
 
-Apache Kafka completes a transaction only behind its markers, and a TV1 decision of Kafka does not say where its
-partitions ended. Such a decision is not part of the history. If it is pending, the takeover writes it again with that
-place (`TransactionTable.loaded`).
+Apache Kafka completes a transaction only after its markers are written, and a TV1 decision of Kafka does not record
+where its partitions ended. Such a decision is not part of the history. If it is pending, the takeover of the directory
+writes the decision again with the end offsets (`TransactionTable.loaded`).
 
 Source: docs/decisions/0003-transactions.md, "Markers that a crash took back", "Kafka's decisions".
 """
@@ -34,18 +34,24 @@ class Ranked(NamedTuple):
 
 
 class DecisionHistory:
-    """The decisions in the commit log, by the partitions that may have lost their markers. `len`: of the partitions."""
+    """The decisions in the commit log, by the partitions that may have lost their markers.
+
+    `len` is the number of these partitions.
+    """
 
     def __init__(self) -> None:
-        self._partitions: dict[TopicPartition, dict[int, list[int]]] = {}  # By producer id: ranks.
-        self._least: dict[TopicPartition, int] = {}  # The lowest commit sequence, where there is one.
-        # By rank, in order: the transactional id and the value of the record, decoded only if it is needed.
+        # By partition and producer id: the ranks of the decisions.
+        self._partitions: dict[TopicPartition, dict[int, list[int]]] = {}
+        # By partition: the lowest commit sequence of its decisions, if one of them is a commit.
+        self._least: dict[TopicPartition, int] = {}
+        # By rank, in order: the transactional id and the encoded value of the decision's record.
         self._decisions: dict[int, tuple[str, bytes]] = {}
-        self._partition_counts: dict[int, int] = {}  # By rank: the partitions that are not taken yet.
-        self.end_rank = 0  # Decisions that were made since the start rank from here on.
+        # By rank: the number of partitions of the decision that are not taken yet.
+        self._partition_counts: dict[int, int] = {}
+        self.end_rank = 0  # Decisions that were made since the start have this rank or a higher one.
 
     def remember(self, transactional_id: str, value: bytes, txn: Transaction) -> None:
-        """Take in the record of a decision."""
+        """Add the record of a decision to the history."""
         rank = self.end_rank
         self.end_rank += 1
         for partition in txn.partitions:
@@ -80,7 +86,7 @@ class DecisionHistory:
         return decode_transaction(self._decisions[rank][1])
 
     def knows(self, partition: TopicPartition, producer_id: int) -> bool:
-        """Whether a decision for this producer in a partition has not been taken."""
+        """Whether the history still has a decision for this producer in a partition."""
         return producer_id in self._partitions.get(partition, ())
 
     def knows_producer(self, producer_id: int) -> bool:
@@ -88,7 +94,9 @@ class DecisionHistory:
         return any(producer_id in producers for producers in self._partitions.values())
 
     def records(self) -> Iterator[Record]:
-        """The decisions that have not been taken, as records in order: a trimmed commit log must keep them."""
+        """Return the decisions that have not been taken, as records in order: a trimmed commit log must keep these
+        records.
+        """
         for transactional_id, value in self._decisions.values():
             yield transaction_key(transactional_id), value
 
@@ -102,12 +110,16 @@ class DecisionHistory:
         return {transactional_id for transactional_id, _ in self._decisions.values()}
 
     def partitions(self) -> dict[TopicPartition, int]:
-        """The partitions that have not been taken, with the lowest commit sequence of each; -1 where it has none."""
+        """Return the partitions that have not been taken, each with the lowest commit sequence of its decisions; -1
+        without a commit.
+        """
         return {partition: self._least.get(partition, NO_SEQUENCE) for partition in self._partitions}
 
     @property
     def least_sequence(self) -> int | None:
-        """The lowest sequence of a commit that may have lost a marker; None if none may."""
+        """Return the lowest commit sequence of a commit that may have lost a marker; None if no commit may have lost
+        one.
+        """
         return min(self._least.values(), default=None)
 
     def __len__(self) -> int:
@@ -141,10 +153,11 @@ def markers_for(
     for producer_id, waiting in held_of.items():
         before = past.get(producer_id, [])
         if waiting and waiting[0].order.repeated and before:
-            # The last decision in the commit log is the one that is held: the order for it completes a transaction.
+            # The last decision in the commit log may also be a held order. Use the held order, because that one
+            # completes a transaction.
             waiting[0] = Ranked(before.pop().rank, waiting[0].order)
-        # An order from before the start is needed only if its transaction is open. Otherwise its marker is in the log,
-        # perhaps with later markers behind it, or there was nothing to mark.
+        # An order from before the start is needed only if its transaction is open in the partition. Otherwise its
+        # marker is in the log already, perhaps with later markers behind it, or the transaction has no records there.
         fresh = [ranked for ranked in waiting if not ranked.order.repeated]
         open_txn = open_of.get(producer_id)
         if open_txn is None:

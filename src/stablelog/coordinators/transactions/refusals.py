@@ -7,25 +7,27 @@ from kio.schema.errors import ErrorCode
 from stablelog.coordinators.transactions.transaction import Identity, Transaction
 from stablelog.errors import Refused
 
-INIT_KNOWS_FENCED: Final = 4  # PRODUCER_FENCED from this version on, INVALID_PRODUCER_EPOCH below.
-TXN_KNOWS_FENCED: Final = 2  # The same for AddPartitionsToTxn, AddOffsetsToTxn and EndTxn.
-PRODUCE_KNOWS_ABORTABLE: Final = 11  # TRANSACTION_ABORTABLE from this version of Produce on.
+# InitProducerId returns PRODUCER_FENCED from this version on, and INVALID_PRODUCER_EPOCH below it.
+INIT_KNOWS_FENCED: Final = 4
+# AddPartitionsToTxn, AddOffsetsToTxn and EndTxn return PRODUCER_FENCED from this version on.
+TXN_KNOWS_FENCED: Final = 2
+PRODUCE_KNOWS_ABORTABLE: Final = 11  # Produce returns TRANSACTION_ABORTABLE from this version on.
 
 
 def without_fenced(code: ErrorCode) -> ErrorCode:
-    """Return the code for a response that never has PRODUCER_FENCED."""
+    """Return the error code for a response that cannot have PRODUCER_FENCED."""
     return ErrorCode.invalid_producer_epoch if code is ErrorCode.producer_fenced else code
 
 
 def for_version(code: ErrorCode, api_version: int, knows_fenced: int) -> ErrorCode:
-    """Return the code for a response that has PRODUCER_FENCED from version `knows_fenced` on."""
+    """Return the error code for a response that can have PRODUCER_FENCED from version `knows_fenced` on."""
     return code if api_version >= knows_fenced else without_fenced(code)
 
 
 def for_produce(code: ErrorCode, produce_version: int | None) -> ErrorCode:
-    """Return the code for a response to Produce; unchanged if the version is None.
+    """Return the error code for a response to Produce; the same code if the version is None.
 
-    Producers with TV1 retry only after errors that replication can cause.
+    Producers with TV1 (transaction version 1) retry a batch only after errors that replication can cause.
     """
     if produce_version is None:
         return code
@@ -37,7 +39,7 @@ def for_produce(code: ErrorCode, produce_version: int | None) -> ErrorCode:
 
 
 def fenced(transactional_id: str, shown: Identity, txn: Transaction) -> Refused:
-    """Refuse a producer that had the id; its epoch is not the current one."""
+    """Make the refusal of a producer whose epoch is not the current one of its transactional id."""
     return Refused(
         ErrorCode.producer_fenced,
         f"{transactional_id}: producer {shown.producer_id} with epoch {shown.producer_epoch} was fenced; "
@@ -46,7 +48,7 @@ def fenced(transactional_id: str, shown: Identity, txn: Transaction) -> Refused:
 
 
 def mapping_lost(transactional_id: str, shown: Identity, txn: Transaction) -> Refused:
-    """Refuse a producer id: the transactional id belongs to another one."""
+    """Make the refusal of a producer id, because the transactional id belongs to another producer id."""
     return Refused(
         ErrorCode.invalid_producer_id_mapping,
         f"{transactional_id} belongs to producer {txn.client.producer_id}, not {shown.producer_id}",
@@ -54,7 +56,7 @@ def mapping_lost(transactional_id: str, shown: Identity, txn: Transaction) -> Re
 
 
 def turned_away(transactional_id: str) -> Refused:
-    """Refuse to commit a transaction that was refused a partition."""
+    """Make the refusal of a commit, because the broker refused the transaction a partition."""
     return Refused(
         ErrorCode.invalid_txn_state,
         f"the transaction of {transactional_id} was refused a partition: it can only be aborted",
@@ -62,7 +64,7 @@ def turned_away(transactional_id: str) -> Refused:
 
 
 def tv1_refused() -> Refused:
-    """Refuse TV1, because the broker's settings allow only TV2."""
+    """Make the refusal of TV1 (transaction version 1), because the broker's settings allow only TV2."""
     return Refused(
         ErrorCode.policy_violation,
         "stablelog.transaction.strict allows only transaction version 2 (EndTxn v5, Produce v12): use a client that "

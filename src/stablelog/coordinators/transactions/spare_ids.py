@@ -23,14 +23,16 @@ from typing import Final
 
 from stablelog.coordinators.transactions.transaction import Identity
 
-WAITING_MAX: Final = 100_000  # Identities that wait for durable markers; others are dropped.
+# The maximum number of identities that wait for durable markers; further identities are dropped.
+WAITING_MAX: Final = 100_000
 
-# Whether all markers written before a point in time are durable: True, False (not yet) or None (never).
+# A function that returns whether all markers written before a point in time are durable: True, False (not yet) or None
+# (they never will be).
 Barrier = Callable[[], bool | None]
 
 
 def durability_unknown() -> None:
-    """The barrier of a caller that does not know which markers are durable."""
+    """Return None: the barrier of a caller that does not know which markers are durable."""
 
 
 class SpareIds:
@@ -41,13 +43,13 @@ class SpareIds:
         self._free: list[Identity] = []
 
     def release(self, identity: Identity, barrier: Barrier) -> None:
-        """Add an identity that has no holder. It can be taken once its barrier returns True."""
+        """Add the identity of a forgotten child. It can be taken once its barrier returns True."""
         self._admit()
         if len(self._waiting) < WAITING_MAX:
             self._waiting.append((barrier, identity))
 
     def take(self) -> Identity | None:
-        """Take an identity whose producer id may get another holder, under a higher epoch; None if there is none."""
+        """Take an identity whose producer id another child may get, under a higher epoch; None if there is none."""
         self._admit()
         return self._free.pop() if self._free else None
 

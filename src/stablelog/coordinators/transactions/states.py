@@ -5,8 +5,8 @@ which the event is refused. The coordinator calls `next_state` before it changes
 nothing.
 
 The numbers and names of the states are Kafka's. The commit log and DescribeTransactions use them. Kafka has two more
-states: Dead (6), for which the id is absent here, and PrepareEpochFence (7), which exists only in Kafka's memory and is
-the event FENCE here.
+states. In place of Dead (6) the id is absent here. PrepareEpochFence (7) exists only in Kafka's memory; here it is the
+event FENCE.
 
 Source: KIP-98, KIP-360, KIP-890, KIP-939; docs/decisions/0003-transactions.md.
 """
@@ -73,7 +73,7 @@ _FENCED: Final = ErrorCode.producer_fenced
 _WAIT: Final = ErrorCode.concurrent_transactions
 _WRONG: Final = ErrorCode.invalid_txn_state
 
-Outcome = State | ErrorCode | None  # None: the id is forgotten.
+Outcome = State | ErrorCode | None  # The next state, or an error code. None means that the id is forgotten.
 
 TRANSITIONS: Final[Mapping[State, Mapping[Event, Outcome]]] = {
     State.EMPTY: {
@@ -90,7 +90,8 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, Outcome]]] = {
         Event.EXPIRE: None,
     },
     State.ONGOING: {
-        Event.INIT: State.PREPARE_ABORT,  # The successor has to retry: CONCURRENT_TRANSACTIONS.
+        # The successor of the producer has to retry, because it gets CONCURRENT_TRANSACTIONS.
+        Event.INIT: State.PREPARE_ABORT,
         Event.KEEP: State.ONGOING,
         Event.ADD: State.ONGOING,
         Event.COMMIT: State.PREPARE_COMMIT,

@@ -44,13 +44,14 @@ from stablelog.errors import Refused
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.transaction_groups import group_in_words
 
-FIRST_SEQUENCE: Final = 1  # So that 0 is the cut before the first commit.
-UNDIVIDED_MAX: Final = 500  # Decisions, of each kind, that a checkpoint writes in one batch: about 10 ms.
-LISTED_AT_ONCE: Final = 100  # Ids in one slice of a list.
+FIRST_SEQUENCE: Final = 1  # The first commit sequence is 1, so that 0 is the cut before the first commit.
+# The maximum number of decisions of each kind that a checkpoint writes in one batch, which takes about 10 ms.
+UNDIVIDED_MAX: Final = 500
+LISTED_AT_ONCE: Final = 100  # The number of ids in one slice of a list.
 
 
 class TransactionTable:
-    """The transactional ids of one group. `len` is their number.
+    """The transactional ids of one transaction group. `len` is the number of ids.
 
     Args:
         group: the transaction group.
@@ -62,8 +63,8 @@ class TransactionTable:
         history: decisions from before the start whose partitions have not been opened yet.
         joints: the keys of joint commits.
         turned_away: by id, the producer whose transaction was refused a partition. In memory only.
-        are_sequences_known: False while partitions may have commit sequences that the commit log does not have. No
-            commit is decided then.
+        are_sequences_known: False while partitions may contain commit sequences that the commit log does not. While it
+            is False, no commit is decided.
     """
 
     def __init__(
@@ -84,36 +85,39 @@ class TransactionTable:
         self._marker_barrier = marker_barrier
         self._live: dict[str, Transaction] = {}  # The ids with an open transaction.
         self._idle = IdleIds()
-        self._latest_ms = 0  # The latest of all replayed times.
-        self._owners: dict[int, str] = {}  # By producer id: its id with an open transaction.
+        self._latest_ms = 0  # The latest time in all replayed records.
+        # By producer id: the transactional id that has it, if that id has an open transaction.
+        self._owners: dict[int, str] = {}
         self._timeouts: Deadlines[str] = Deadlines()
         self._next_sequence = FIRST_SEQUENCE
-        # Ids whose transaction is decided and lacks markers, in the order of the decisions.
+        # The transactional ids whose transaction is decided and lacks markers, in the order of the decisions.
         self._decided: dict[str, None] = {}
-        self._unmarked: dict[int, set[str]] = {}  # Those with a commit, by commit sequence, rising.
-        self._repeated: set[str] = set()  # Those whose decision is from before the start.
+        # The ids whose commit lacks markers, by commit sequence, in rising order.
+        self._unmarked: dict[int, set[str]] = {}
+        # The ids without all markers whose decision is from before the start.
+        self._repeated: set[str] = set()
         self._change_count = 0
 
     # -- looking up ----------------------------------------------------------------------------------------
 
     def get(self, transactional_id: str) -> Transaction | None:
-        """The state of an id; None if it is unknown."""
+        """Return the state of a transactional id; None if the id is unknown."""
         txn = self._live.get(transactional_id)
         return self._idle.get(transactional_id) if txn is None else txn
 
     def known(self, transactional_id: str) -> Transaction:
-        """The state of an id that is known."""
+        """Return the state of a transactional id that exists."""
         txn = self.get(transactional_id)
         assert txn is not None, f"{transactional_id} is unknown"
         return txn
 
     def owner(self, producer_id: int) -> str | None:
-        """The id that has a producer id; None if there is none."""
+        """Return the transactional id that has a producer id; None if no id has it."""
         owner = self._owners.get(producer_id)
         return self._idle.owner(producer_id) if owner is None else owner
 
     def knows(self, target: TopicPartition, producer_id: int) -> bool:
-        """Whether an open transaction of this producer in the partition may be one of this group."""
+        """Whether an open transaction of this producer in a partition may belong to this transaction group."""
         return self.owner(producer_id) is not None or self.history.knows(target, producer_id)
 
     @property
@@ -125,14 +129,14 @@ class TransactionTable:
     def resolved_sequence(self) -> int:
         """The greatest commit sequence up to which all markers of all commits are written; 0 before the first.
 
-        After a start, a partition that was not reconciled yet may have lost markers.
+        After a start, the number may be too high: a partition that was not reconciled yet may have lost markers.
         """
         unmarked = next(iter(self._unmarked), self._next_sequence)
         least = self.history.least_sequence
         return (unmarked if least is None else min(unmarked, least)) - 1
 
     def decided(self) -> list[str]:
-        """The ids whose transaction is decided and lacks markers, in the order of the decisions."""
+        """Return the ids whose transaction is decided and lacks markers, in the order of the decisions."""
         return list(self._decided)
 
     def is_repeated(self, transactional_id: str) -> bool:
@@ -148,7 +152,9 @@ class TransactionTable:
         id_pattern: str | None = None,
         now_ms: int,
     ) -> tuple[Iterator[list[Listed]], list[str]]:
-        """List the ids that pass every filter, in slices; and the names in `states` that are not states.
+        """List the ids that pass every filter, in slices.
+
+        Return also the names in `states` that are not names of states.
 
         Each slice is made when it is taken. Ids that become known after the call are not listed.
 
@@ -166,7 +172,7 @@ class TransactionTable:
         matches = id_matcher(id_pattern)
         # An id without an open transaction has no duration, and no state of an open one.
         may_be_idle = duration_ms < 0 and (not states or any(not state.is_open for state in wanted))
-        # The list is made now, because ids come and go between two slices.
+        # Copy the ids now, because ids are added and removed between two slices.
         ids = [*self._live, *self._idle] if may_be_idle else list(self._live)
 
         def passing(some: list[str]) -> Iterator[Listed]:
@@ -201,7 +207,7 @@ class TransactionTable:
     # -- changing ------------------------------------------------------------------------------------------
 
     def put(self, transactional_id: str, txn: Transaction, records: list[Record]) -> None:
-        """Change the state of an id, and add its record."""
+        """Change the state of a transactional id, and add the record of the change."""
         self._change_count += 1
         before = self._live.pop(transactional_id, None)
         if before is not None:
@@ -229,7 +235,7 @@ class TransactionTable:
         records.append((transaction_key(transactional_id), None))
 
     def is_turned_away(self, transactional_id: str, txn: Transaction) -> bool:
-        """Whether the producer's transaction was refused a partition, so that it can only abort."""
+        """Whether the broker refused a partition to the producer's transaction, so that the producer can only abort."""
         return self.turned_away.get(transactional_id) == txn.client
 
     def take_producer_id(self, records: list[Record]) -> int:
@@ -241,13 +247,13 @@ class TransactionTable:
         return self._producer_ids.take()
 
     def take_spare_identity(self) -> Identity | None:
-        """Take the last identity of a forgotten child whose producer id another child may have; None without one."""
+        """Take the identity of a forgotten child whose producer id another child may get; None if there is none."""
         spare = self._spare_ids.take()
         assert spare is None or spare.producer_id not in self._owners
         return spare
 
     def check_sequences(self) -> None:
-        """Refuse a commit while another commit may already have the sequence that it would get.
+        """Refuse a commit while another commit may already have the next commit sequence.
 
         Raises:
             Refused: coordinator_load_in_progress.
@@ -255,28 +261,31 @@ class TransactionTable:
         if not self.are_sequences_known:
             raise Refused(
                 ErrorCode.coordinator_load_in_progress,
-                f"the broker is reading the last commits in the partitions of {group_in_words(self._group)} after a start",
+                f"the broker is reading the last commits in the partitions of {group_in_words(self._group)} after a start; try again",
             )
 
     def take_sequence(self) -> int:
-        """Take the next commit sequence. The commit must be decided, because sequences have no gaps."""
+        """Take the next commit sequence.
+
+        The caller must then decide the commit, because commit sequences have no gaps.
+        """
         assert self.are_sequences_known
         self._change_count += 1
         self._next_sequence += 1
         return self._next_sequence - 1
 
     def met_sequence(self, sequence: int) -> bool:
-        """Note that a partition has this commit sequence in a marker: the next commit gets a greater one.
+        """Note that a marker in a partition has this commit sequence: the next commit gets a greater one.
 
         Returns:
-            Whether the commit log does not have it: the log has lost its end, or is older than the partition.
+            Whether the commit log lacks this commit: the log has lost its end, or is older than the partition.
         """
         is_new = sequence >= self._next_sequence
         self._next_sequence = max(self._next_sequence, sequence + 1)
         return is_new
 
     def met_producer(self, producer_id: int) -> None:
-        """Note that a partition contains this producer id: it is not handed out."""
+        """Note that a partition contains this producer id, which must not be handed out again."""
         self._producer_ids.space.skip_past(producer_id)
 
     def _enrol(self, transactional_id: str, txn: Transaction) -> None:
@@ -307,12 +316,12 @@ class TransactionTable:
     # -- time ----------------------------------------------------------------------------------------------
 
     def overdue(self, now_ms: int, count_max: int) -> Iterator[tuple[str, Transaction]]:
-        """Take open transactions that have timed out, at most `count_max`. The caller ends each."""
+        """Yield open transactions that have timed out, at most `count_max`. The caller ends each of them."""
         for transactional_id in self._timeouts.due(now_ms, count_max):
             yield transactional_id, self._live[transactional_id]
 
     def may_be_overdue(self, now_ms: int) -> bool:
-        """Whether `overdue` has more transactions."""
+        """Whether there may be more transactions that have timed out."""
         return self._timeouts.is_due(now_ms)
 
     def may_be_expired(self, now_ms: int) -> bool:
@@ -320,7 +329,7 @@ class TransactionTable:
         return any(self.expired(now_ms, 1)) or self.joints.may_be_expired(now_ms)
 
     def expired(self, now_ms: int, count_max: int) -> Iterator[str]:
-        """Ids that have expired, at most `count_max`. The caller forgets each."""
+        """Return ids that have expired, at most `count_max`. The caller forgets each of them."""
         for transactional_id, head in self._idle.oldest(count_max):
             if head.update_ms + self._expiration_ms > now_ms:
                 return
@@ -329,7 +338,7 @@ class TransactionTable:
     # -- start and trimming --------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """Take in a record of the commit log. Unknown kinds are skipped.
+        """Apply a record of the commit log to the table. Unknown kinds of records are skipped.
 
         Raises:
             Corrupt: the record is damaged.
@@ -360,13 +369,12 @@ class TransactionTable:
         self._next_sequence = max(self._next_sequence, txn.commit_sequence + 1)
         if txn.state.is_decided:
             self._decided[transactional_id] = None
-            if (
-                not txn.lacks_ends
-            ):  # A decision without ends matters only if it is the id's last one: see `loaded`.
+            # A decision without end offsets matters only if it is the last one of the id: see `loaded`.
+            if not txn.lacks_ends:
                 self.history.remember(transactional_id, value, txn)
 
     def loaded(self, leader_epoch: int, now_ms: int) -> list[Record]:
-        """Finish the replay, when all records were taken in.
+        """Finish the replay, after `replay` was called for all records.
 
         Times after `now_ms` become `now_ms`. If the machine's clock was set back, transactions would otherwise time out,
         and ids expire, only when the clock has caught up.
@@ -403,15 +411,15 @@ class TransactionTable:
         return records
 
     def partitions_opened(self) -> None:
-        """Free what only the opening of partitions needs: all partitions that can be opened have been opened."""
+        """Free the data that is used only to open partitions: all partitions that can be opened are open."""
         self._idle.drop_owner_index()
 
     def live_state(self) -> LiveState | None:
-        """Records that hold the whole state, in an order that `replay` can take in.
+        """Return records that hold the whole state, in an order in which `replay` gives the same state.
 
-        When they, and the markers of all earlier decisions, are durable, the commit log needs nothing before them.
-        Decisions stand in one batch before all other records, in their order. A later decision has its own record behind
-        that batch, so an id whose transaction is decided has no record in `rest`.
+        When these records and the markers of all earlier decisions are durable, all earlier records of the commit log
+        can be deleted. Decisions stand in one batch before all other records, in their order. A later decision has its
+        own record behind that batch, so an id whose transaction is decided has no record in `rest`.
 
         Returns:
             None while one batch would have more than `UNDIVIDED_MAX` decisions.
@@ -421,14 +429,16 @@ class TransactionTable:
         return LiveState(self._undivided(), self._rest())
 
     def checkpoint(self) -> list[Record]:
-        """The records of `live_state` at once, however many decisions there are."""
+        """Return the records of `live_state` in one list, however many decisions there are."""
         return [*self._undivided(), *self._rest()]
 
     def _undivided(self) -> list[Record]:
-        """The records whose order matters: the group's, decisions from before the start, and pending decisions.
+        """The records whose order matters:
 
-        An id with an earlier decision also has its present state behind it, even if that is not a decision. Otherwise a
-        crash that keeps only this batch would leave the id as it was decided then.
+        the record of the group, decisions from before the start, and pending decisions.
+
+        An id with an earlier decision also has its present state behind it, even if that is not a decision. Otherwise,
+        after a crash that keeps only this batch, the id would have the state of that earlier decision.
         """
         records: list[Record] = [self._group_record(), *self.history.records()]
         earlier = sorted(self.history.transactional_ids() - self._decided.keys())
@@ -436,7 +446,7 @@ class TransactionTable:
         return records
 
     def _rest(self) -> Iterator[Record]:
-        """The other records, each from the state at the time when it is taken."""
+        """Yield the other records, each with the state at the time when the caller takes the record."""
         yield from self.joints.records()
         for transactional_id in [*self._live, *self._idle]:
             if transactional_id in self._decided:
@@ -446,7 +456,7 @@ class TransactionTable:
                 yield transaction_key(transactional_id), value
 
     def _value(self, transactional_id: str) -> bytes | None:
-        """The value of an id's record now; None if the id is unknown."""
+        """Return the value of a record with the present state of an id; None if the id is unknown."""
         txn = self._live.get(transactional_id)
         return self._idle.value(transactional_id) if txn is None else encode_transaction(txn)
 

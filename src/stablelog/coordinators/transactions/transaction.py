@@ -1,4 +1,4 @@
-"""The state of a transactional id: one immutable value, as the id's latest record in the commit log has it."""
+"""The state of a transactional id: an immutable object with the content of the id's latest record in the commit log."""
 
 from typing import Final, NamedTuple
 
@@ -10,7 +10,8 @@ NO_PRODUCER_ID: Final = -1
 NO_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
 NO_TIME: Final = -1
-TWO_PHASE_TIMEOUT_MS: Final = 2**31 - 1  # Kafka's sign of a two-phase transaction, which has no timeout.
+# The timeout by which Kafka marks a two-phase transaction (KIP-939), which never times out.
+TWO_PHASE_TIMEOUT_MS: Final = 2**31 - 1
 TV1: Final = 1
 TV2: Final = 2
 
@@ -35,18 +36,18 @@ class Transaction(NamedTuple):
         start_ms: the time at which the transaction began; -1 if the id had no transaction since its producer came.
         previous_producer_id: together with `last_producer_epoch`, the identity before the current one.
         last_producer_epoch: -1 if a request with the former identity must not get the current one.
-        next_producer_id: the producer id of the client if it is not `producer_id`; -1 otherwise. If an open transaction
-            was kept for a successor (KIP-939), it is the successor's. If the epochs have run out, it is the id of the
-            next transaction.
+        next_producer_id: the producer id of the client if that is not `producer_id`; -1 otherwise. It is the
+            successor's id if an open transaction was kept for a successor (KIP-939), and the id of the next transaction
+            if the epochs have run out.
         next_producer_epoch: the epoch of `next_producer_id`; -1 means 0.
         transaction_version: 0 and 1 for TV1, 2 for TV2.
         commit_sequence: the commit sequence (g) of a commit; -1 otherwise.
         transaction_epoch: after the decision, the epoch of the transaction's records; -1 otherwise.
-        ends: where the partitions ended at the decision, in the order of `in_order`. Only a decision that keeps the
-            producer's epoch has it.
+        ends: the end offsets of the partitions at the time of the decision, in the order of `in_order`. Only a decision
+            that keeps the producer's epoch has them.
         settled_epoch: a leader epoch. All transactions with this producer epoch that began under a lower leader epoch
             are over. -1 if there is none. See `transactions.recovery`.
-        unknown_tags: tagged fields of other versions, which are written back.
+        unknown_tags: tagged fields that this release does not know; they are written again with the record.
     """
 
     producer_id: int
@@ -69,14 +70,14 @@ class Transaction(NamedTuple):
 
     @property
     def client(self) -> Identity:
-        """The identity that the producer's next request must have, once its last request is answered."""
+        """The producer id and epoch that the producer's next request must have, once its last request is answered."""
         if self.next_producer_id == NO_PRODUCER_ID:
             return Identity(self.producer_id, self.producer_epoch)
         return Identity(self.next_producer_id, max(self.next_producer_epoch, 0))
 
     @property
     def predecessor(self) -> Identity:
-        """The former identity of the same producer; its epoch is -1 if requests with it get no answer."""
+        """The previous producer id and epoch of the same producer; the epoch is -1 if requests with it are refused."""
         return Identity(self.previous_producer_id, self.last_producer_epoch)
 
     @property
@@ -95,19 +96,21 @@ class Transaction(NamedTuple):
 
     @property
     def latest_ms(self) -> int:
-        """The later one of its times."""
+        """The later one of `update_ms` and `start_ms`."""
         return max(self.start_ms, self.update_ms)
 
     def clamped(self, now_ms: int) -> "Transaction":
-        """The same state; times after `now_ms` become `now_ms`."""
+        """Return the same state, in which times after `now_ms` are `now_ms`."""
         return self._replace(start_ms=min(self.start_ms, now_ms), update_ms=min(self.update_ms, now_ms))
 
     @property
     def is_two_phase(self) -> bool:
-        """Whether its transactions never time out, and may outlive their producer."""
+        """Whether the transactions of the id never time out, and may outlive their producer (KIP-939)."""
         return self.timeout_ms == TWO_PHASE_TIMEOUT_MS
 
     @property
     def is_kept(self) -> bool:
-        """Whether the open transaction is a predecessor's: it can be decided, and nothing can be added to it."""
+        """Whether the open transaction was begun by a predecessor of the producer: it can be committed or aborted, but
+        gets no more records.
+        """
         return self.state is State.ONGOING and self.next_producer_id != NO_PRODUCER_ID

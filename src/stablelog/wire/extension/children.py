@@ -23,7 +23,7 @@ class JointName(NamedTuple):
 
     Attributes:
         group: the transaction group; empty for the default group.
-        key: the versions of a joint commit are counted per key.
+        key: names the series of joint commits whose versions are counted together.
     """
 
     group: str
@@ -38,7 +38,7 @@ class Child(NamedTuple):
         version: the version of the joint commit.
         run: identifies the start of the writer to which the child belongs.
         partition: identifies the part of the work that the child does.
-        attempt: identifies the attempt at that part.
+        attempt: identifies the attempt at that part of the work.
     """
 
     name: JointName

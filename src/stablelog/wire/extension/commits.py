@@ -15,18 +15,18 @@ from kio.static.primitive import i16, i32, i64
 from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.fields import BOOL, ERROR, INT32, INT64, STRING, UUID, Nested, Request, Response
 
-COUNT_MAX: Final = 1000  # transactions in one response
+COUNT_MAX: Final = 1000  # The maximum number of transactions in one response.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeCommitsRequest(Request):
-    """Asks for the next transactions of one partition.
+    """Request for the next transactions of one partition.
 
     Attributes:
         topic: a commit-ordered topic.
         offset: the response leaves out transactions that end at or before this position.
         commit_sequence: the response leaves out transactions with a lower commit sequence; -1 for none.
-        count_max: how many transactions to list. The broker lists at most COUNT_MAX.
+        count_max: the number of transactions to list. The broker lists at most COUNT_MAX.
         with_outside: whether to list also the runs of records outside transactions, with commit sequence -1.
     """
 
@@ -41,7 +41,7 @@ class DescribeCommitsRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedCommit(Nested):
-    """One transaction. Its records in this partition are at [start_offset, end_offset).
+    """One transaction in a response to DescribeCommits. Its records in the partition are at [start_offset, end_offset).
 
     Attributes:
         time_ms: the time of the commit, by the broker's clock.
@@ -55,10 +55,10 @@ class DescribedCommit(Nested):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeCommitsResponse(Response):
-    """The transactions, or the error that explains why there are none.
+    """Response with the transactions of one partition, or with an error.
 
     Attributes:
-        error_message: what was wrong, for people; null without an error.
+        error_message: the error as text; null without an error.
         topic_id: distinguishes the topic from a later one of the same name.
         log_start_offset: the first position that can be read.
         end_offset: the position after the last one that can be read.

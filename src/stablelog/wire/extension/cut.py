@@ -15,16 +15,16 @@ from kio.static.primitive import i16, i32, i64
 from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.fields import ERROR, INT32, INT64, STRING, Nested, Request, Response
 
-NOT_KNOWN: Final = -2  # in removed_commit_sequence: which commits lost records is unknown
-RESOLVED: Final = -1  # in place of a commit sequence in the request: the last one that is resolved
+NOT_KNOWN: Final = -2  # In removed_commit_sequence: it is unknown which commits have lost records.
+RESOLVED: Final = -1  # In place of a commit sequence in the request: the last resolved one.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeCutRequest(Request):
-    """Asks where the transactions up to a commit sequence end.
+    """Request for the offsets at which the transactions up to a commit sequence end.
 
     Attributes:
-        group: the transaction group, empty for the default group; null for the group that the topics belong to.
+        group: the transaction group; empty for the default group. Null: the group that the topics belong to.
         commit_sequence: R; -1 for the last commit sequence that is resolved.
         topics: commit-ordered topics, all of one transaction group.
     """
@@ -43,8 +43,8 @@ class CutPartition(Nested):
         offset: the first position that is not in the cut.
         removed_commit_sequence: the greatest commit sequence of a transaction that may have lost records; -1 for none,
             -2 if that is unknown.
-        torn_commit_sequence: the greatest commit sequence of a transaction that was removed although positions before
-            it may be left; -1 for none.
+        torn_commit_sequence: the greatest commit sequence of a transaction that retention has removed from the view,
+            although records at positions before it may be left; -1 for none.
     """
 
     partition_index: i32 = field(metadata=INT32)
@@ -63,10 +63,10 @@ class CutTopic(Nested):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutHolder(Nested):
-    """A marker that is not durable yet. The cut cannot include its commit until it is.
+    """A marker that is not durable yet. No cut can include its commit until the marker is durable.
 
     Attributes:
-        transactional_id: empty if the broker does not know it any more.
+        transactional_id: the id of the transaction; empty if the broker does not know the id any more.
     """
 
     commit_sequence: i64 = field(metadata=INT64)
@@ -77,13 +77,13 @@ class CutHolder(Nested):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeCutResponse(Response):
-    """The cut, or the error that explains why there is none.
+    """Response with the offsets of the cut, or with an error.
 
     Attributes:
-        error_message: what was wrong, for people; null without an error.
+        error_message: the error as text; null without an error.
         group: the transaction group of the commit sequences; empty for the default group, and after an error.
         commit_sequence: R of this cut.
-        last_commit_sequence: of the last commit that was decided.
+        last_commit_sequence: the commit sequence of the last decided commit.
         holders: the markers that the commits after R lack.
     """
 

@@ -1,4 +1,4 @@
-"""The bases and the field types of the extension messages, as kio reads and writes them."""
+"""The bases and the field types of the extension messages, in the form that the message library kio reads and writes."""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -20,7 +20,7 @@ ERROR: Final = MappingProxyType({"kafka_type": "error_code"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nested:
-    """A part of a message."""
+    """Base of a class that is a part of a message."""
 
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(0)
@@ -29,7 +29,7 @@ class Nested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(Nested):
-    """A request of stablelog's own."""
+    """Base of the request classes of stablelog's own APIs."""
 
     __type__: ClassVar = EntityType.request
     __header_schema__: ClassVar = RequestHeader
@@ -38,7 +38,7 @@ class Request(Nested):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response(Nested):
-    """A response of stablelog's own."""
+    """Base of the response classes of stablelog's own APIs."""
 
     __type__: ClassVar = EntityType.response
     __header_schema__: ClassVar = ResponseHeader

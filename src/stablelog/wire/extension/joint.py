@@ -33,14 +33,14 @@ from stablelog.wire.extension.fields import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginJointRequest(Request):
-    """Asks whether (key, version) is open. If it is, it belongs to `run` from now on.
+    """Request to begin (key, version) of a joint commit. An open version belongs to `run` from now on.
 
     Attributes:
         group: the transaction group; empty for the default group.
         key: identifies a streaming query or an application, whose versions these are.
         version: increases with each commit of the key; gaps are allowed.
         run: the run that asks. The broker aborts open children of other runs of this (key, version), and refuses new
-            ones. Null: the request only asks.
+            ones. Null: the request only asks whether the version is open.
         order: position of the run among the runs of the key. A run never takes a version from a run with a higher
             order. -1: none.
     """
@@ -55,16 +55,17 @@ class BeginJointRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginJointResponse(Response):
-    """Whether (key, version) is open or was committed before.
+    """Response that says whether (key, version) is open or was committed before.
 
     Attributes:
-        error_message: what was wrong, for people; null without an error.
+        error_message: the error as text; null without an error.
         committed: whether this version of the key, or a later one, is committed. The client then has nothing to do.
-        commit_sequence: of the commit of this version; -1 if the version is open, or is not the last committed one.
+        commit_sequence: the commit sequence of this version; -1 if the version is open, or is not the last committed
+            one.
         last_version: the last version of the key that was committed; -1 if none was.
         committed_run: the run that committed this version; null if the version is open, is not the last committed one,
             or was committed without a run.
-        digest: the digest in the CommitJoint of this version; null in the same cases.
+        digest: the digest that CommitJoint had for this version; null in the same cases as `committed_run`.
     """
 
     __api_key__: ClassVar = i16(ApiKey.BEGIN_JOINT)
@@ -99,16 +100,16 @@ class JointOffset(Nested):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitJointRequest(Request):
-    """Commit these children: all of them or none.
+    """Request to commit these children: all of them or none.
 
     Attributes:
         run: the run that commits. It is refused if another run has begun the version since. Null: any run may commit.
-        retention_ms: how long the broker remembers the key after its last commit; -1 for ever. For keys that are used
-            once.
-        digest: what the version consists of, at most 100 bytes. The broker returns it to a run that plans the version
-            again, and does not interpret it.
+        retention_ms: how long the broker remembers the key after its last commit, for keys that are used only once; -1
+            for ever.
+        digest: a description of the content of the version, at most 100 bytes. The broker returns the digest to a run
+            that plans the version again, and does not interpret it.
         children: if empty, only the version and the offsets are recorded.
-        group_offsets: become visible with the decision.
+        group_offsets: offsets of consumer groups, which take effect with the commit.
     """
 
     __api_key__: ClassVar = i16(ApiKey.COMMIT_JOINT)
@@ -124,7 +125,7 @@ class CommitJointRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitJointResponse(Response):
-    """The commit, made now or before, or an error; after an error nothing was decided.
+    """Response with the commit, made now or before, or with an error. After an error nothing was decided.
 
     Attributes:
         error_message: names the child that cannot be committed.
@@ -144,7 +145,7 @@ class CommitJointResponse(Response):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortJointRequest(Request):
-    """Abort these children, unless (key, version) is committed.
+    """Request to abort these children, unless (key, version) is committed.
 
     Attributes:
         run: if given, all children of this run are aborted, and the run can begin no more children of this version.
@@ -160,7 +161,7 @@ class AbortJointRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortJointResponse(Response):
-    """Whether the children were aborted. Children that were committed before stay committed.
+    """Response that says whether the children were aborted. Children that were committed before stay committed.
 
     Attributes:
         commit_sequence: as in BeginJointResponse.

@@ -8,7 +8,8 @@ import re
 from typing import Final
 
 DEFAULT_GROUP: Final = ""
-# The characters that a topic name may have, because the name of a group's commit log contains the name of the group.
+# A group's name may have only the characters of topic names, because the name of its commit log contains the group's
+# name.
 NAME_PATTERN: Final = r"[a-zA-Z0-9._-]{1,100}"
 NAME_RULE: Final = "1 to 100 characters from a-z A-Z 0-9 . _ -"
 _OF_ID: Final = re.compile(f"({NAME_PATTERN})/")
@@ -27,5 +28,5 @@ def is_group_name(name: str) -> bool:
 
 
 def group_in_words(group: str) -> str:
-    """Return the group's name as a message uses it."""
+    """Return the name of a transaction group in the form for messages."""
     return f"transaction group {group!r}" if group else "the default transaction group"

@@ -10,13 +10,14 @@ The key's record holds the last committed version. This has these effects:
 
 - A repeated commit gets the answer of the first one, even after a restart, and decides nothing.
 - Of two commits of the same version the first wins. A version below the last one counts as committed.
-- Children of this or an earlier version that the commit does not name are aborted with it. Children that come later, or
-  write later, are refused.
+- Children of this or an earlier version that the commit does not name are aborted with it. Children that begin later,
+  or write later, are refused.
 - Every client can learn the run and the digest of the last commit. So a writer that has planned the version a second
-  time can compare.
+  time can compare its plan with the committed version.
 
 A child is committed under an epoch that its producer does not have, so the producer can do nothing more. When the
-child's markers are written, the coordinator forgets the child: the key remembers for it.
+child's markers are written, the coordinator forgets the child: the record of the key shows that its version is
+committed.
 
 A *run* is one start of the writer of the children. The *order* of a run tells earlier runs from later ones.
 
@@ -42,16 +43,19 @@ from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import VERSION_MAX, JointName, child_id, child_of
 from stablelog.wire.extension.transaction_groups import is_group_name
 
-KEY_SIZE_MAX: Final = 255  # Bytes, so that ids made of it stay below the size of a transactional id.
+# The maximum size of a key in bytes, so that the transactional ids of its children are not too long.
+KEY_SIZE_MAX: Final = 255
 RUN_SIZE_MAX: Final = 100
 DIGEST_SIZE_MAX: Final = 100
-SUPERSEDED_MAX: Final = 100  # An older run could begin again; it would be superseded again.
+# The number of superseded runs that a key remembers. An older run could begin the version again, and would then be
+# superseded again.
+SUPERSEDED_MAX: Final = 100
 OFFSETS_TIMEOUT_MS: Final = 60_000
 OFFSETS_PART: Final = "offsets"
 
 
 class ChildShown(NamedTuple):
-    """A child with the identity that a request gives for it."""
+    """A child in a request: its transactional id, and the producer id and epoch that the request has for it."""
 
     transactional_id: str
     producer_id: int
@@ -64,7 +68,7 @@ class JointAnswer:
 
     Attributes:
         error: why the request was refused.
-        message: the same for people.
+        message: the reason as text.
         committed: whether the version, or a later one, was committed before this request.
         commit_sequence: the commit sequence of the version, if it is the last committed one; -1 otherwise.
         last_version: the last committed version, in an answer to BeginJoint; -1 if there is none.
@@ -87,7 +91,8 @@ class JointCommits:
     Args:
         table: the state of the transaction group.
         ending: ends transactions.
-        attempt_prefix: makes the ids of the broker's own children different from those of any other start.
+        attempt_prefix: a part of the transactional ids of the children that the broker begins itself. It differs at
+            every start, so that these ids are new.
     """
 
     def __init__(self, table: TransactionTable, ending: Ending, attempt_prefix: int) -> None:
@@ -108,10 +113,10 @@ class JointCommits:
         order: int = NO_ORDER,
         now_ms: int,
     ) -> Decision[JointAnswer]:
-        """Return whether a version is open. If it is, `run` has it from now on.
+        """Return whether a version is open. An open version belongs to `run` from now on.
 
         Open children of other runs of this version are aborted, and new ones refused. A run with a lower order than a
-        run that had the version is refused: it belongs to an earlier start.
+        run that had the version is refused: it is an earlier start of the writer.
         """
         draft = Draft(now_ms)
         state = self._joints.get(name)
@@ -144,7 +149,7 @@ class JointCommits:
                 self._dismiss(transactional_id, draft)
 
     def check_commit(self, name: JointName, version: int, run: str | None = None) -> JointAnswer | None:
-        """Return the answer to a commit if it does not depend on its children; None if it does."""
+        """Return the answer to a commit if the answer does not depend on the children; None if it does."""
         state = self._joints.get(name)
         try:
             _check_names(name, version, run)
@@ -176,7 +181,8 @@ class JointCommits:
             children: the children; there may be none.
             run: the run that commits. It is refused if another run has begun the version since.
             retention_ms: the time after its last commit during which the key is remembered.
-            digest: what the version is made of, for later requests. The coordinator does not interpret it.
+            digest: a description of the content of the version, returned to later requests. The coordinator does not
+                interpret it.
             now_ms: broker time.
         """
         known = self.check_commit(name, version, run)
@@ -185,7 +191,7 @@ class JointCommits:
         try:
             chosen = [(shown.transactional_id, self._chosen(name, version, shown)) for shown in children]
             if len(dict(chosen)) < len(chosen):
-                raise Refused(ErrorCode.invalid_request, "a child is named more than once")
+                raise Refused(ErrorCode.invalid_request, "the request names a child more than once")
             if len((digest or "").encode()) > DIGEST_SIZE_MAX:
                 raise Refused(ErrorCode.invalid_request, f"a digest has at most {DIGEST_SIZE_MAX} bytes")
         except Refused as refused:
@@ -206,7 +212,7 @@ class JointCommits:
                 self._ending.end(
                     transactional_id, txn, Event.COMMIT, draft, owner_may_ask=False, commit_sequence=g
                 )
-        # The children that are left of this version and of earlier ones can never be committed.
+        # The other children of this version and of earlier versions can never be committed: abort them.
         for transactional_id, child in self._joints.children(name):
             if child.version <= version:
                 self._dismiss(transactional_id, draft)
@@ -221,7 +227,10 @@ class JointCommits:
         run: str | None = None,
         now_ms: int,
     ) -> Decision[JointAnswer]:
-        """Abort the children, unless the version is committed. With `run`, abort all of its children, also new ones."""
+        """Abort the children, unless the version is committed.
+
+        With `run`, abort all children of that run, also later ones.
+        """
         known = self.check_abort(name, version, children, run)
         if known is not None:
             return Decision(known)
@@ -275,7 +284,7 @@ class JointCommits:
     # -- children --------------------------------------------------------------------------------------------
 
     def check_open(self, transactional_id: str) -> None:
-        """Refuse a child that has come too late.
+        """Refuse to open a child that comes too late to be committed.
 
         Raises:
             Refused: its version, or a later one, is committed; or another run has begun the version since.
@@ -295,13 +304,13 @@ class JointCommits:
             raise _superseded(child.name, child.version, child.run, state)
 
     def check_end(self, transactional_id: str, *, commit: bool) -> bool:
-        """Return whether the id is a child's. A child's identity ends with its transaction, also with TV1.
+        """Return whether the id is a child's. A child's producer epoch ends with its transaction, even with TV1.
 
         So if a child was aborted and its producer has begun another transaction, a commit does not take that
         transaction for the child that the request names.
 
         Raises:
-            Refused: it is a child that would commit alone.
+            Refused: the request would commit a child alone.
         """
         child = child_of(transactional_id)
         if child is not None and commit:
@@ -315,11 +324,12 @@ class JointCommits:
     def open_offsets(
         self, name: JointName, version: int, partition: TopicPartition, *, now_ms: int
     ) -> Decision[ChildShown]:
-        """Open a child of the broker's own, for offsets of consumer groups that are committed with the others.
+        """Open a child that the broker itself writes: consumer group offsets that are committed with the other
+        children.
 
-        It is open at once in the offsets log's `partition`. The caller may write to the partition when the record is
-        durable: before that a crash could give its producer id to another producer. The child belongs to no run. If it
-        is not committed, it times out.
+        The child is open at once in the offsets log's `partition`. The caller must not write to the partition before
+        the record is durable: after a crash the child's producer id could otherwise be given to another producer. The
+        child belongs to no run. A child that is not committed times out.
         """
         draft = Draft(now_ms)
         self._attempt_count += 1
@@ -341,14 +351,17 @@ class JointCommits:
         """Return the state of a child that can be committed.
 
         Raises:
-            Refused: it cannot be committed; the message says why.
+            Refused: the child cannot be committed; the message names the reason.
         """
         transactional_id, *identity = shown
         _check_belongs(name, version, shown)
         self.check_open(transactional_id)
         txn = self._table.get(transactional_id)
         if txn is None:
-            raise Refused(ErrorCode.invalid_producer_id_mapping, f"child {transactional_id} is not known")
+            raise Refused(
+                ErrorCode.invalid_producer_id_mapping,
+                f"child {transactional_id} is unknown: it was not begun, or was forgotten",
+            )
         if txn.client != Identity(*identity):
             what = "was aborted" if txn.state in _ABORTED else "was fenced"
             raise Refused(
@@ -366,7 +379,7 @@ class JointCommits:
         return txn
 
     def _dismiss(self, transactional_id: str, draft: Draft) -> None:
-        """Abort the child if it is open. Otherwise forget it, now or when its markers are written."""
+        """Abort a child that is open. Forget any other child, now or when its markers are written."""
         txn = self._table.known(transactional_id)
         if txn.state is State.ONGOING:
             self._ending.fence(transactional_id, txn, draft, owner_may_ask=False)
@@ -405,7 +418,7 @@ def _check_names(name: JointName, version: int, run: str | None) -> None:
     if not 0 < len(name.key.encode()) <= KEY_SIZE_MAX:
         raise Refused(ErrorCode.invalid_request, f"the key of a joint commit has 1 to {KEY_SIZE_MAX} bytes")
     if not 0 <= version <= VERSION_MAX:
-        raise Refused(ErrorCode.invalid_request, f"version {version}; versions begin at 0")
+        raise Refused(ErrorCode.invalid_request, f"version {version} is not valid: versions begin at 0")
     if not is_group_name(name.group):
         raise Refused(ErrorCode.invalid_request, f"{name.group!r} is not the name of a transaction group")
     if run is not None and len(run.encode()) > RUN_SIZE_MAX:

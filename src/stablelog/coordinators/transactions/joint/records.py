@@ -31,7 +31,7 @@ NO_ORDER: Final = -1
 
 HEAD: Final = struct.Struct(
     ">"
-    "h"  # version: 1; 0 has nothing behind the superseded runs
+    "h"  # version: 1; a value of version 0 ends with the superseded runs
     "q"  # last_version
     "q"  # commit_sequence
     "q"  # open_version
@@ -42,7 +42,7 @@ HEAD: Final = struct.Struct(
 
 @dataclass(frozen=True, slots=True)
 class JointState:
-    """The state of a key.
+    """The state of the key of a joint commit.
 
     Attributes:
         last_version: the last committed version; -1 if there is none.
@@ -50,11 +50,11 @@ class JointState:
         open_version: the version that a run has begun since; -1 if there is none.
         retention_ms: the time after `update_ms` during which the key is remembered; -1 without limit.
         update_ms: the time of this record.
-        run: the run that has the open version; empty if that run has given it up.
-        superseded: the runs that had the open version before, or have given it up; oldest first.
+        run: the run that has the open version; empty if that run has given the version up.
+        superseded: the runs that had the open version before, or have given the version up; oldest first.
         committed_run: the run that committed the last version; empty if the commit did not name it.
-        digest: what the last version was made of, in the words of its writer; empty if the commit did not say.
-        order: the greatest order of a run that has begun the open version; -1 if none had one.
+        digest: the description of the last version that its writer sent with the commit; empty if the commit had none.
+        order: the greatest order of the runs that have begun the open version; -1 if no run had an order.
     """
 
     last_version: int = NO_VERSION
@@ -70,7 +70,7 @@ class JointState:
 
 
 def encode_joint(state: JointState) -> bytes:
-    """Encode the state of a key."""
+    """Encode the state of the key of a joint commit."""
     head = HEAD.pack(
         VALUE_VERSION,
         state.last_version,
@@ -85,10 +85,10 @@ def encode_joint(state: JointState) -> bytes:
 
 
 def decode_joint(value: bytes) -> JointState:
-    """Read the state of a key.
+    """Decode the state of the key of a joint commit.
 
     Raises:
-        NewerFormat: a later release has written it.
+        NewerFormat: a later release has written the value.
         Corrupt: the value is damaged.
     """
     version = FieldReader(value, JOINT_VALUE).version(VALUE_VERSION)

@@ -26,7 +26,7 @@ class JointTable:
     """The keys of joint commits and their children. `len` is the number of keys.
 
     Args:
-        unused_ms: the time after which a key is forgotten that was begun and never committed.
+        unused_ms: a key that was begun and never committed is forgotten after this time.
 
     Attributes:
         change_count: the number of changes since the start, each of which is in a record.
@@ -40,18 +40,18 @@ class JointTable:
         self._expiries: Deadlines[JointName] = Deadlines()
 
     def get(self, name: JointName) -> JointState:
-        """The state of a key."""
+        """Return the state of a key."""
         return self._states.get(name, UNKNOWN)
 
     def put(self, name: JointName, state: JointState, records: list[Record]) -> None:
-        """Change the state of a key, and add its record."""
+        """Change the state of a key, and add the record of the change."""
         self.change_count += 1
         self._states[name] = state
         self._set_expiry(name, state)
         records.append((joint_key(*name), encode_joint(state)))
 
     def replay(self, name: JointName, value: bytes | None) -> int:
-        """Take in a record. Returns the commit sequence that it holds.
+        """Apply a record of the commit log to the table. Returns the commit sequence in the record.
 
         Raises:
             Corrupt: the record is damaged.
@@ -69,7 +69,7 @@ class JointTable:
             self._set_expiry(name, state)
 
     def records(self) -> Iterator[Record]:
-        """Records of all keys, each from the state at the time when it is taken."""
+        """Yield a record for each key, with the state of the key at the time when the caller takes the record."""
         for name in list(self._states):
             state = self._states.get(name)
             if state is not None:
@@ -81,7 +81,7 @@ class JointTable:
     # -- children --------------------------------------------------------------------------------------------
 
     def enrol(self, transactional_id: str) -> None:
-        """Note that a transactional id is known. If it is a child's, `children` returns it."""
+        """Note that a transactional id exists. If it is the id of a child, `children` returns it from now on."""
         child = child_of(transactional_id)
         if child is not None:
             self._children.setdefault(child.name, {})[transactional_id] = child
@@ -100,7 +100,10 @@ class JointTable:
         return list(self._children.get(name, {}).items())
 
     def is_over(self, transactional_id: str) -> bool:
-        """Whether the id is a child's whose version, or a later one, is committed: no request for it is accepted."""
+        """Whether the id is a child's and its version or a later one is committed.
+
+        No request for such a child is accepted.
+        """
         child = child_of(transactional_id)
         return child is not None and child.version <= self.get(child.name).last_version
 
