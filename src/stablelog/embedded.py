@@ -25,8 +25,9 @@ from typing import Self
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import Unavailable
 
-# Avoid hypothesis, which kio imports if it is installed, and the command line: they would take half of the start time.
-# The garbage collector is enabled again when everything is imported: see `stablelog.cli.serve.run_serve`.
+# The broker's process imports neither hypothesis, which kio would import if it is installed, nor the command line:
+# these imports would take half of the start time. The process disables the garbage collector while it imports;
+# `stablelog.cli.serve.run_serve` enables it again.
 PROCESS = """
 import gc, sys
 gc.disable()
@@ -43,9 +44,9 @@ class EmbeddedBroker:
     """A broker in a process of its own.
 
     Attributes:
-        data: its data directory.
-        host: the host that it listens on.
-        port: the port that it listens on; the same after another `start`.
+        data: the broker's data directory.
+        host: the host on which the broker listens.
+        port: the port on which the broker listens; 0 before the first start. A later `start` uses the same port.
     """
 
     def __init__(self, data: Path, host: str, port: int, settings: dict[str, str]) -> None:
@@ -70,17 +71,17 @@ class EmbeddedBroker:
             Unavailable: no process is running.
         """
         if self._process is None:
-            raise Unavailable("the broker is not running")
+            raise Unavailable("the broker is not running, so it has no process id: start it first")
         return self._process.pid
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Start the process and wait until it accepts connections.
 
         Args:
-            timeout_s: the process is killed if it is not ready by then.
+            timeout_s: the time after which a process that is not ready is killed.
 
         Raises:
-            Unavailable: the process ended or was not ready in time; the message has the end of its log.
+            Unavailable: the process ended or was not ready in time; the message contains the end of the broker's log.
         """
         assert self._process is None, "the broker is running"
         self._hold_port()
@@ -88,7 +89,8 @@ class EmbeddedBroker:
         command += [f"{name}={value}" for name, value in self._settings.items()]
         with self._log_path.open("ab") as log:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
-        self._process = process  # set now, so that `stop` finds the process after an interrupt
+        # Set before the wait, so that `stop` can end the process if an interrupt ends the wait.
+        self._process = process
         try:
             port = _port_when_ready(process, timeout_s)
         except TimeoutError:
@@ -106,11 +108,11 @@ class EmbeddedBroker:
         )
 
     def _hold_port(self) -> None:
-        """Choose a port and bind it without listening, so that no other process gets it between a stop and the next
-        start.
+        """Choose a free port and bind it without listening, so that no other process gets the port between a stop of
+        the broker and its next start.
 
-        On Linux, the broker can bind the port at the same time. On other systems, and for other kinds of addresses, the
-        broker chooses the port.
+        On Linux, the broker's process can bind the same port at the same time. On other systems, and for other kinds of
+        addresses, the broker chooses the port.
         """
         if self.port or sys.platform != "linux" or not self.host.replace(".", "").isdigit():
             return
@@ -118,7 +120,7 @@ class EmbeddedBroker:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             held.bind((self.host, 0))
-        except OSError:  # the broker reports the same error
+        except OSError:  # the broker's own bind will fail with the same error, and the broker reports it
             held.close()
             return
         self._held_port, self.port = held, held.getsockname()[1]
@@ -134,18 +136,21 @@ class EmbeddedBroker:
         return "\n".join(lines[-line_count:])
 
     def stop(self) -> None:
-        """Stop the broker in order. No effect if it has stopped."""
+        """Stop the broker with SIGTERM, so that it closes its partitions; kill it if it takes too long. No effect if it
+        is not running.
+        """
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the process with -9, as a crash would."""
+        """Kill the broker's process with SIGKILL, as a crash would."""
         self._end(signal.SIGKILL)
 
     def _end(self, number: int) -> None:
         process, self._process = self._process, None
         if process is None:
             return
-        process.send_signal(number)  # does nothing if the process has ended, as its id may be reused
+        # `Popen` sends nothing if the process has ended: its id may belong to another process by now.
+        process.send_signal(number)
         try:
             process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -183,12 +188,12 @@ def serve(
             log goes to a file beside it, with its name and the suffix `.log`.
         host: the host to listen on.
         port: the port to listen on; 0 for a free one.
-        start_timeout_s: how long the start may take.
+        start_timeout_s: how long the start may take, in seconds.
         settings: settings of the broker, with `_` for each `.` of the name: `num_partitions=4`.
 
     Raises:
-        Unavailable: the data directory cannot be made, or the broker did not start in time; then the message has the
-            end of its log.
+        Unavailable: the data directory cannot be made, or the broker did not start in time; in that case the message
+            contains the end of the broker's log.
         InvalidConfig: a setting is unknown or out of range.
     """
     from stablelog.broker.config import BrokerConfig
@@ -210,10 +215,11 @@ def serve(
 
 
 def _port_when_ready(process: "subprocess.Popen[bytes]", timeout_s: float) -> int | None:
-    """Wait until the process reports that it is ready. Return its port, or None if it has ended.
+    """Wait until the broker's process reports that it is ready. Return the broker's port, or None if the process has
+    ended.
 
     Raises:
-        TimeoutError: the process did neither in time.
+        TimeoutError: the process was neither ready nor ended within `timeout_s`.
     """
     assert process.stdout is not None
     deadline_s = time.monotonic() + timeout_s

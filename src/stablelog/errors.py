@@ -27,7 +27,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-NEWER_MAX: Final = 100  # a version number that is greater than known by more than this means damage
+NEWER_MAX: Final = 100  # a version that exceeds the known one by more than this is treated as damage
 
 
 class StablelogError(Exception):
@@ -35,11 +35,11 @@ class StablelogError(Exception):
 
 
 class Refused(StablelogError):
-    """A request that cannot be carried out. It has changed nothing.
+    """A request that the broker cannot carry out. The request has changed nothing.
 
     Args:
         code: the error code for a Kafka client.
-        message: what was wrong and what to do, for people.
+        message: what was wrong and what to do, for the user.
     """
 
     def __init__(self, code: ErrorCode, message: str) -> None:
@@ -61,13 +61,15 @@ class Corrupt(StablelogError):
 class NewerFormat(StablelogError):
     """A file or record of a version that a later release has written. Nothing of it was read or changed.
 
-    It is not `Corrupt`, because a damaged file may be rebuilt, but a newer file must be left as it is.
+    This error is not a `Corrupt`, because code that gets a `Corrupt` may rebuild the damaged file; a newer file must be
+    left as it is.
 
     Args:
         what: the kind of file or record, such as "a segment summary".
-        found: its version.
+        found: the version of that file or record.
         known: the greatest version that this release reads.
-        place: the file, and the offset of a record; empty if the code that raises the error does not know it.
+        place: the path of the file, with the offset if it is a record; empty if the code that raises the error does not
+            know the path.
     """
 
     def __init__(self, what: str, found: int, known: int, place: str = "") -> None:
@@ -82,9 +84,9 @@ class NewerFormat(StablelogError):
 
 
 def refuse_newer(what: str, found: int, known: int) -> None:
-    """Raise for a version that a later release may have written.
+    """Raise `NewerFormat` if a later release may have written this version.
 
-    Does not raise for any other unknown version: the caller must treat it as damage.
+    Any other unknown version raises nothing here: the caller must treat it as damage.
 
     Raises:
         NewerFormat: the version is greater than `known` by at most `NEWER_MAX`.
@@ -95,7 +97,7 @@ def refuse_newer(what: str, found: int, known: int) -> None:
 
 @contextlib.contextmanager
 def naming(place: object) -> Iterator[None]:
-    """Add the name of a file to a `NewerFormat` that is raised in the block without one."""
+    """Add the path of a file to a `NewerFormat` that the block raises without a path."""
     try:
         yield
     except NewerFormat as newer:
@@ -105,7 +107,7 @@ def naming(place: object) -> Iterator[None]:
 
 
 class Unavailable(StablelogError):
-    """The disk or the broker failed. The request was not acknowledged."""
+    """The disk or the broker failed. The broker has not acknowledged the request."""
 
 
 class DiskError(Unavailable):
@@ -114,8 +116,8 @@ class DiskError(Unavailable):
     Args:
         what: the call and its path, such as "writing 12 bytes to /log/t-0/x.log failed".
         number: the operating system's error number (`errno`).
-        undone: whether the file or directory is as it was before the call.
-        size: bytes that the call was to write; 0 if it writes none or their number is unknown.
+        undone: whether the failed call left the file or directory as it was before.
+        size: the number of bytes that the call was to write; 0 if it writes no bytes or their number is unknown.
     """
 
     def __init__(self, what: str, number: int, *, undone: bool = True, size: int = 0) -> None:
@@ -126,7 +128,9 @@ class DiskError(Unavailable):
 
     @property
     def is_full(self) -> bool:
-        """Whether the disk or the user's quota is full. The same call may succeed once there is space."""
+        """Whether the call failed because the disk or the user's quota is full. The same call may succeed once there is
+        free space.
+        """
         return self.number in FULL
 
 
@@ -152,13 +156,13 @@ class ObjectExists(StablelogError):
 
 
 class Unproven(StablelogError):
-    """A log file was not checked at the start of the broker, and may not be read before it is proven.
+    """The broker did not check a log file when it started, and must not serve reads from the file before it is proven.
 
     The proof checks the file's batch headers against the segment's summary or a snapshot.
 
     Args:
-        path: of the log file.
-        prove: proves the file piece by piece, in any thread. Raises Corrupt or DiskError.
+        path: the path of the log file.
+        prove: a generator function that proves the file piece by piece, in any thread. It raises Corrupt or DiskError.
     """
 
     def __init__(self, path: Path, prove: Callable[[], Iterator[None]]) -> None:
@@ -172,7 +176,7 @@ class InvalidConfig(StablelogError):
 
 
 def in_words(error: Exception) -> str:
-    """Return an error's message for people, without the names of Python's exceptions."""
+    """Return an error's message for the user, without the names of Python's exceptions."""
     if isinstance(error, KeyError):
         return f"it has no {error.args[0]}"
     if isinstance(error, (TypeError, AttributeError)):
@@ -185,14 +189,15 @@ def in_words(error: Exception) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], count_max: int = 1) -> str:
-    """Return the end of a message about an unknown name: "; did you mean topic?", or "" if no known name is similar.
+    """Return the hint that ends a message about an unknown name: "; did you mean topic?", or "" if no known name is
+    similar.
 
     Args:
         name: the unknown name. Its case does not matter.
         known: the names that are valid.
         count_max: how many of them to suggest.
     """
-    import difflib  # here, because few processes need it
+    import difflib  # imported here, because few processes need it
 
     spellings = {one.lower(): one for one in known}
     near = difflib.get_close_matches(name.lower(), spellings, n=count_max)

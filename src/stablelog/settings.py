@@ -1,4 +1,4 @@
-"""Settings that are given as text: which values one accepts, and the errors for a value or a name that is not valid.
+"""Settings whose values are text: the valid values of each setting, and the errors for an invalid value or name.
 
 `broker.settings` has a row for each setting of brokers and topics, and `spark.option_table` one for each option of a
 Spark read or write. Each row has a `Kind`, which parses the text and describes the valid values.
@@ -12,7 +12,8 @@ from stablelog.errors import InvalidConfig
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
-UNINFORMATIVE = ("invalid literal", "could not convert")  # How Python's messages about a text begin.
+# The beginnings of Python's conversion errors, which would not help the user.
+UNINFORMATIVE = ("invalid literal", "could not convert")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class Kind:
     Attributes:
         parse: converts text to the value; raises ValueError or KeyError for invalid text. The message of a ValueError
             is shown to the user.
-        valid: the valid values, for people.
+        valid: a description of the valid values, for the user.
     """
 
     parse: Callable[[str], Any]
@@ -32,9 +33,9 @@ class Kind:
         """Convert the text of a setting to its value.
 
         Args:
-            name: the setting, for the error.
-            text: as the user has given it.
-            default: the default of the setting, for the error.
+            name: the name of the setting, for the error message.
+            text: the value as the user wrote it.
+            default: the default of the setting, for the error message.
 
         Raises:
             InvalidConfig: names the setting, its valid values and its default.
@@ -49,12 +50,12 @@ class Kind:
 
 
 def integer(low: int, high: int) -> Kind:
-    """A whole number from `low` to `high`."""
+    """Accept a whole number from `low` to `high`."""
     return Kind(lambda text: _within(int(text), low, high), f"{low} to {high}")
 
 
 def share() -> Kind:
-    """A number from 0 to 1."""
+    """Accept a number from 0 to 1."""
     return Kind(lambda text: _within(float(text), 0, 1), "0 to 1")
 
 
@@ -65,17 +66,17 @@ def _within(value: float, low: float, high: float) -> float:
 
 
 def boolean() -> Kind:
-    """True or false."""
+    """Accept `true` or `false`."""
     return Kind(lambda text: {"true": True, "false": False}[text.strip().lower()], "true or false")
 
 
 def choice(*words: str) -> Kind:
-    """One of these words."""
+    """Accept one of these words."""
     return Kind({word: word for word in words}.__getitem__, " or ".join(words))
 
 
 def choices(*words: str) -> Kind:
-    """One or more of these words, with commas between them."""
+    """Accept one or more of these words, with commas between them."""
 
     def parse(text: str) -> frozenset[str]:
         found = frozenset(word.strip() for word in text.split(",") if word.strip())

@@ -1,7 +1,8 @@
-"""Variable-length integers: seven bits to a byte, the least first, and the high bit on all bytes but the last.
+"""Variable-length integers (varints): seven bits in each byte, the least significant bits first, and the high bit set
+in all bytes but the last.
 
-Messages have unsigned ones of up to 32 bits (KIP-482). Records have signed ones of up to 64 bits, zig-zag encoded, so
-that small negative numbers are short, too (KIP-98).
+Kafka's protocol messages have unsigned varints of up to 32 bits (KIP-482). Records have signed varints of up to 64
+bits, zig-zag encoded, so that small negative numbers are short, too (KIP-98).
 """
 
 from typing import Final
@@ -12,7 +13,7 @@ Buffer = bytes | bytearray | memoryview
 
 UVARINT_SIZE_MAX: Final = 5
 VARINT_BITS: Final = 64
-SHORT_COUNT: Final = 1024  # unsigned and signed numbers below it are encoded once
+SHORT_COUNT: Final = 1024  # the varints of smaller numbers are encoded in advance
 
 
 def _encode(value: int) -> bytes:
@@ -38,19 +39,19 @@ def read_uvarint(data: Buffer, at: int) -> tuple[int, int]:
     """Read an unsigned varint of up to 32 bits. Returns (value, position after it).
 
     Raises:
-        ValueError: it does not end, or is longer.
+        ValueError: the data ends within the varint, or the varint has more than 32 bits.
     """
     value = shift = 0
     while shift < 7 * UVARINT_SIZE_MAX:
         if at >= len(data):
-            raise ValueError("a varint is cut short")
+            raise ValueError("the data ends within a varint")
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at
         shift += 7
-    raise ValueError("a varint that does not end")
+    raise ValueError(f"a varint is longer than {UVARINT_SIZE_MAX} bytes")
 
 
 def encode_varint(value: int) -> bytes:
@@ -62,12 +63,12 @@ def read_varint(data: Buffer, at: int) -> tuple[int, int]:
     """Read a zig-zag varint of up to 64 bits. Returns (value, position after it).
 
     Raises:
-        Corrupt: it does not end, or is longer.
+        Corrupt: the data ends within the varint, or the varint has more than 64 bits.
     """
     result = shift = 0
     while True:
         if at >= len(data) or shift >= VARINT_BITS:
-            raise Corrupt("a varint that does not end")
+            raise Corrupt(f"a varint is incomplete, or has more than {VARINT_BITS} bits")
         byte = data[at]
         at += 1
         result |= (byte & 0x7F) << shift

@@ -1,7 +1,7 @@
 """Filter that drops the batches of aborted transactions, as Kafka's consumer does.
 
-A Fetch response lists the aborted transactions that concern its records. At each batch, every listed transaction that
-begins at or before the batch's last offset is in force, until the abort marker of its producer ends it.
+A Fetch response lists the aborted transactions that concern its records. From the first offset of a listed transaction
+on, the filter drops the transactional batches of its producer, until it meets the abort marker of this producer.
 Source: KIP-98.
 """
 
@@ -11,20 +11,21 @@ from heapq import heappop, heappush
 from stablelog.batch.header import Buffer
 from stablelog.batch.markers import MarkerType, read_marker
 
-Aborted = Sequence[tuple[int, ...]]  # (producer_id, first_offset), or with the abort marker's offset as third
+# (producer_id, first_offset) of each, perhaps with the offset of the abort marker as third number.
+Aborted = Sequence[tuple[int, ...]]
 
 
 class AbortedFilter:
-    """Tells which batches of a partition belong to aborted transactions; batches must come in the order of offsets."""
+    """Decides which batches of a partition belong to aborted transactions. The caller must pass the batches in the
+    order of their offsets.
+    """
 
     def __init__(self) -> None:
-        # Heap of (first_offset, producer_id) of transactions that have not begun yet.
+        # Heap of (first_offset, producer_id) of the aborted transactions that begin behind the last batch.
         self._ahead: list[tuple[int, int]] = []
-        self._known: set[tuple[int, int]] = set()  # what is in the heap
+        self._known: set[tuple[int, int]] = set()  # the entries of the heap `_ahead`
         self._aborting: set[int] = set()  # producers whose records are dropped
-        self._ended: dict[
-            int, int
-        ] = {}  # by producer: the offset of the last abort marker that ended a transaction
+        self._ended: dict[int, int] = {}  # by producer: the offset of the last abort marker
 
     def add(self, aborted: Aborted, first_offset: int) -> None:
         """Add aborted transactions that may concern the batches from `first_offset` on.
@@ -42,7 +43,7 @@ class AbortedFilter:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no batch can be dropped at present."""
+        """Whether the filter knows no aborted transaction, so that it drops no batch."""
         return not self._ahead and not self._aborting
 
     def drops(self, producer_id: int, last_offset: int) -> bool:
@@ -54,7 +55,8 @@ class AbortedFilter:
         return producer_id in self._aborting
 
     def pass_control(self, data: Buffer, position: int, producer_id: int, last_offset: int) -> None:
-        """Pass the control batch at `position` of the data. Only an abort marker ends an aborted transaction.
+        """Note the control batch at `position` of the data: if it is an abort marker, the producer's aborted
+        transaction ends here.
 
         Raises:
             Corrupt: the batch holds no control record.

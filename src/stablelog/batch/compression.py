@@ -1,7 +1,7 @@
 """Compression of the records of a batch: Kafka's four codecs in Kafka's framings, with a size limit.
 
-A batch from a client may be a decompression bomb: a few kilobytes that decompress to gigabytes. No function here
-allocates much more memory than the limit that it is given.
+A batch from a client may be a decompression bomb: a few kilobytes that decompress to gigabytes. Each function here has
+a limit as an argument, and does not allocate much more memory than this limit.
 
 Format: docs/formats.md, "Compression".
 """
@@ -20,7 +20,7 @@ from stablelog.errors import Corrupt
 SIZE_MAX = 64 << 20
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
-XERIAL_HEADER = struct.Struct(">8sii")  # magic, version, compatible version
+XERIAL_HEADER = struct.Struct(">8sii")  # magic, version, oldest compatible version
 XERIAL_CHUNK_SIZE = 32 << 10
 CHUNK_LENGTH = struct.Struct(">i")
 
@@ -39,32 +39,34 @@ def decompress(codec: Codec, packed: Buffer, size_max: int = SIZE_MAX) -> bytes:
     try:
         plain = DECOMPRESSORS[codec](packed, size_max)
     except (cramjam.DecompressionError, zlib.error, struct.error, ValueError, EOFError) as error:
-        raise Corrupt(f"records are not {codec.name.lower()}: {error}") from error
+        raise Corrupt(
+            f"the records of a batch cannot be decompressed as {codec.name.lower()}: {error}"
+        ) from error
     if len(plain) > size_max:
         raise _too_large(codec, size_max)
     return plain
 
 
 def _too_large(codec: Codec, size_max: int) -> Corrupt:
-    return Corrupt(f"{codec.name.lower()} records unpack to more than {size_max} bytes")
+    return Corrupt(f"{codec.name.lower()} records of a batch decompress to more than {size_max} bytes")
 
 
 def _decompress_gzip(packed: Buffer, size_max: int) -> bytes:
     plain = bytearray()
     rest = bytes(packed)
-    while rest:  # gzip allows several members, one after the other
+    while rest:  # a gzip stream may consist of several members, one after the other
         unpacker = zlib.decompressobj(wbits=31)
         plain += unpacker.decompress(rest, size_max - len(plain) + 1)
         if len(plain) > size_max:
             raise _too_large(Codec.GZIP, size_max)
         if not unpacker.eof:
-            raise EOFError("cut short")
+            raise EOFError("the data ends within a gzip member")
         rest = unpacker.unused_data
     return bytes(plain)
 
 
 def _decompress_into(unpack: Callable[[Buffer, bytearray], int], packed: Buffer, size_max: int) -> bytes:
-    """Decompress into a buffer. The buffer is doubled until the data fits or the limit is reached."""
+    """Decompress into a buffer. While the data does not fit, try again with a larger buffer, up to the limit."""
     size = min(max(len(packed) * 4, 4096), size_max)
     while True:
         target = bytearray(size)
@@ -73,10 +75,10 @@ def _decompress_into(unpack: Callable[[Buffer, bytearray], int], packed: Buffer,
         except cramjam.DecompressionError as error:
             if "failed to write whole buffer" not in str(
                 error
-            ):  # cramjam has no type for a buffer that is too small
+            ):  # cramjam has no error class for a buffer that is too small
                 raise
             if size >= size_max:
-                raise Corrupt(f"records unpack to more than {size_max} bytes") from error
+                raise Corrupt(f"the records of a batch decompress to more than {size_max} bytes") from error
             size = min(size * 4, size_max)
             continue
         return bytes(memoryview(target)[:written])
@@ -101,7 +103,9 @@ def _decompress_snappy(records: Buffer, size_max: int) -> bytes:
         size = CHUNK_LENGTH.unpack_from(packed, at)[0]
         at += CHUNK_LENGTH.size
         if not 0 <= size <= len(packed) - at:
-            raise ValueError(f"a chunk of {size} bytes where {len(packed) - at} are left")
+            raise ValueError(
+                f"a chunk has a size of {size} bytes, but only {len(packed) - at} bytes are left"
+            )
         plain += _decompress_raw_snappy(packed[at : at + size], size_max - len(plain))
         at += size
     return bytes(plain)
@@ -117,9 +121,7 @@ COMPRESSORS: dict[Codec, Callable[[Buffer], Any]] = {
     Codec.NONE: bytes,
     Codec.GZIP: cramjam.gzip.compress,
     Codec.SNAPPY: _compress_xerial,
-    Codec.LZ4: partial(
-        cramjam.lz4.compress, level=1
-    ),  # as Kafka does: the fast compressor takes a fifth of the time
+    Codec.LZ4: partial(cramjam.lz4.compress, level=1),  # as Kafka does: level 1 takes a fifth of the time
     Codec.ZSTD: cramjam.zstd.compress,
 }
 DECOMPRESSORS: dict[Codec, Callable[[Buffer, int], bytes]] = {

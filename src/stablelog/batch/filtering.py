@@ -1,7 +1,7 @@
 """Removal of some or all records from a batch, for compaction.
 
-The remaining records keep their bytes: offset, headers and all. The batch keeps its first and last offset, its
-sequence numbers and its leader epoch, so readers need not know which records are missing.
+The remaining records keep all their bytes, with their offsets and headers. The batch keeps its first and last offset,
+its sequence numbers and its leader epoch, so that readers need not know that records are missing.
 
 Format: docs/formats.md, "Record batch", "Record".  Source: Kafka's MemoryRecords.filterTo, KIP-534.
 """
@@ -29,15 +29,15 @@ NO_TIMESTAMP = -1
 
 
 class RawRecord(NamedTuple):
-    """A record, decoded as far as compaction needs it.
+    """A record of which only the fields that compaction uses are decoded.
 
     Attributes:
         offset: the record's absolute offset.
-        timestamp_ms: the timestamp from the producer.
-        key: None for null.
+        timestamp_ms: the record's timestamp.
+        key: the record's key; None if it is null.
         is_tombstone: whether the value is null.
-        attributes: the byte before the timestamp.
-        rest: all bytes after the timestamp, as they stand in the batch.
+        attributes: the record's attributes byte, which stands before the timestamp.
+        rest: all bytes of the record after its timestamp, as they stand in the batch.
     """
 
     offset: int
@@ -58,7 +58,7 @@ def raw_records(batch: Buffer, header: BatchHeader) -> list[RawRecord]:
 
 
 def walk_records(batch: Buffer, header: BatchHeader) -> Iterator[RawRecord]:
-    """Yield the records that `raw_records` returns, one at a time to save memory. May raise Corrupt after some."""
+    """Yield the records of the batch one at a time, to save memory. May raise Corrupt after some records."""
     data = decompress(header.codec, memoryview(batch)[HEADER.size : header.size])
     last_delta = -1
     for at, end in record_ranges(data, header.record_count):
@@ -68,14 +68,18 @@ def walk_records(batch: Buffer, header: BatchHeader) -> Iterator[RawRecord]:
         value_at = key_at + max(key_size, 0)
         if not last_delta < offset_delta <= header.last_offset_delta:
             raise Corrupt(
-                f"a record at {offset_delta} of {header.last_offset_delta}, behind the one at {last_delta}"
+                f"a record has offset delta {offset_delta}; greater than {last_delta} and at most {header.last_offset_delta} is possible here"
             )
         last_delta = offset_delta
         if key_size < -1 or value_at > end:
-            raise Corrupt(f"a key of {key_size} bytes where {end - key_at} are left")
+            raise Corrupt(
+                f"a record's key has a size of {key_size} bytes, but only {end - key_at} bytes are left"
+            )
         value_size, headers_at = read_varint(data, value_at)
         if value_size < -1 or headers_at + max(value_size, 0) >= end:
-            raise Corrupt(f"a value of {value_size} bytes where {end - headers_at} are left")
+            raise Corrupt(
+                f"a record's value has a size of {value_size} bytes, but only {end - headers_at} bytes are left"
+            )
         yield RawRecord(
             header.base_offset + offset_delta,
             header.base_timestamp + timestamp_delta,
@@ -92,7 +96,7 @@ def with_records(header: BatchHeader, records: Sequence[RawRecord], horizon_ms: 
     Args:
         header: the header of the original batch.
         records: the records that stay.
-        horizon_ms: the delete horizon to store in place of the base timestamp; None keeps what the batch has.
+        horizon_ms: the delete horizon to store in place of the base timestamp; None leaves that field as it is.
     """
     assert records
     base_timestamp, attributes = header.base_timestamp, header.attributes
@@ -118,7 +122,9 @@ def with_records(header: BatchHeader, records: Sequence[RawRecord], horizon_ms: 
 
 
 def emptied(header: BatchHeader) -> bytes:
-    """Build the batch without any record, as Kafka does. It keeps the producer id and the last sequence number."""
+    """Build the batch without any record, as Kafka's compaction does. The batch keeps its producer id and its last
+    sequence number.
+    """
     return assemble(
         header._replace(
             attributes=header.attributes & ~(CODEC_MASK | DELETE_HORIZON),

@@ -1,4 +1,4 @@
-"""The 61-byte header of a record batch, which holds all that the log needs without decoding the records.
+"""The 61-byte header of a record batch. The log uses only this header and does not decode the records.
 
 The base offset and the leader epoch are outside the range that the CRC covers, so the leader can assign both without
 computing the CRC again.
@@ -33,9 +33,9 @@ HEADER = struct.Struct(
     "i"  # base_sequence: -1 without a producer, and in markers
     "i"  # record_count
 )
-PREFIX = struct.Struct(">qii")  # base_offset, batch_length, leader_epoch: the fields that the leader rewrites
+PREFIX = struct.Struct(">qii")  # base_offset, batch_length, leader_epoch: the leader assigns offset and epoch
 CRC = struct.Struct(">I")
-LENGTH_AND_OFFSET_SIZE = 12  # the bytes that batch_length does not count
+LENGTH_AND_OFFSET_SIZE = 12  # bytes of base_offset and batch_length, which batch_length does not count
 CRC_START = 21  # the CRC covers the bytes from here to the batch's end
 MAGIC = 2
 
@@ -62,11 +62,13 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
-CODECS = tuple(Codec)  # indexed by number: an index costs less than an enum lookup
+CODECS = tuple(Codec)  # indexed by codec number: a tuple is faster than a lookup in the enum
 
 
 class BatchHeader(NamedTuple):
-    """The header of one batch. `last` offsets are inclusive; `next` and `end` offsets are exclusive."""
+    """The header of one batch. Names with `last` are inclusive offsets; names with `next` or `end` are exclusive
+    offsets.
+    """
 
     base_offset: int
     batch_length: int
@@ -84,7 +86,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """The size of the whole batch in bytes, with its header."""
         return self.batch_length + LENGTH_AND_OFFSET_SIZE
 
     @property
@@ -99,7 +101,9 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of the last record; 0 follows 2^31-1. -1 if the batch has no sequence numbers."""
+        """Sequence number of the last record; -1 if the batch has no sequence numbers. Sequence numbers wrap: 0 follows
+        2^31-1.
+        """
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MAX
@@ -109,7 +113,7 @@ class BatchHeader(NamedTuple):
         """The compression of the records. Raises Corrupt for a codec that Kafka does not define."""
         number = self.attributes & CODEC_MASK
         if number >= len(CODECS):
-            raise Corrupt(f"batch at offset {self.base_offset} names the unknown codec {number}")
+            raise Corrupt(f"batch at offset {self.base_offset} has the unknown compression codec {number}")
         return CODECS[number]
 
     @property
@@ -119,7 +123,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch is a marker, not data."""
+        """Whether the batch is a control batch, such as a transaction marker, and holds no data."""
         return bool(self.attributes & CONTROL)
 
     @property
@@ -138,34 +142,35 @@ def read_header(buffer: Buffer, position: int = 0, buffer_begin: int = 0) -> Bat
 
     Args:
         buffer: bytes of a log file or of a request.
-        position: in the buffer.
-        buffer_begin: where the buffer begins in its file, for the messages.
+        position: the position of the batch in the buffer.
+        buffer_begin: the position in the file at which the buffer begins, for error messages.
 
     Raises:
         Corrupt: fewer than 61 bytes are left, or the fields cannot be a version 2 header.
     """
     if position < 0 or len(buffer) - position < HEADER.size:
         raise Corrupt(
-            f"batch header at byte {buffer_begin + position} is cut short: {len(buffer) - position} of {HEADER.size} bytes"
+            f"batch header at byte {buffer_begin + position} is incomplete: only {len(buffer) - position} of its {HEADER.size} bytes are there"
         )
     header = BatchHeader._make(HEADER.unpack_from(buffer, position))
     if header.magic != MAGIC:
         raise Corrupt(
-            f"batch at byte {buffer_begin + position} has magic {header.magic}; only version 2 record batches are read"
+            f"batch at byte {buffer_begin + position} has magic {header.magic}; only batches of magic 2 can be read"
         )
     if header.batch_length < HEADER.size - LENGTH_AND_OFFSET_SIZE:
         raise Corrupt(
-            f"batch at byte {buffer_begin + position} claims a length of {header.batch_length} bytes"
+            f"batch at byte {buffer_begin + position} has batch_length {header.batch_length}, which no batch can have"
         )
     if header.last_offset_delta < 0 or header.record_count < 0:
         raise Corrupt(
-            f"batch at byte {buffer_begin + position} claims {header.record_count} records up to delta {header.last_offset_delta}"
+            f"batch at byte {buffer_begin + position} has {header.record_count} records and last_offset_delta {header.last_offset_delta}, which cannot both be right"
         )
     return header
 
 
 def headers_in(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of each whole batch in the buffer. Leave out a batch that is cut off at the end.
+    """Yield (position, header) of each whole batch in the buffer. A batch that is incomplete at the end of the buffer
+    is left out.
 
     Raises:
         Corrupt: the bytes where a header is expected are not a header.
@@ -180,14 +185,14 @@ def headers_in(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHe
 
 
 def crc_holds(buffer: Buffer, position: int, header: BatchHeader) -> bool:
-    """Whether the CRC matches the batch's bytes. The whole batch must be in the buffer."""
+    """Whether the CRC in the header matches the batch's bytes. The whole batch must be in the buffer."""
     end = position + header.size
     assert end <= len(buffer)
     return crc32c(memoryview(buffer)[position + CRC_START : end]) == header.crc
 
 
 def write_crc(batch: bytearray) -> None:
-    """Compute the CRC of a batch, and write it into the header. All other bytes are final."""
+    """Compute the CRC of a batch, and write it into the batch's header. All other bytes must be final."""
     CRC.pack_into(batch, CRC_START - CRC.size, crc32c(memoryview(batch)[CRC_START:]))
 
 

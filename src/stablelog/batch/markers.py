@@ -1,7 +1,7 @@
 """Transaction markers: the control batches that end a transaction, by commit or abort.
 
-The value of a commit marker also has the transaction group and the commit sequence, after the fields that Kafka
-reads. The key of a marker has exactly Kafka's bytes.
+The value of a commit marker also holds the transaction group and the commit sequence, behind the fields that Kafka's
+clients read. The key of a marker has exactly Kafka's bytes.
 
 Format: docs/formats.md, "Transaction marker".  Source: KIP-98, KIP-890.
 """
@@ -24,7 +24,7 @@ VALUE = struct.Struct(
     "h"  # version: always 0
     "i"  # coordinator_epoch
 )
-GROUP_SIZE = struct.Struct(">h")  # bytes of the transaction group's name that follow
+GROUP_SIZE = struct.Struct(">h")  # the size of the transaction group's name, which follows
 SEQUENCE = struct.Struct(
     ">"
     "q"  # commit_sequence
@@ -75,10 +75,11 @@ def encode_marker(
         leader_epoch: the leader epoch in which the marker is written.
         producer_id: the producer whose transaction ends.
         producer_epoch: the epoch with which the transaction ends.
-        timestamp_ms: broker time.
-        position_count: how many offsets the marker takes after its own. In a commit-ordered topic, it takes one for
-            each record of the transaction; 0 in other topics.
-        by_broker_time: whether the batch says that its timestamp is broker time, as in topics with LogAppendTime.
+        timestamp_ms: the time of the broker's clock.
+        position_count: how many offsets the marker takes in addition to its own. In a commit-ordered topic, a commit
+            marker takes one for each record of the transaction. In other topics this is 0.
+        by_broker_time: whether the batch's attributes declare the timestamp to be broker time, as in topics with
+            LogAppendTime.
     """
     value = VALUE.pack(0, marker.coordinator_epoch)
     if marker.group is not None:
@@ -99,24 +100,25 @@ def encode_marker(
 
 
 def read_marker(batch: Buffer, position: int = 0) -> Marker | None:
-    """Decode the control batch at `position`; None if it does not end a transaction.
+    """Decode the control batch at `position`; None if this control batch is no transaction marker.
 
-    Unknown bytes behind a key or value, and higher versions, are accepted; only the known fields are read.
+    Higher versions, and unknown bytes behind the known fields of key and value, are accepted; only the known fields are
+    read.
 
     Raises:
         Corrupt: the batch holds no control record.
     """
     records = decode_records(batch, position)
     if not records:
-        return None  # compaction has removed the record of this marker
+        return None  # the batch is a marker whose record compaction has removed
     key, value = records[0].key, records[0].value
     if key is None or len(key) < KEY.size:
-        raise Corrupt("a control record without a key")
+        raise Corrupt("a control record has no key, or a key that is too short")
     kind = KEY.unpack_from(key)[1]
     if kind not in (MarkerType.ABORT, MarkerType.COMMIT):
         return None
     if value is None or len(value) < VALUE.size:
-        raise Corrupt("a transaction marker without a coordinator epoch")
+        raise Corrupt("the value of a transaction marker is too short for its coordinator epoch")
     coordinator_epoch = VALUE.unpack_from(value)[1]
     rest = value[VALUE.size :]
     if len(rest) < GROUP_SIZE.size:

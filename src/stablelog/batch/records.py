@@ -27,15 +27,18 @@ from stablelog.varint import encode_varint, read_varint
 
 Header = tuple[str, bytes | None]
 
-LOOK_SIZE_MAX = 16 << 20  # bytes of a batch; decoding a larger one would block the event loop for too long
+LOOK_SIZE_MAX = 16 << 20  # bytes of a batch; to decode a larger one would block the event loop for too long
 LOOK_COUNT_MAX = 20_000
-# Limit of a batch that is decoded in some milliseconds. 4 KiB of gzip decompress to 4 MiB at most; zstd has no bound.
+# A batch within both limits is decoded in some milliseconds: 4 KiB of gzip decompress to 4 MiB at most. A batch in zstd
+# has no such bound.
 QUICK_COUNT_MAX = 1000
 QUICK_PACKED_SIZE_MAX = 4 << 10
 
 
 class Record(NamedTuple):
-    """One record. `offset` is absolute, not relative to the batch; encoding ignores it."""
+    """One record. `offset` is the absolute offset, not relative to the batch. The encoder ignores it and numbers the
+    records itself.
+    """
 
     offset: int
     timestamp_ms: int
@@ -57,14 +60,16 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
     if size < 0:
         return None, at
     if size > len(data) - at:
-        raise Corrupt(f"a field of {size} bytes where {len(data) - at} are left")
+        raise Corrupt(
+            f"a key, value or header has a size of {size} bytes, but only {len(data) - at} bytes are left in its record"
+        )
     return data[at : at + size], at + size
 
 
 def encode_record(record: Record, offset_delta: int, timestamp_delta: int) -> bytes:
     """Return the bytes of a record in a batch, without their length. The deltas are to the batch's base values."""
     parts = [
-        b"\0",  # attributes: none are defined
+        b"\0",  # the record's attributes: Kafka defines none
         encode_varint(timestamp_delta),
         encode_varint(offset_delta),
         *_field(record.key),
@@ -91,7 +96,7 @@ def encode_batch(
 ) -> bytes:
     """Encode a batch of these records, in this order, with consecutive offsets from `base_offset`.
 
-    A marker in a commit-ordered topic takes `position_count` offsets after its own.
+    In a commit-ordered topic, a commit marker takes `position_count` offsets in addition to its own.
     """
     records = list(records)
     assert records, "a batch of no records"
@@ -123,19 +128,21 @@ def record_ranges(data: bytes, count: int) -> Iterator[tuple[int, int]]:
     """Yield (begin, end) of each record in the decompressed records of a batch.
 
     Raises:
-        Corrupt: the bytes are not this number of records. Some records may have been yielded.
+        Corrupt: the bytes are not exactly `count` records. The generator may have yielded some records before.
     """
     if count > len(data):
-        raise Corrupt(f"{count} records in {len(data)} bytes")
+        raise Corrupt(f"a batch has {count} records in {len(data)} bytes, which is impossible")
     at = 0
     for _ in range(count):
         size, at = read_varint(data, at)
         if not 0 < size <= len(data) - at:
-            raise Corrupt(f"a record of {size} bytes where {len(data) - at} are left")
+            raise Corrupt(
+                f"a record has a size of {size} bytes, but only {len(data) - at} bytes are left in the batch"
+            )
         yield at, at + size
         at += size
     if at != len(data):
-        raise Corrupt(f"{len(data) - at} bytes after the last record")
+        raise Corrupt(f"{len(data) - at} bytes follow the last record of a batch")
 
 
 def decode_records(batch: Buffer, position: int = 0, *, size_max: int = SIZE_MAX) -> list[Record]:
@@ -149,7 +156,9 @@ def decode_records(batch: Buffer, position: int = 0, *, size_max: int = SIZE_MAX
     header = read_header(batch, position)
     end = position + header.size
     if end > len(batch):
-        raise Corrupt(f"a batch of {header.size} bytes of which {len(batch) - position} are there")
+        raise Corrupt(
+            f"a batch of {header.size} bytes is incomplete: only {len(batch) - position} bytes are there"
+        )
     data = decompress(header.codec, memoryview(batch)[position + HEADER.size : end], size_max)
     records = [
         _decode_record(data[begin:end], header.base_offset, header.base_timestamp)
@@ -161,15 +170,16 @@ def decode_records(batch: Buffer, position: int = 0, *, size_max: int = SIZE_MAX
 
 
 def record_heads(batch: Buffer, position: int, size: int) -> list[tuple[int, bytes, bytes]]:
-    """Read the first bytes of the keys and values of a batch; cheaper than decoding whole records.
+    """Read only the first bytes of each key and value in a batch. This is cheaper than decoding whole records.
 
     Args:
-        batch: the buffer.
+        batch: the buffer that holds the batch.
         position: where the batch begins; the whole batch must be in the buffer.
         size: how many bytes of each key and value to return.
 
     Returns:
-        (offset, first bytes of the key, first bytes of the value) for each record. Null becomes empty bytes.
+        (offset, first bytes of the key, first bytes of the value) for each record. A null key or value is returned as
+        empty bytes.
 
     Raises:
         Corrupt: the records do not match the header.
@@ -197,9 +207,9 @@ def find_by_time(
 ) -> tuple[int, int] | None:
     """Find the first record at or after `start_offset` whose timestamp is `timestamp_ms` or later: (offset, timestamp).
 
-    A batch's content is the responsibility of its producer. If the records do not match the header, or the batch is so
-    large that decoding it would delay other requests, the function returns the batch's first offset and maximum
-    timestamp instead. A reader that begins there misses no record.
+    The broker does not check the records that a producer puts into a batch. If the records do not match the header, or
+    if the batch is so large that decoding it would delay other requests, the function returns the batch's first offset
+    and maximum timestamp instead. A reader that begins at this offset misses no record.
     """
     header = read_header(batch, position)
     records = look_into(batch, position)
@@ -219,7 +229,9 @@ def is_decoded_quickly(header: BatchHeader) -> bool:
 
 
 def look_into(batch: Buffer, position: int = 0) -> list[Record] | None:
-    """Decode the records of a client's batch; None if the batch is too large or the records do not match the header."""
+    """Decode the records of a client's batch; return None if the batch is too large or its records do not match its
+    header.
+    """
     header = read_header(batch, position)
     if header.record_count > LOOK_COUNT_MAX:
         return None
@@ -238,14 +250,14 @@ def _decode_record(data: bytes, base_offset: int, base_timestamp: int) -> Record
     value, at = _read_bytes(data, at)
     header_count, at = read_varint(data, at)
     if not 0 <= header_count <= len(data):
-        raise Corrupt(f"a record with {header_count} headers in {len(data)} bytes")
+        raise Corrupt(f"a record of {len(data)} bytes has {header_count} headers, which is impossible")
     headers = []
     for _ in range(header_count):
         name, at = _read_bytes(data, at)
         content, at = _read_bytes(data, at)
         if name is None:
-            raise Corrupt("a record header without a name")
+            raise Corrupt("a record header has a null name")
         headers.append((name.decode(errors="replace"), content))
     if at != len(data):
-        raise Corrupt(f"{len(data) - at} bytes after the last field of a record")
+        raise Corrupt(f"{len(data) - at} bytes follow the last header of a record")
     return Record(base_offset + offset_delta, base_timestamp + timestamp_delta, key, value, tuple(headers))

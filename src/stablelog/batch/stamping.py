@@ -1,4 +1,4 @@
-"""Writing of the producer's fields into a batch that is otherwise complete."""
+"""Writing of producer id, producer epoch and base sequence into a batch whose other bytes are complete."""
 
 import struct
 
@@ -12,10 +12,10 @@ _PRODUCER_POSITION = HEADER.size - 4 - _PRODUCER.size
 def stamp(
     batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool
 ) -> int:
-    """Write the producer's fields into a batch, then its CRC. All other bytes must be final.
+    """Write producer id, producer epoch and base sequence into a batch, then its CRC. All other bytes must be final.
 
     Returns:
-        How many sequence numbers the batch takes: one for each offset.
+        The number of sequence numbers that the batch uses: one for each offset.
 
     Raises:
         Corrupt: the bytes are not a record batch.

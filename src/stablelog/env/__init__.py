@@ -1,1 +1,1 @@
-"""The clock and the disk: the interfaces to the machine. `stablelog.testing` has a simulation of each."""
+"""The interfaces to the machine: its clock and its disk. `stablelog.testing` has a simulation of each."""

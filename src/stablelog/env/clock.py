@@ -13,21 +13,21 @@ STEADY_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    """The broker's time. Rooms without I/O get `now_ms` as an argument; rooms with I/O call a Clock."""
+    """The broker's clock. Packages without I/O get its time as an argument `now_ms`; packages with I/O call it."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970-01-01 UTC. Never moves back while the process runs."""
 
 
 class SystemClock:
-    """The machine's wall clock at start, advanced by a clock that cannot be set.
+    """The machine's wall clock, read once at the start and then advanced by a clock that nobody can set.
 
-    If an administrator or NTP set the wall clock back, a broker that used it would expire transactions at the wrong
-    time or never. If the broker's clock stopped while the machine is suspended, it would stay behind the wall clock by
-    that time, and the broker would refuse batches with current client times as being in the future.
+    A broker that used the wall clock itself would expire transactions at the wrong time or never when an administrator
+    or NTP sets that clock back. A clock that stopped while the machine is suspended would stay behind the wall clock
+    afterwards, and the broker would refuse batches with current client times as being in the future.
 
     Args:
-        read_ns: reads the clock with the given id, in nanoseconds.
+        read_ns: returns the time of the clock with the given id, in nanoseconds.
     """
 
     def __init__(self, read_ns: Callable[[int], int] = time.clock_gettime_ns) -> None:

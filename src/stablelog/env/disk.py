@@ -1,12 +1,12 @@
 """The file system: the interfaces through which the code reads and writes files.
 
-A crash (power, kernel) may lose whatever was not synced. Of the bytes appended to a file since its last `sync`, any
-subset may be lost, torn at any byte. So may names that were created, renamed or removed since the last `sync_dir` of
-their directory. `kill -9` of the process loses nothing of a call that has returned.
+A crash (power, kernel) may lose whatever was not synced. Of the bytes that were appended to a file since its last
+`sync`, it may lose any subset, with a boundary at any byte. It may also undo any creation, renaming or removal of a
+file since the last `sync_dir` of the directory. `kill -9` of the process loses nothing of a call that has returned.
 
-Every call raises DiskError for a failure of the operating system and FileNotFoundError for a missing path, and no
-other exception. `env.local_disk` is the real implementation. `stablelog.testing.sim_disk` is the simulation: it passes
-the same contract tests, and in a crash it loses everything that the contract allows to be lost.
+Every call raises DiskError for a failure of the operating system and FileNotFoundError for a missing path, and no other
+exception. `env.local_disk` is the real implementation. `stablelog.testing.sim_disk` is the simulation: it passes the
+same contract tests, and in a crash it loses everything that the contract allows to be lost.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,10 +17,12 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Pieces(Protocol):
-    """The content of a file in pieces that are made while the file is written. Each iteration starts at the first."""
+    """The content of a file, in pieces that are made while the file is written. Each iteration makes all pieces again,
+    from the first one on.
+    """
 
     def __len__(self) -> int:
-        """Bytes of all pieces."""
+        """Return the size of all pieces together, in bytes."""
 
     def __iter__(self) -> Iterator[bytes]: ...
 
@@ -31,45 +33,46 @@ ZEROS = bytes(1 << 20)
 
 
 class File(Protocol):
-    """One open file. It is written only at its end, except by `truncate`."""
+    """One open file. Writes only append to it; only `truncate` changes what it holds."""
 
     @property
     def size(self) -> int:
-        """Bytes in the file, including those not yet synced."""
+        """The size of the file in bytes, including bytes that are not synced yet."""
 
     def append(self, *buffers: Buffer) -> int:
         """Write the buffers, in order, at the end of the file. Return the position of the first byte.
 
         Raises:
-            DiskError: nothing of this append is in the file. If `undone` is False, a part of it could not be removed:
-                every later append to this file is refused until the file is opened again.
+            DiskError: nothing of this append is in the file. If the error's `undone` is False, a part of the append
+                could not be removed from the file: every later append is refused until the file is opened again.
         """
 
     def read(self, position: int, size: int) -> bytes:
-        """Return a copy of up to `size` bytes at `position`; fewer only at the end of the file."""
+        """Return a copy of `size` bytes at `position`; fewer only if the file ends before."""
 
     def view(self, position: int, size: int) -> memoryview:
-        """Return `size` bytes at `position`. They stay readable after the file is closed or removed.
+        """Return a view of `size` bytes at `position`. The view stays readable after the file is closed or removed.
 
-        Large ranges are mapped: this makes no copy, and it uses a file descriptor until the file is closed and the last
-        view is released. Small ranges are copied. A range must not be truncated while a view of it exists.
+        A large range is mapped into memory: this makes no copy, and it uses a file descriptor until the file is closed
+        and the last view is released. A small range is copied. The file must not be truncated within a range of which a
+        view exists.
         """
 
     def will_need(self, position: int, size: int) -> None:
-        """Announce that these bytes will be read next. Returns at once and never fails."""
+        """Announce to the operating system that these bytes will be read next. Returns at once and never fails."""
 
     def populate(self, view: memoryview) -> bool:
         """Load the bytes of a view of this file into memory. Safe to call from any thread.
 
         Returns:
-            False if the system has no call for this; then nothing was done.
+            False if the operating system has no call for this; in that case nothing was done.
 
         Raises:
-            DiskError: the bytes cannot be read. Reading the view may end the process with a signal.
+            DiskError: the bytes cannot be read. The caller must not read the view: a signal may end the process.
         """
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes, or extend it by zeros. Durable after `sync`."""
+        """Truncate the file to `size` bytes, or extend it by zeros. Durable after `sync`."""
 
     def sync(self) -> None:
         """Return when every byte of the file is durable. Safe to call from any thread.
@@ -79,18 +82,18 @@ class File(Protocol):
         """
 
     def close(self) -> None:
-        """Release the descriptor. Does not sync and never fails."""
+        """Release the file descriptor. Does not sync and never fails."""
 
 
 class Disk(Protocol):
     """One file system. Paths are absolute.
 
-    A call that raises a DiskError with `undone` has changed nothing. If `undone` is False, the change may have
+    A call that raises a DiskError whose `undone` is True has changed nothing. If `undone` is False, the change may have
     happened.
     """
 
     def open(self, path: Path, *, create: bool = False) -> File:
-        """Open for reading and appending.
+        """Open a file for reading and appending.
 
         Raises:
             FileNotFoundError: the file is missing and `create` is False, or its directory is missing.
@@ -103,13 +106,15 @@ class Disk(Protocol):
         """Whether a directory of this name exists."""
 
     def size(self, path: Path) -> int:
-        """Bytes in a file. Raises FileNotFoundError."""
+        """Return the size of a file in bytes. Raises FileNotFoundError."""
 
     def read_bytes(self, path: Path) -> bytes:
-        """The whole file. Raises FileNotFoundError."""
+        """Return the content of a file. Raises FileNotFoundError."""
 
     def write_atomic(self, path: Path, content: Content) -> None:
-        """Replace the whole file: after a crash it holds the old content or the new. Durable on return."""
+        """Replace the whole file: after a crash, the file holds the old content or the new one, and no mixture. Durable
+        on return.
+        """
 
     def write_together(self, files: Mapping[Path, Content]) -> None:
         """Replace several files of one directory, each as a whole, with one sync of the directory. Durable on return.
@@ -122,10 +127,12 @@ class Disk(Protocol):
         """
 
     def write_unsynced(self, path: Path, content: bytes) -> None:
-        """Replace the whole file without a sync: after a crash it holds the old content, the new or a part of it."""
+        """Replace the whole file without a sync: after a crash, the file holds the old content, the new content or a
+        part of the new content.
+        """
 
     def list_dir(self, path: Path) -> list[str]:
-        """The names in a directory, sorted. Raises FileNotFoundError."""
+        """Return the names in a directory, sorted. Raises FileNotFoundError."""
 
     def make_dir(self, path: Path) -> None:
         """Make a directory and its missing parents; no error if it exists. Durable on return."""
@@ -143,15 +150,17 @@ class Disk(Protocol):
     def remove_dir(self, path: Path) -> None:
         """Remove a directory and its files; no error if it is missing. Durable after `sync_dir` of its parent.
 
-        The call refuses a directory that holds a directory (ENOTEMPTY) and a symbolic link (ENOTDIR), and changes
-        nothing then. After another error, some of the files are removed.
+        The call refuses a directory that holds a directory (ENOTEMPTY), and a path that is a symbolic link (ENOTDIR);
+        in both cases it changes nothing. After another error, some of the files may be removed.
         """
 
     def sync_dir(self, path: Path) -> None:
-        """Make the names in a directory durable. Raises FileNotFoundError."""
+        """Make all changes of names in a directory durable: created, renamed and removed files. Raises
+        FileNotFoundError.
+        """
 
     def allocate(self, path: Path, size: int) -> None:
-        """Make a file of `size` zero bytes that occupies its space on the disk. Replaces an existing file."""
+        """Make a file of `size` zero bytes whose blocks are allocated on the disk. Replaces an existing file."""
 
     def free_size(self, path: Path) -> int:
         """Return how many bytes may still be written to the file system of this directory."""

@@ -17,11 +17,12 @@ from stablelog.env.pages import populate
 from stablelog.errors import DiskError
 
 try:
-    BUFFERS_MAX = os.sysconf("SC_IOV_MAX")  # per system call
+    BUFFERS_MAX = os.sysconf("SC_IOV_MAX")  # the greatest number of buffers that one system call takes
 except (AttributeError, ValueError, OSError):
     BUFFERS_MAX = 1024
-# Copying so many bytes takes less time than mapping them, and needs no descriptor. Larger copies would take much
-# memory: the responses to a fetch of 10,000 partitions stay in memory until the client reads them.
+# Ranges up to this size are copied: that takes less time than mapping them, and needs no file descriptor. Copies of
+# larger ranges would take much memory, because a response to a fetch of 10,000 partitions stays in memory until the
+# client has read it.
 COPIED_SIZE_MAX = 1 << 10
 Call = TypeVar("Call", bound=Callable[..., Any])
 
@@ -30,7 +31,7 @@ def _disk_call(what: str, *, undone: bool = True, writes: bool = False) -> Calla
     """Convert operating system errors of a LocalDisk method to DiskError.
 
     Args:
-        what: names the call in messages.
+        what: the words that name the call in messages.
         undone: whether an error means that nothing changed.
         writes: whether a read-only disk refuses the call.
     """
@@ -73,10 +74,12 @@ class LocalFile:
         return self._size
 
     def append(self, *buffers: Buffer) -> int:
-        """Write at the end; after a failure, truncate what was written in part."""
+        """Write at the end of the file. After a failure, remove what was written in part by truncating the file."""
         if self._failed is not None:
             raise DiskError(
-                f"{self._path} takes no writes after a failed one", self._failed.number, undone=False
+                f"{self._path} accepts no writes, because an earlier write failed and could not be undone: open it again",
+                self._failed.number,
+                undone=False,
             )
         position = self._size
         wanted = sum(map(len, buffers))
@@ -97,12 +100,14 @@ class LocalFile:
         return position
 
     def _write_all(self, buffers: Sequence[Buffer], position: int) -> None:
-        """Write with as many system calls as needed: one takes at most BUFFERS_MAX buffers and may write less."""
+        """Write with as many system calls as needed: one call takes at most BUFFERS_MAX buffers, and may write only a
+        part of them.
+        """
         pending = deque(memoryview(buffer) for buffer in buffers if len(buffer))
         while pending:
             count = os.pwritev(self._fd, list(islice(pending, BUFFERS_MAX)), position)
             if count == 0:
-                raise OSError(errno.EIO, "the file takes no more bytes")
+                raise OSError(errno.EIO, "the operating system wrote no bytes")
             position += count
             while pending and count >= len(pending[0]):
                 count -= len(pending.popleft())
@@ -123,7 +128,9 @@ class LocalFile:
         return content
 
     def view(self, position: int, size: int) -> memoryview:
-        """Return a slice of the mapped file, or a copy of a few bytes. Map the file again if it outgrew the map."""
+        """Return a slice of the mapped file, or a copy of a few bytes. Map the file again if it has grown beyond the
+        existing map.
+        """
         end = position + size
         assert end <= self._size, f"view past the end of {self._path}"
         if size == 0:
@@ -132,32 +139,36 @@ class LocalFile:
             if size <= COPIED_SIZE_MAX:
                 copied = self.read(position, size)
                 if len(copied) < size:
-                    raise DiskError(f"reading {self._path}, which is shorter than it was,", errno.EIO)
+                    raise DiskError(f"reading {self._path}, which has become shorter,", errno.EIO)
                 return memoryview(copied)
-            if self._fd < 0:  # closed; mmap would take -1 for memory without a file
+            if self._fd < 0:
+                # The file is closed. With -1 as the descriptor, mmap would return memory without a file instead of an
+                # error.
                 raise DiskError(f"mapping {self._path} failed", errno.EBADF)
             try:
                 self._map = memoryview(mmap.mmap(self._fd, self._size, prot=mmap.PROT_READ))
-            except (OSError, ValueError) as error:  # ValueError: the file has become shorter
+            except (OSError, ValueError) as error:  # `mmap` raises ValueError if the file has become shorter
                 number = error.errno if isinstance(error, OSError) else None
                 raise DiskError(f"mapping {self._path} failed", number or errno.EIO) from error
         return self._map[position:end]
 
     def will_need(self, position: int, size: int) -> None:
-        """Ask for exactly these bytes in the page cache. A page fault would also read megabytes around them."""
+        """Ask the kernel to read exactly these bytes into the page cache. Without that, a page fault would also read
+        megabytes around them.
+        """
         if hasattr(os, "posix_fadvise"):
             with contextlib.suppress(OSError):
                 os.posix_fadvise(self._fd, position, size, os.POSIX_FADV_WILLNEED)
 
     def populate(self, view: memoryview) -> bool:
-        """Load the pages into memory and into the map; see `env.pages`."""
+        """Load the pages of the view into memory and into the process's map; see `env.pages`."""
         try:
             return populate(view)
         except OSError as error:
             raise _disk_error(f"reading {self._path}", error) from error
 
     def truncate(self, size: int) -> None:
-        """Cut or extend."""
+        """Truncate the file, or extend it by zeros."""
         self._map = None
         try:
             os.ftruncate(self._fd, size)
@@ -166,7 +177,7 @@ class LocalFile:
         self._size = size
 
     def sync(self) -> None:
-        """Sync by fdatasync: the bytes and the size, not the times."""
+        """Sync with fdatasync(2): it makes the bytes and the size of the file durable, but not its times."""
         if self._fd < 0:
             raise DiskError(f"syncing {self._path} failed", errno.EBADF, undone=False)
         try:
@@ -175,7 +186,9 @@ class LocalFile:
             raise _disk_error(f"syncing {self._path}", error, undone=False) from error
 
     def close(self) -> None:
-        """Release the descriptor; views stay readable. Ignore errors: they concern bytes that were not synced."""
+        """Release the file descriptor; existing views stay readable. Errors are ignored, because they concern only
+        bytes that were not synced.
+        """
         if self._fd >= 0:
             with contextlib.suppress(OSError):
                 os.close(self._fd)
@@ -184,11 +197,11 @@ class LocalFile:
 
 
 class LocalDisk:
-    """The file system of the machine.
+    """The file system of the machine: the `Disk` of a real broker.
 
     Args:
-        read_only: files are opened only for reading, and every call that writes is refused (EROFS). For programs that
-            read the directory of another user, or a file system that is mounted read-only.
+        read_only: files are opened only for reading, and every call that writes is refused (EROFS). Programs use this
+            to read the directory of another user, or a file system that is mounted read-only.
     """
 
     def __init__(self, *, read_only: bool = False) -> None:
@@ -196,9 +209,9 @@ class LocalDisk:
 
     @_disk_call("opening")
     def open(self, path: Path, *, create: bool = False) -> File:
-        """Open for reading and appending."""
+        """Open a file for reading and appending, or only for reading if the disk is `read_only`."""
         if create and self.read_only:
-            raise OSError(errno.EROFS, "opened to be read", str(path))
+            raise OSError(errno.EROFS, "this disk is open for reading only", str(path))
         return LocalFile(path, create=create, read_only=self.read_only)
 
     @_disk_call("looking for")
@@ -214,12 +227,12 @@ class LocalDisk:
 
     @_disk_call("looking at the size of")
     def size(self, path: Path) -> int:
-        """Bytes in a file."""
+        """Return the size of a file in bytes."""
         return os.stat(path).st_size
 
     @_disk_call("reading")
     def read_bytes(self, path: Path) -> bytes:
-        """The whole file."""
+        """Return the content of a file."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             pieces = []
@@ -252,7 +265,7 @@ class LocalDisk:
         if self.read_only:
             raise DiskError(f"writing {', '.join(map(str, files))} failed", errno.EROFS)
         size = sum(map(len, files.values()))
-        beside: dict[Path, str] = {}  # target -> temporary file, until it is renamed
+        beside: dict[Path, str] = {}  # by target: the temporary file, until it is renamed
         is_replaced = False
         path = Path()
         try:
@@ -273,7 +286,7 @@ class LocalDisk:
 
     @_disk_call("listing")
     def list_dir(self, path: Path) -> list[str]:
-        """The names in a directory, sorted."""
+        """Return the names in a directory, sorted."""
         return sorted(os.listdir(path))
 
     @_disk_call("making", undone=False, writes=True)
@@ -290,14 +303,14 @@ class LocalDisk:
             try:
                 os.mkdir(directory)
             except FileExistsError:
-                if not os.path.isdir(directory):  # otherwise another thread has created it
+                if not os.path.isdir(directory):  # if it is a directory now, another thread has made it
                     what = f"making {path} failed, because {directory} is a symbolic link to nothing"
                     raise DiskError(what, errno.ENOTDIR) from None
             self.sync_dir(directory.parent)
 
     @_disk_call("renaming", writes=True)
     def rename(self, source: Path, target: Path) -> None:
-        """Rename, replacing a target file."""
+        """Rename a file or directory, replacing a target file."""
         os.rename(source, target)
 
     @_disk_call("removing", writes=True)
@@ -314,17 +327,17 @@ class LocalDisk:
         except FileNotFoundError:
             return
         if not stat.S_ISDIR(mode):
-            raise NotADirectoryError(errno.ENOTDIR, "no directory", str(path))
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory", str(path))
         entries = list(os.scandir(path))
         if any(entry.is_dir(follow_symlinks=False) for entry in entries):
-            raise OSError(errno.ENOTEMPTY, "a directory is in it", str(path))
+            raise OSError(errno.ENOTEMPTY, "the directory contains a directory", str(path))
         for entry in entries:
             os.unlink(path / entry.name)
         os.rmdir(path)
 
     @_disk_call("syncing the directory", undone=False, writes=True)
     def sync_dir(self, path: Path) -> None:
-        """Make the names in a directory durable."""
+        """Make all changes of names in a directory durable."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -333,7 +346,9 @@ class LocalDisk:
 
     @_disk_call("allocating", writes=True)
     def allocate(self, path: Path, size: int) -> None:
-        """Allocate the blocks, by fallocate(2) if the system has it."""
+        """Make a file whose blocks are allocated: by fallocate(2) if the file system supports it, otherwise by writing
+        zeros.
+        """
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             try:
@@ -369,7 +384,7 @@ def _write(path: str, content: Content, *, sync: bool) -> None:
 
 
 def _mode(path: Path) -> int | None:
-    """Return the mode of the file of this name; None if it is missing."""
+    """Return the mode of the file of this name; None if the file is missing."""
     try:
         return os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -377,7 +392,9 @@ def _mode(path: Path) -> int | None:
 
 
 def _allocated(fd: int, size: int) -> bool:
-    """Allocate the blocks of a file without writing them. Return False if the system has no call for that."""
+    """Allocate the blocks of a file without writing them. Return False if the system or the file system does not
+    support that.
+    """
     if not hasattr(os, "posix_fallocate"):
         return False
     try:

@@ -1,7 +1,7 @@
-"""The lock of a data directory, which only one process holds at a time.
+"""The lock of a data directory: only one process holds it at a time.
 
-It is an advisory lock of the operating system, which releases it when the process ends in any way. On a network file
-system, other machines may not see it.
+The lock is an advisory file lock (flock). The operating system releases it when the process ends in any way. On a
+network file system, processes on other machines may not see the lock.
 """
 
 import errno
@@ -45,10 +45,13 @@ class DirectoryLock:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except OSError:
-                # A reader that checks whether a broker is running holds the lock for a moment.
+                # A program that only checks whether a broker is running holds the lock for a moment, so one failure is
+                # no proof of another broker.
                 time.sleep(PAUSE_S * tried)
         self.release()
-        raise Unavailable(f"another broker is running on {directory}")
+        raise Unavailable(
+            f"another broker is running on {directory}: it holds the lock {path}. Stop it, or use another data directory"
+        )
 
     def release(self) -> None:
         """Release the lock."""

@@ -1,9 +1,9 @@
-"""Loading of the pages of a mapped file, so that a later read of them does not block.
+"""Loading of the pages of a memory-mapped file, so that a later read of these pages does not block.
 
 A read of a page that is not mapped causes a page fault. If the page is not in memory either, the reader waits for the
 disk while it holds Python's GIL. Since Linux 5.14, madvise(2) with MADV_POPULATE_READ loads and maps many pages at
 once. Python's `mmap` calls madvise with the GIL held. So this module calls madvise by ctypes, which releases the GIL.
-mincore(2) says which pages are in memory.
+mincore(2) reports which pages are in memory.
 """
 
 import ctypes
@@ -13,11 +13,11 @@ import os
 import sys
 
 MADV_POPULATE_READ = 22
-EHWPOISON = 133  # a memory error of the hardware; Python does not name this errno
+EHWPOISON = 133  # the error number of a memory error of the hardware, which Python's `errno` does not name
 
 
 class _Buffer(ctypes.Structure):
-    """CPython's Py_buffer."""
+    """CPython's C structure `Py_buffer`."""
 
     _fields_ = (
         ("buf", ctypes.c_void_p),
@@ -38,10 +38,11 @@ def populate(view: memoryview) -> bool:
     """Load the bytes of a view of a mapped file into memory. May run in any thread.
 
     Returns:
-        False if the system has no call for this; then nothing was done.
+        False if the operating system has no call for this; in that case nothing was done.
 
     Raises:
-        OSError: the file cannot be read, or has become shorter. Reading the bytes may end the process with a signal.
+        OSError: the file cannot be read, or has become shorter. The caller must not read the bytes: a signal may end
+            the process.
     """
     if madvise is None:
         return False
@@ -53,7 +54,7 @@ def populate(view: memoryview) -> bool:
     number = ctypes.get_errno()
     if number in (errno.EFAULT, EHWPOISON):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
-    return False  # the kernel is older (EINVAL), or memory is short
+    return False  # The kernel does not know MADV_POPULATE_READ (EINVAL), or memory is short.
 
 
 def is_in_memory(view: memoryview) -> bool:

@@ -1,1 +1,1 @@
-"""The log of one partition: files, offsets, producers, and what a reader may see."""
+"""The log of one partition: its files, offsets and producer state, and the reads at each isolation level."""

@@ -1,7 +1,7 @@
-"""Plans appends: checks a batch, or markers, and makes the bytes that are to be written.
+"""Plans appends: checks a batch or markers, and makes the bytes that the log will contain.
 
-A plan changes nothing in the log; `log.writer` writes it and notes it. The producer state only remembers a batch that
-verification refused.
+Planning writes nothing to the log; `log.writer` writes the planned batches. Planning changes the producer state in one
+case only: the state remembers a batch that transaction verification has refused.
 
 Source: Kafka's leader-side rules for client batches (KIP-98); docs/protocol.md, "Produce".
 """
@@ -32,45 +32,55 @@ from stablelog.log.producer_state.producers import Producers
 
 ATTRIBUTES = slice(21, 23)
 MAX_TIMESTAMP = slice(35, 43)
-RECORD_SIZE_MIN = 7  # bytes: each of a record's fields takes one
-POSITION_COUNT_MAX = 2**31 - 1  # records of a transaction: the greatest `lastOffsetDelta` of its marker
+RECORD_SIZE_MIN = 7  # bytes of the smallest record: each of its seven fields takes at least one byte
+# The greatest number of records of a transaction in a commit-ordered partition: the `lastOffsetDelta` of its commit
+# marker is that number.
+POSITION_COUNT_MAX = 2**31 - 1
 
 
 def check_batch(
     header: BatchHeader, batch: Buffer, origin: Origin, *, topic: str, config: LogConfig, now_ms: int
 ) -> None:
-    """Refuse a batch that may not be written, whichever producer it is of.
+    """Refuse a batch that must not be written, by the checks that need no producer state.
 
     Args:
-        header: of the batch.
-        batch: all the bytes that came.
-        origin: a client may do less than a coordinator.
-        topic: for the message.
-        config: of the topic.
-        now_ms: by the broker's clock.
+        header: the header of the batch.
+        batch: all bytes that the request holds for this partition.
+        origin: whether a client or a coordinator appends. A client's batch gets more checks.
+        topic: the topic's name, for error messages.
+        config: the settings of the topic.
+        now_ms: the time of the broker's clock.
 
     Raises:
-        Refused: the batch is not one that this origin may write.
-        Corrupt: the bytes are not those that were sent.
+        Refused: this origin must not write such a batch.
+        Corrupt: the batch is incomplete, or its bytes do not match its CRC.
     """
     size = header.size
     if size < len(batch):
-        raise Refused(ErrorCode.invalid_record, "more than one batch for a partition in one request")
+        raise Refused(
+            ErrorCode.invalid_record,
+            "the request holds more than one batch for a partition; only one is allowed",
+        )
     if size > len(batch):
-        raise Corrupt(f"a batch of {size} bytes of which {len(batch)} came")
+        raise Corrupt(
+            f"a batch has {size} bytes by its header, but the request holds only {len(batch)} of them"
+        )
     if header.base_offset != 0:
-        raise Refused(ErrorCode.invalid_record, f"a batch begins at offset 0, not {header.base_offset}")
+        raise Refused(
+            ErrorCode.invalid_record,
+            f"the base offset of a produced batch is {header.base_offset}; it must be 0",
+        )
     if header.record_count != header.last_offset_delta + 1:
         raise Refused(
             ErrorCode.invalid_record,
-            f"{header.record_count} records up to offset {header.last_offset_delta}",
+            f"a batch has {header.record_count} records and last offset delta {header.last_offset_delta}; the delta must be one less than the count",
         )
     if not crc_holds(batch, 0, header):
-        raise Corrupt("the CRC of a batch does not hold")
+        raise Corrupt("the CRC of a produced batch does not match its bytes")
     if header.codec is Codec.NONE and header.record_count * RECORD_SIZE_MIN > size - HEADER.size:
         raise Refused(
             ErrorCode.invalid_record,
-            f"{header.record_count} records in {size - HEADER.size} bytes",
+            f"a batch has {header.record_count} records in {size - HEADER.size} bytes, which is impossible",
         )
     if origin is Origin.CLIENT:
         _check_client_batch(header, topic, config.max_message_bytes)
@@ -78,22 +88,25 @@ def check_batch(
 
 
 def _check_times(header: BatchHeader, topic: str, config: LogConfig, now_ms: int) -> None:
-    """Check the first and the greatest timestamp of the header; no record is decoded."""
+    """Check the base timestamp and the greatest timestamp in the header. No record is decoded."""
     if header.is_log_append_time:
-        raise Refused(ErrorCode.invalid_timestamp, "a client does not say that its times are the broker's")
+        raise Refused(
+            ErrorCode.invalid_timestamp,
+            "a batch from a client declares LogAppendTime; only the broker may do that",
+        )
     if config.is_log_append_time:
         return
     ahead_ms = header.max_timestamp - now_ms
     if ahead_ms > config.message_timestamp_after_ms_max:
         raise Refused(
             ErrorCode.invalid_timestamp,
-            f"a timestamp {ahead_ms} ms ahead of the broker's clock; {topic} takes up to message.timestamp.after.max.ms={config.message_timestamp_after_ms_max}",
+            f"a record's timestamp is {ahead_ms} ms ahead of the broker's clock; topic {topic} allows message.timestamp.after.max.ms={config.message_timestamp_after_ms_max}",
         )
     behind_ms = now_ms - header.base_timestamp
     if header.base_timestamp >= 0 and behind_ms > config.message_timestamp_before_ms_max:
         raise Refused(
             ErrorCode.invalid_timestamp,
-            f"a timestamp {behind_ms} ms behind the broker's clock; {topic} takes up to message.timestamp.before.max.ms={config.message_timestamp_before_ms_max}",
+            f"a record's timestamp is {behind_ms} ms behind the broker's clock; topic {topic} allows message.timestamp.before.max.ms={config.message_timestamp_before_ms_max}",
         )
 
 
@@ -101,34 +114,44 @@ def _check_client_batch(header: BatchHeader, topic: str, size_max: int) -> None:
     if header.size > size_max:
         raise Refused(
             ErrorCode.message_too_large,
-            f"a batch of {header.size} bytes; {topic} takes up to max.message.bytes={size_max}",
+            f"a batch has {header.size} bytes; topic {topic} allows max.message.bytes={size_max}",
         )
     if header.is_control:
-        raise Refused(ErrorCode.invalid_record, "a client does not write markers")
+        raise Refused(
+            ErrorCode.invalid_record, "a client must not write transaction markers or other control batches"
+        )
     if header.attributes & DELETE_HORIZON:
-        raise Refused(ErrorCode.invalid_record, "a client does not set a delete horizon")
+        raise Refused(
+            ErrorCode.invalid_record, "a batch from a client has a delete horizon; only compaction may set it"
+        )
     if header.has_producer:
         if header.base_sequence < 0:
-            raise Refused(ErrorCode.invalid_record, "a producer id without a sequence")
+            raise Refused(ErrorCode.invalid_record, "a batch has a producer id, but no base sequence")
         if header.producer_epoch < 0:
-            raise Refused(ErrorCode.invalid_record, "a producer id without an epoch")
+            raise Refused(ErrorCode.invalid_record, "a batch has a producer id, but no producer epoch")
     elif header.is_transactional:
-        raise Refused(ErrorCode.invalid_record, "a transactional batch without a producer id")
+        raise Refused(ErrorCode.invalid_record, "a transactional batch has no producer id")
 
 
 def check_keys(header: BatchHeader, batch: Buffer, topic: str) -> None:
-    """Refuse a record without a key in a compacted topic: compaction keeps the latest record of each key.
+    """Refuse a batch with a record without a key in a compacted topic, because compaction keeps the latest record of
+    each key.
 
     Raises:
-        Refused: there is one.
-        Corrupt: the records are not what the header says.
+        Refused: a record has no key.
+        Corrupt: the records do not match the header.
     """
     if any(record.key is None for record in walk_records(batch, header)):
-        raise Refused(ErrorCode.invalid_record, f"{topic} is compacted; its records need keys")
+        raise Refused(
+            ErrorCode.invalid_record,
+            f"a record has no key; topic {topic} is compacted, so each record needs a key",
+        )
 
 
 def with_append_time(batch: Buffer, now_ms: int) -> bytes:
-    """The batch with the broker's time in place of its producer's, and with the CRC of that."""
+    """Return the batch with the broker's time in place of the producer's timestamps, and with the CRC that belongs to
+    it.
+    """
     stamped = bytearray(batch)
     attributes = int.from_bytes(stamped[ATTRIBUTES], "big") | LOG_APPEND_TIME
     stamped[ATTRIBUTES] = attributes.to_bytes(2, "big")
@@ -144,10 +167,10 @@ class PlannedBatch(NamedTuple):
     """A batch as it will stand in the log.
 
     Attributes:
-        header: with its own base offset and leader epoch.
-        head: its first 61 bytes.
-        buffers: all its bytes.
-        marker: what a control batch says; None if it is no marker of a transaction.
+        header: the header, with the offset and the leader epoch that the log assigns.
+        head: the 61 bytes of the header.
+        buffers: all bytes of the batch, in pieces.
+        marker: the decoded marker of a control batch; None if the batch is no transaction marker.
     """
 
     header: BatchHeader
@@ -157,7 +180,7 @@ class PlannedBatch(NamedTuple):
 
 
 class PlannedLog(Protocol):
-    """The log, as a plan reads it. `Partition` is one."""
+    """The attributes of a log that planning reads. `Partition` has them."""
 
     topic: str
     config: LogConfig
@@ -170,7 +193,7 @@ class PlannedLog(Protocol):
 
     @property
     def producer_state(self) -> Producers:
-        """The producer state."""
+        """The producer state of the log, which planning only reads."""
 
 
 def plan_append(
@@ -183,24 +206,27 @@ def plan_append(
     require_first_sequence_zero: bool = False,
     are_keys_checked: bool = False,
 ) -> PlannedBatch | Appended:
-    """Decide about the batch of a client or a coordinator.
+    """Check the batch of a client or a coordinator, and give it its offset and leader epoch.
 
     Args:
-        batch: its bytes. They are written as they are, but for base offset, leader epoch and the broker's time.
-        origin: who appends: a client may do less than a coordinator.
-        log: to which the batch is appended.
+        batch: its bytes. They are written unchanged except for the base offset, the leader epoch and, with
+            LogAppendTime, the timestamps.
+        origin: whether a client or a coordinator appends. A client's batch gets more checks.
+        log: the log to which the batch will be appended.
         now_ms: the broker's clock.
-        transaction_check: asked about a client's transactional batch that is not a duplicate; raises Refused. It comes
-            before the batch gets its offset, because it may write to the same log.
-        require_first_sequence_zero: whether a producer that is not known here has to begin with sequence 0.
+        transaction_check: verifies with the coordinator that the transaction of a client's batch may write here; raises
+            Refused. It is called for each transactional batch that is not a duplicate, before the batch gets its
+            offset, because the call may write to the same log.
+        require_first_sequence_zero: whether the first batch of a producer without state in this partition must have
+            sequence 0.
         are_keys_checked: whether `check_keys` has accepted the batch.
 
     Returns:
-        What is to be written; where the original is, if the batch repeats one.
+        The batch to be written; or, for a duplicate, the offsets of the original batch.
 
     Raises:
-        Refused: the batch is not valid, out of order, from an old epoch, or not in its transaction.
-        Corrupt: the bytes are no batch, or not those of its CRC.
+        Refused: the batch is not valid, or its sequence, its producer epoch or its transaction is wrong.
+        Corrupt: the bytes are no batch, or do not match its CRC.
     """
     config, producers = log.config, log.producer_state
     header = read_header(batch)
@@ -234,56 +260,58 @@ def plan_append(
 
 
 def plan_replicated(batches: Buffer, end_offset: int) -> list[PlannedBatch]:
-    """Decide about batches of another log, which keep their offsets and leader epochs.
+    """Check batches that were copied from another log. They keep their offsets and leader epochs.
 
     Raises:
-        Refused: an offset is written already.
-        Corrupt: the bytes are no batches, or not those of their CRCs.
+        Refused: this log has already reached an offset of the batches.
+        Corrupt: the bytes are no batches, or do not match their CRCs.
     """
     planned = []
     for position, header in headers_in(batches):
         if not crc_holds(batches, position, header):
-            raise Corrupt(f"the CRC of the batch at offset {header.base_offset} does not hold")
+            raise Corrupt(
+                f"the CRC of the copied batch at offset {header.base_offset} does not match its bytes"
+            )
         if header.base_offset < end_offset:
             raise Refused(
                 ErrorCode.invalid_record,
-                f"offset {header.base_offset} comes after {end_offset - 1} is written",
+                f"a copied batch begins at offset {header.base_offset}, but the log already reaches offset {end_offset - 1}",
             )
         end_offset = header.next_offset
         batch = memoryview(batches)[position : position + header.size]
         marker = read_marker(batch) if header.is_control else None
         planned.append(PlannedBatch(header, batch[: HEADER.size], (batch,), marker))
     if not planned:
-        raise Corrupt(f"{len(batches)} bytes without a whole batch")
+        raise Corrupt(f"the {len(batches)} bytes of a copy are without a whole batch")
     return planned
 
 
 def plan_markers(
     markers: Sequence[MarkerWrite], log: PlannedLog, now_ms: int
 ) -> tuple[list[Appended | Refused], list[PlannedBatch]]:
-    """Decide about markers that are to be written together.
+    """Check transaction markers that will be written together, and make their batches.
 
-    In a commit-ordered topic the marker of a commit takes an offset for each record, too.
+    In a commit-ordered topic, a commit marker takes one offset for itself and one for each record of the transaction.
 
     Args:
         markers: in the order in which they are to be written.
-        log: to which they are appended.
-        now_ms: the broker's clock, and the timestamp of the markers.
+        log: the log to which they will be appended.
+        now_ms: the time of the broker's clock, which is the timestamp of the markers.
 
     Returns:
-        The outcome of each, and the batches to be written.
+        For each marker its offsets or its refusal; and the batches to be written.
     """
     config, producers, offset = log.config, log.producer_state, log.end_offset
     outcomes: list[Appended | Refused] = []
     batches: list[PlannedBatch] = []
-    planned: dict[int, MarkerWrite] = {}  # the last one of each producer
+    planned: dict[int, MarkerWrite] = {}  # by producer: the last of these markers that is written
     for write in markers:
         before = planned.get(write.producer_id)
         try:
             if before is not None and before.producer_epoch > write.producer_epoch:
                 raise Refused(
                     ErrorCode.invalid_producer_epoch,
-                    f"a marker of epoch {write.producer_epoch} after one of {before.producer_epoch}",
+                    f"a transaction marker has producer epoch {write.producer_epoch}; a marker before it in the same request has the later epoch {before.producer_epoch}",
                 )
             needed = producers.check_marker(
                 write.producer_id, write.producer_epoch, write.marker, write.transaction_version
@@ -316,7 +344,9 @@ def plan_markers(
 
 
 def fitting(batches: list[PlannedBatch], relative_offset_max: int) -> int:
-    """How many of the first batches one segment can hold: at least one. Markers of a commit-ordered topic may be long."""
+    """Return how many of the first batches fit into the offsets of one segment: at least one. In a commit-ordered
+    topic, a commit marker may take very many offsets.
+    """
     base_offset = batches[0].header.base_offset
     count = len(batches)
     while count > 1 and batches[count - 1].header.last_offset - base_offset > relative_offset_max:

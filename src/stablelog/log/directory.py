@@ -1,6 +1,7 @@
-"""A partition's directory, read only: which segments and snapshots it holds, and what the small files say of them.
+"""Read-only access to a partition's directory: which segments and snapshots it holds, and the content of its small
+files.
 
-Reads no log file. A small file that is damaged counts as missing: a start rebuilds each of them.
+This module reads no log file. A damaged small file counts as missing, because the next start of the broker rebuilds it.
 """
 
 import contextlib
@@ -28,10 +29,11 @@ from stablelog.log.producer_state.snapshots import decode_producers, decode_snap
 class PartitionDirectory:
     """The segments and snapshots of a partition that is not open.
 
-    Every call raises NewerFormat for a file that a later release has written, and DiskError for one that cannot be read.
+    Each method raises NewerFormat for a file that a later release has written, and DiskError for a file that cannot be
+    read.
 
     Args:
-        listing: of the partition's directory.
+        listing: the listing of the partition's directory.
 
     Attributes:
         bases: base offsets of the log files, ascending.
@@ -43,7 +45,7 @@ class PartitionDirectory:
         self.bases = log_offsets(listing.names)
         self.snapshots = snapshot_offsets(listing.names)
         self._summaries: dict[int, Summary | None] = {}
-        # What our snapshots say, as far as a start has read them.
+        # By offset: the content of each `.producers` snapshot that was read; None if it cannot be read.
         self._producers: dict[int, tuple[ProducerTable, Summary] | None] = {}
 
     def path(self, offset: int, suffix: str) -> Path:
@@ -51,7 +53,7 @@ class PartitionDirectory:
         return self.listing.path(f"{offset:020d}{suffix}")
 
     def summary(self, base_offset: int) -> Summary | None:
-        """The summary of a segment; None if it is missing, damaged or that of another segment."""
+        """The summary of a segment; None if it is missing or damaged, or belongs to another segment."""
         if base_offset not in self._summaries:
             self._summaries[base_offset] = None
             with contextlib.suppress(FileNotFoundError, Corrupt):
@@ -67,13 +69,17 @@ class PartitionDirectory:
         return None
 
     def producers(self, offset: int) -> tuple[ProducerTable, Summary] | None:
-        """Our snapshot: producer state, and how far the segment had come in which it lies; None if it cannot be read."""
+        """Return the content of the `.producers` snapshot of an offset: the producer state, and the summary of its
+        segment up to this offset. None if the file cannot be read.
+        """
         if offset not in self._producers:
             self._producers[offset] = self._read_producers(offset)
         return self._producers[offset]
 
     def progress(self, offset: int) -> Summary | None:
-        """How far the segment had come in which our snapshot lies. The snapshot is not kept: there may be thousands."""
+        """Return the summary of a snapshot's segment up to the snapshot's offset. The snapshot's content is not kept in
+        memory, because a partition may have thousands.
+        """
         found = self._read_producers(offset)
         return None if found is None else found[1]
 
@@ -90,20 +96,21 @@ class PartitionDirectory:
         return None
 
     def kafkas_producers(self, offset: int, now_ms: int) -> ProducerTable | None:
-        """The producer state in Kafka's file of a snapshot; None if it cannot be read."""
+        """Return the producer state in the `.snapshot` file, which is Kafka's; None if it cannot be read."""
         with contextlib.suppress(FileNotFoundError, Corrupt):
             return decode_snapshot(self.listing.read(f"{offset:020d}{SNAPSHOT}"), now_ms)
         return None
 
     def has_readable_snapshot(self, offset: int) -> bool:
-        """Whether one of the files of a snapshot can be read."""
+        """Whether at least one of the two files of a snapshot can be read."""
         return self.producers(offset) is not None or self.kafkas_producers(offset, 0) is not None
 
     def marks(self, base_offset: int) -> dict[int, int]:
-        """CRC over the batch headers of a log file, by the bytes that the file had when the CRC was written.
+        """Return the recorded CRCs over the batch headers of a log file. Each CRC covers the number of bytes that is
+        its key.
 
-        The summary says it of a sealed segment. Of the last segment, the snapshots say it that a start has read. Snapshots
-        within a sealed segment may be older than its last compaction.
+        For a sealed segment, the CRC is in the summary. For the last segment, the CRCs are in the snapshots that were
+        read. Snapshots within a sealed segment do not count, because they may be older than its last compaction.
         """
         said = [self.summary(base_offset)]
         if base_offset == self.bases[-1]:
@@ -115,9 +122,10 @@ class PartitionDirectory:
         }
 
     def held_indexes(self, progress: Summary) -> tuple[bytes, ...] | None:
-        """The indexes of the growing segment as a snapshot describes them; None if their files hold something else.
+        """Return the indexes of the growing segment up to a snapshot; None if the index files do not match the
+        snapshot.
 
-        The files may have more behind that.
+        The index files may have further entries, which are not returned.
         """
         sizes, crcs = progress.index_files
         try:

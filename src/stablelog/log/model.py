@@ -1,4 +1,4 @@
-"""What the log is asked and what it answers: the values at the border of this room."""
+"""Values that callers of this package pass to the log and get from it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ DAY_MS = 86_400_000
 
 
 class Isolation(IntEnum):
-    """Up to where a reader sees."""
+    """The isolation level of a reader: the offset before which it sees records."""
 
     LOG_END = -1
-    READ_UNCOMMITTED = 0  # to the high watermark
-    READ_COMMITTED = 1  # to the last stable offset
+    READ_UNCOMMITTED = 0  # up to the high watermark
+    READ_COMMITTED = 1  # up to the last stable offset
 
 
 class Origin(IntEnum):
-    """Who appends."""
+    """The origin of an append, which decides how its batches are checked."""
 
-    CLIENT = 0  # everything is checked
-    COORDINATOR = 1  # the broker's own records: no sequences
-    REPLICATION = 2  # another log's batches with their offsets: taken as they are
+    CLIENT = 0  # a producer's batch: all checks
+    COORDINATOR = 1  # the broker's own records, which have no sequence numbers
+    REPLICATION = 2  # batches copied from another log, which keep their offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ class LogConfig:
     file_delete_delay_ms: int = 60_000
     producer_id_expiration_ms: int = DAY_MS
     snapshot_bytes: int = 64 << 20
-    order: str = "offset"  # or "commit": what a read-committed reader gets; it cannot change
+    # Or "commit": read-committed readers get the records in commit order. This setting cannot change.
+    order: str = "offset"
 
     @property
     def is_commit_ordered(self) -> bool:
@@ -58,27 +59,27 @@ class LogConfig:
 
     @property
     def is_log_append_time(self) -> bool:
-        """Whether records get the broker's time in place of their producers'."""
+        """Whether records get the broker's time in place of their producers' timestamps."""
         return self.message_timestamp_type == "LogAppendTime"
 
     @property
     def is_compacted(self) -> bool:
-        """Whether compaction keeps the last record of each key, so that each record needs one."""
+        """Whether the topic is compacted, so that each record needs a key."""
         return "compact" in self.cleanup_policy
 
 
 class Appended(NamedTuple):
-    """Where an append went. Of a duplicate: where the original is. Offsets inclusive."""
+    """The offsets that an append got, both inclusive. For a duplicate, these are the offsets of the original batch."""
 
     first_offset: int
     last_offset: int
-    append_time_ms: int  # -1 where records keep their producer's time
-    start_offset: int  # of the log
+    append_time_ms: int  # -1 in topics whose records keep their producers' timestamps
+    start_offset: int  # the log start offset
     duplicate: bool = False
 
 
 class MarkerWrite(NamedTuple):
-    """A marker to be written, with the epoch that it is to carry."""
+    """A transaction marker to be written, with the producer epoch that it will have."""
 
     producer_id: int
     producer_epoch: int
@@ -88,13 +89,13 @@ class MarkerWrite(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Whole batches, as they stand in the log.
+    """Whole batches that a read returns.
 
     Attributes:
-        buffers: their bytes, in pieces.
-        start_offset: what was asked for. The first batch contains it or begins after it.
-        end_offset: where the last batch ends, exclusive; `start_offset` if there is none.
-        aborted: the aborted transactions that touch it; None unless committed records were asked for.
+        buffers: the bytes of the batches, in pieces.
+        start_offset: the offset that the reader asked for. The first batch contains it or begins after it.
+        end_offset: the end of the last batch, exclusive; `start_offset` if there is no batch.
+        aborted: the aborted transactions with offsets in these batches; None if the reader is not read-committed.
     """
 
     buffers: Sequence[Buffer]
@@ -104,16 +105,16 @@ class Slice:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size of all batches in bytes."""
         return sum(len(buffer) for buffer in self.buffers)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTxn:
-    """A transaction that is open in a partition. `started_ms` by the broker's clock."""
+    """A transaction that is open in a partition. `started_ms` is its start by the broker's clock."""
 
     producer_id: int
     producer_epoch: int
     first_offset: int
     started_ms: int
-    leader_epoch: int = -1  # of its first record
+    leader_epoch: int = -1  # the leader epoch of the transaction's first record

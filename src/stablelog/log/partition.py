@@ -1,11 +1,12 @@
-"""The log of one partition: append, read, delete, compact and truncate, and the recovery when it is opened.
+"""The log of one partition: append, read, delete, compact and truncate; and recovery when the log is opened.
 
 Invariants, at every return:
 - start_offset <= last_stable_offset <= high_watermark <= end_offset
 - segments are consecutive; all but the last are sealed
-- none of these offsets moves back, but for `truncate_to`
+- only `truncate_to` moves one of these offsets back
 
-`log.append` decides what is written, and `log.writer` writes it. A view, if there is one, serves read-committed readers.
+`log.append` checks batches and assigns their offsets, and `log.writer` writes them. If the partition has a view, the view
+serves read-committed readers.
 
 Format: docs/formats.md.
 """
@@ -52,7 +53,9 @@ __all__ = [
 
 
 class Partition(PrunableLog):
-    """One partition. `open` makes it. One thread uses it; only `SyncWork.run` may run in another one."""
+    """One open partition, made by `open`. Only one thread uses it, except that `SyncWork.run` may run in another
+    thread.
+    """
 
     @classmethod
     def open(
@@ -76,31 +79,34 @@ class Partition(PrunableLog):
         listing: Listing | None = None,
         order: Order | None = None,
     ) -> "Partition":
-        """Open a partition's directory, or make it, and recover what a crash left. All that is kept is durable then.
+        """Open a partition's directory, or make it, and recover the log after a crash. On return, the whole log is
+        durable.
 
         Args:
-            disk: where the directory lies.
-            directory: the partition's own.
-            config: its settings.
-            topic: its name.
-            partition: its index.
-            clean: whether the last owner closed it, so that all of it was durable. Then damage at the end and gaps
-                between segments are no trace of a crash.
-            now_ms: the broker's clock.
-            log_start_offset: records before it stay deleted, whatever the partition's own file says.
-            recovery_point: up to where the partition was known to be synced, exclusive; None if that is not recorded.
-            first_dirty_offset: records before it were compacted.
-            leader_epoch: under which it writes from now on.
-            is_established: whether the partition was made complete by this release, so that what is missing is lost.
-            gapless_epoch: the first leader epoch whose batches follow each other without a gap in the growing
-                segment.
+            disk: the disk of the directory.
+            directory: the partition's directory.
+            config: the partition's settings.
+            topic: the name of the topic.
+            partition: the number of the partition in its topic.
+            clean: whether the last broker closed the partition, so that the whole log was durable. If so, no crash is
+                the reason for damage at the end of the log or for a gap between segments.
+            now_ms: the time of the broker's clock.
+            log_start_offset: the log start offset that the data directory records. The log begins there, or later if
+                the partition's own file says so.
+            recovery_point: the recorded recovery point: the log was synced up to this offset, exclusive; None if none
+                is recorded.
+            first_dirty_offset: the first offset that has not been compacted.
+            leader_epoch: the leader epoch of the batches that will be appended.
+            is_established: whether the directory once had all files that this release makes, so that a missing file
+                means loss.
+            gapless_epoch: the first leader epoch whose batches follow each other without a gap in the growing segment.
             progress: called with (bytes done, bytes in all) while recovery reads.
-            open_files: counts its open segments.
-            listing: of the directory, which exists then and is as the listing says.
-            order: makes the view of a partition that has one.
+            open_files: limits the open segments.
+            listing: the current listing of the directory, if the caller has one. The directory must exist then.
+            order: makes the view of a commit-ordered partition; None for another partition.
 
         Raises:
-            Corrupt: bytes that were durable are damaged or gone. No log file was changed.
+            Corrupt: durable bytes are damaged or missing. No log file was changed.
             DiskError: the disk failed.
         """
         self = cls(
@@ -162,9 +168,9 @@ class Partition(PrunableLog):
             }
             if self._order is not None:
                 self.view = self._order.load(self, known, progress)
-                # A snapshot in Kafka's form does not say how many records the open transactions hold.
+                # Kafka's snapshot file does not contain the number of records of an open transaction.
                 log.producers.set_open_record_counts(self.view.open_record_counts())
-        except BaseException:  # if descriptors have run out, other partitions need those of this one
+        except BaseException:  # close the files: other partitions need the descriptors if these have run out
             log.close()
             raise
 
@@ -180,20 +186,25 @@ class Partition(PrunableLog):
         require_first_sequence_zero: bool = False,
         are_keys_checked: bool = False,
     ) -> Appended:
-        """Append a batch (of a client or coordinator), or several with their offsets (of another log).
+        """Append one batch of a client or coordinator, or several batches that were copied from another log with their
+        offsets.
 
         Args:
-            batches: the bytes. They are written as they are, but for base offset and leader epoch.
-            now_ms: the broker's clock.
-            origin: who appends, which decides what is checked.
-            transaction_check: asked before each batch of a transaction that is not a duplicate; raises Refused.
-            require_first_sequence_zero: whether a producer that is not known here has to begin with sequence 0.
+            batches: the bytes. They are written unchanged except for the base offset, the leader epoch and, with
+                LogAppendTime, the timestamps.
+            now_ms: the time of the broker's clock.
+            origin: the origin of the batches, which decides how they are checked.
+            transaction_check: verifies with the coordinator that the transaction of a batch may write here; raises
+                Refused. It is called for each transactional batch that is not a duplicate.
+            require_first_sequence_zero: whether the first batch of a producer without state in this partition must have
+                sequence 0.
             are_keys_checked: whether `log.append.check_keys` has accepted the batch.
 
         Raises:
-            Refused: the batch is not valid, out of order, fenced, or not in its transaction. Nothing changed.
-            Corrupt: the bytes are no batch, or not those of its CRC. Nothing changed.
-            Unavailable: the disk failed. No read will see any of it.
+            Refused: the batch is not valid, or its sequence, its producer epoch or its transaction is wrong. Nothing
+                changed.
+            Corrupt: the bytes are no batch, or do not match its CRC. Nothing changed.
+            Unavailable: the disk failed. No reader will see any of the batches.
         """
         self.usability.check()
         self._now_ms = now_ms
@@ -215,7 +226,9 @@ class Partition(PrunableLog):
         return Appended(plan.header.base_offset, plan.header.last_offset, time_ms, self.start_offset)
 
     def _append_replicated(self, batches: Buffer, now_ms: int) -> Appended:
-        """Append batches of another log, with their offsets and epochs. The same markers give the same index."""
+        """Append batches of another log with their offsets and leader epochs. The transaction index gets the same
+        entries as there.
+        """
         planned = plan_replicated(batches, self.end_offset)
         for batch in planned:
             self.log.write((batch,), self.config, now_ms)
@@ -225,11 +238,11 @@ class Partition(PrunableLog):
         """Write markers, in their order, with one write to the file.
 
         Returns:
-            For each where it went, or why it was refused. A marker that repeats the last one of its producer is
-            not written again and counts as done.
+            For each marker, its offsets or the reason why it was refused. A marker that repeats the last one of its
+            producer is not written again and counts as a success.
 
         Raises:
-            Unavailable: the disk failed. Recovery will find the markers that were written, and no others.
+            Unavailable: the disk failed. Some of the first markers may be written; recovery will find exactly these.
         """
         self.usability.check()
         self._now_ms = now_ms
@@ -241,7 +254,9 @@ class Partition(PrunableLog):
         return outcomes
 
     def roll(self, now_ms: int) -> None:
-        """Seal the last segment, if it holds anything, and begin a new one. Raises as `LogWriter.roll`."""
+        """Seal the growing segment, unless it is empty, and begin a new one. Raises the same errors as
+        `LogWriter.roll`.
+        """
         self.usability.check()
         self.log.roll(now_ms)
 
@@ -249,25 +264,31 @@ class Partition(PrunableLog):
 
     @property
     def has_pending_writes(self) -> bool:
-        """Whether a sync has more to do than to move the high watermark: a segment was sealed, a snapshot is due."""
+        """Whether the next sync has to write files, because a segment was sealed or a snapshot is due."""
         return self.log.has_pending_writes(self.config)
 
     def unsynced(self) -> SyncWork | None:
-        """The work that makes everything durable that was appended so far; None if it is. Raises as `sync_work`."""
+        """Return the `SyncWork` that makes all appended batches durable; None if they are. Raises the same errors as
+        `LogWriter.sync_work`.
+        """
         if self.high_watermark == self.end_offset and not self.has_pending_writes:
             return None
         self.usability.check()
         return self.log.sync_work(self.config, self.synced_offset)
 
     def synced(self, work: SyncWork) -> bool:
-        """Note that a work was run: the high watermark moves. Returns whether it or the LSO moved."""
+        """Note that this `SyncWork` was run, and move the high watermark. Return whether the high watermark or the LSO
+        has moved.
+        """
         self.usability.check_open()
         self.log.synced(work)
         self.synced_offset = max(self.synced_offset, work.end_offset)
         return self._move_high_watermark(work.end_offset)
 
     def assume_synced(self) -> bool:
-        """Count what the operating system has as durable. Returns whether a watermark moved; raises as `unsynced`."""
+        """Count all appended batches as durable without a sync (`stablelog.flush=os`). Return whether the high
+        watermark or the LSO has moved. Raises the same errors as `unsynced`.
+        """
         self.usability.check_open()
         self.log.assume_synced()
         return self._move_high_watermark(self.end_offset)
@@ -285,20 +306,20 @@ class Partition(PrunableLog):
     # -- truncate ----------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        """Cut the log so that it ends at `offset`, or at the beginning of the batch in which that lies.
+        """Truncate the log to `offset`, or to the beginning of the batch that contains this offset.
 
-        Transactions whose marker is gone are open again. All that is left is durable on return: the high watermark is
-        the new end.
+        Transactions whose markers are removed are open again. On return, the remaining log is durable: the high
+        watermark is the new end.
 
         Raises:
-            OffsetOutOfRange: it lies before the log's start.
+            OffsetOutOfRange: the offset is before the log start offset.
         """
         self.usability.check()
         if offset >= self.end_offset:
             return
         if offset < self.start_offset:
             raise OffsetOutOfRange(
-                f"{self.topic}-{self.index} begins at {self.start_offset}; it cannot end at {offset}"
+                f"the log of {self.topic}-{self.index} cannot be truncated to offset {offset}: it begins at offset {self.start_offset}"
             )
         end_offset, position, segment, later = self.log.segments.cut_at(offset)
         self._lower_starts(end_offset)
@@ -315,7 +336,9 @@ class Partition(PrunableLog):
         self._cleaning.cut(self.end_offset)
 
     def _lower_starts(self, end_offset: int) -> None:
-        """Before a cut: a log or a view that begins within a batch that is cut begins at the new end."""
+        """Before a truncation, move the start of the log or of the view back to the log's new end, if it is behind
+        that.
+        """
         if end_offset < self.start_offset:
             self.start_offset = end_offset
             self._disk.write_atomic(self.directory / LOG_START_FILE, encode_log_start(end_offset))
@@ -325,13 +348,15 @@ class Partition(PrunableLog):
     # -- close -------------------------------------------------------------------------------------------------
 
     def close(self, *, clean: bool = True) -> None:
-        """Close every file. If `clean`, make everything durable and leave recovery little to read; see `Snapshots`.
+        """Close every file. If `clean`, first make everything durable, and write a snapshot if it shortens the next
+        recovery.
 
-        The time index then ends with an entry of the greatest timestamp, which Kafka needs to look up later ones.
-        Later calls raise Unavailable: the directory may be deleted, and made again for another topic of the name.
+        A clean close completes the time index with an entry of the greatest timestamp, because Kafka relies on that
+        entry. Later calls raise Unavailable, because the directory may be deleted and made again for a new topic of the
+        same name.
 
         Raises:
-            Unavailable: not everything could be made durable; the partition is open as before.
+            Unavailable: not everything could be made durable. The partition stays open.
         """
         if clean and self.failure is None:
             is_durable = self.end_offset == self.high_watermark == self.synced_offset
@@ -347,7 +372,7 @@ class Partition(PrunableLog):
         assert work is not None
         work.run()
         self.synced(work)
-        if not work.unwritten:  # otherwise the next start needs the older snapshots
+        if not work.unwritten:  # if files are unwritten, the next start needs the older snapshots
             self._snapshots.keep_newest(self.end_offset, self.log.segments.bases)
 
     def _close_files(self) -> None:

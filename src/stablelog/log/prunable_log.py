@@ -1,4 +1,4 @@
-"""Deletion, retention and compaction: what takes records out of an open log."""
+"""Deletion, retention and compaction: the operations that remove records from an open log."""
 
 from collections.abc import Iterator
 
@@ -10,33 +10,35 @@ from stablelog.log.model import Isolation
 from stablelog.log.readable_log import ReadableLog
 from stablelog.log.retention import count_durable, count_too_much, count_too_old
 
-RECENT_MS = 60_000  # a producer that has not written for so long is packed
+RECENT_MS = 60_000  # the state of a producer that has not written for this time is packed
 
 
 class PrunableLog(ReadableLog):
-    """An open log from which records are deleted."""
+    """An open log with the operations that delete records."""
 
     # -- delete ------------------------------------------------------------------------------------------------
 
     def delete_records(self, before_offset: int) -> int:
-        """Delete what readers see before `before_offset`, and the segments that nothing needs. Returns the start.
+        """Delete the records before `before_offset`, and the segments that no reader can need any more. Return the new
+        start offset.
 
-        The start is durable on return. A view begins behind a transaction in which `before_offset` lies, and the log
-        keeps what transactions need that the view shows or may show yet.
+        The new start is durable on return. If `before_offset` is in the middle of a transaction of the view, the view
+        begins behind this transaction. The log keeps the batches of all transactions that the view contains or that may
+        still commit.
 
         Raises:
-            OffsetOutOfRange: it lies past the high watermark.
+            OffsetOutOfRange: `before_offset` is past the high watermark.
         """
         self.usability.check()
         if not 0 <= before_offset <= self.high_watermark:
             raise OffsetOutOfRange(
-                f"records before {before_offset} of {self.topic}-{self.index} cannot be deleted: the high watermark is {self.high_watermark}"
+                f"records of {self.topic}-{self.index} cannot be deleted up to offset {before_offset}: the offset must be between 0 and the high watermark, {self.high_watermark}"
             )
         view, order = self.view, self._order
         if view is not None and order is not None:
             start_offset = max(view.whole_from(before_offset), view.start_offset)
             self._sync_up_to(start_offset)
-            # The record comes first: the beginning of the view never moves back.
+            # The start of the view is recorded before it moves in memory, so that a restart never moves it back.
             order.write_start(self, start_offset)
             view.begin_at(start_offset)
             before_offset = view.first_needed_offset()
@@ -45,45 +47,53 @@ class PrunableLog(ReadableLog):
         return self.visible_start(Isolation.READ_COMMITTED)
 
     def _begin_at(self, start_offset: int) -> None:
-        """Move the log's start, which is durable then. Recovery removes what a crash leaves before it."""
+        """Move the log start offset. It is durable on return. If a crash comes before the deletion of the segments
+        before it, recovery deletes them.
+        """
         if start_offset > self.start_offset:
             self._sync_up_to(start_offset)
             self._disk.write_atomic(self.directory / LOG_START_FILE, encode_log_start(start_offset))
             self.start_offset = start_offset
 
     def _sync_up_to(self, offset: int) -> None:
-        """Sync the log, unless it is synced up to this offset: a start refuses a log that ends before its recorded start.
+        """Sync the log, unless it is synced up to this offset. Without the sync, a crash could leave a log that ends
+        before its recorded start, and the next start of the broker would refuse it.
 
-        The high watermark is ahead of the synced end only where what the operating system has counts as durable.
+        Only with `stablelog.flush=os` can the high watermark be ahead of the synced end.
 
         Raises:
-            DiskError: which bytes are durable is not known, and the partition has failed.
+            DiskError: it is unknown which bytes are durable, and the partition has failed.
         """
         if offset > self.synced_offset:
             self.log.sync_log()
             self.synced_offset = self.end_offset
 
     def apply_retention(self, now_ms: int) -> int:
-        """Delete the oldest segments while they are too old or too much. Returns how many."""
+        """Delete the oldest segments while `retention.ms` or `retention.bytes` is exceeded. Return how many were
+        deleted.
+        """
         self.usability.check()
         segments = self.log.segments
         count = segments.place_of(self.start_offset)
         if "delete" in self.config.cleanup_policy:
             too_old = count_too_old(segments, self.config, now_ms)
             if too_old == len(segments) and self.high_watermark == self.end_offset:
-                self.log.roll(now_ms)  # the next call deletes it, when it is durable that it is sealed
+                self.log.roll(now_ms)  # the next call deletes the sealed segment, after a sync
             count = max(count, too_old, count_too_much(segments, self.config))
         return self._delete_segments(count, due_ms=now_ms + self.config.file_delete_delay_ms)
 
     def _delete_segments(self, count: int, due_ms: int) -> int:
-        """Delete up to `count` segments from the oldest on: those that are sealed and durable. Returns how many."""
+        """Delete up to `count` of the oldest segments, as far as they are sealed and durable. Return how many were
+        deleted.
+        """
         segments, view = self.log.segments, self.view
         if view is not None:
             first_open = self.log.producers.first_unstable_offset()
             if first_open is not None:
-                # An open transaction would be torn when it commits. Open is also one whose marker a crash could take.
+                # Segments with batches of an open transaction must stay: the transaction would be torn when it commits.
+                # A transaction whose marker is not durable counts as open, because a crash could remove the marker.
                 count = min(count, segments.place_of(first_open))
-            view.advance()  # so that the view stands in a segment that stays
+            view.advance()  # afterwards the view reads on in a segment that stays
         durable_count = min(count, count_durable(segments, self.high_watermark))
         if not durable_count:
             return 0
@@ -99,29 +109,33 @@ class PrunableLog(ReadableLog):
         return durable_count
 
     def remove_deleted(self, now_ms: int) -> list[File]:
-        """Remove the names of deleted segments' files whose time has passed. Returns the files, to be closed in a thread.
+        """Remove the files of deleted segments whose `file.delete.delay.ms` has passed. Return the removed files, which
+        the caller closes in a thread.
 
-        After a DiskError, the next call goes on.
+        After a DiskError, the next call continues.
         """
         self.usability.check_open()
         return self._pending_deletes.purge(now_ms)
 
     def expire_producers(self, now_ms: int) -> Iterator[int]:
-        """Forget producers after `producer.id.expiration.ms`, in steps of some milliseconds: how many each forgot."""
+        """Remove the state of producers that have not written for `producer.id.expiration.ms`. Each step takes some
+        milliseconds and yields how many producers it has removed.
+        """
         self.usability.check_open()
         return self.log.producers.expire(now_ms - self.config.producer_id_expiration_ms, now_ms - RECENT_MS)
 
     # -- compact -----------------------------------------------------------------------------------------------
 
     def begin_compaction(self, now_ms: int, *, key_count_max: int) -> Compaction | None:
-        """A pass of compaction, if the topic is to be compacted and there is enough to do; None if not.
+        """Return a new compaction pass; None if the topic is not compacted, or if too few records are new since the
+        last pass.
 
-        Its steps may run in any thread. The caller gives each segment that they finish to `take_cleaned`, and the pass,
-        when it is over, to `compacted`. There may be one pass at a time.
+        The steps of the pass may run in any thread. The caller passes each segment that they yield to `take_cleaned`,
+        and at the end the pass to `compacted`. Only one pass may exist at a time.
 
         Args:
-            now_ms: the broker's clock.
-            key_count_max: how many keys there is memory for.
+            now_ms: the time of the broker's clock.
+            key_count_max: how many keys the pass may keep in memory.
         """
         self.usability.check()
         return self._cleaning.begin(
@@ -135,13 +149,13 @@ class PrunableLog(ReadableLog):
         )
 
     def take_cleaned(self, cleaned: Cleaned) -> bool:
-        """Put a segment that compaction has finished in the place of those that it was made of.
+        """Replace segments by the segment that compaction has made of them.
 
         Returns:
-            False if they have changed meanwhile: the caller gives up the pass.
+            False if one of the segments to be replaced was deleted or replaced meanwhile: the caller must end the pass.
 
         Raises:
-            Unavailable: the disk failed, and the partition needs a restart.
+            Unavailable: the disk failed, and the partition with it. A restart of the broker is needed.
         """
         self.usability.check()
         try:
@@ -158,6 +172,6 @@ class PrunableLog(ReadableLog):
         return True
 
     def compacted(self, work: Compaction) -> None:
-        """Note that a pass is over."""
+        """Note that a compaction pass has ended."""
         self.usability.check_open()
         self._cleaning.over(work)

@@ -1,13 +1,13 @@
 """Reads batches by offset, with the aborted transactions in them, and looks up records by time.
 
 A read returns whole batches as slices of the mapped file: it decodes and copies nothing. It lists the aborted
-transactions of exactly these batches. A longer list would do harm: a client takes one transaction off the list for each
-abort marker that it reads.
+transactions of exactly these batches. More entries would make clients drop committed records, because a client removes
+one transaction from the list for each abort marker that it reads.
 
-A lookup by time goes in steps, because it may read the headers of many batches. Between two steps the log may change in
-any way that keeps its offsets.
+A lookup by time is divided into steps, because it may read the headers of many batches. Between two steps the event
+loop serves other requests, which may change the log in any way that keeps its offsets.
 
-Source: KIP-98; the abort index.
+Source: KIP-98.
 """
 
 from collections.abc import Callable, Generator
@@ -24,14 +24,14 @@ from stablelog.log.segments.segments import Segments
 
 TimestampedOffset = tuple[int, int, int]  # offset, timestamp, leader epoch
 Work = Callable[[], Any]
-# In steps: after each, others may be served. Where a step yields work, the caller does it, in a thread perhaps, and sends
-# what it has returned.
+# A lookup in steps. It yields after each step, so that the event loop can serve other requests. If it yields a
+# function, the caller runs this function, perhaps in a thread, and sends the result back.
 Lookup = Generator[Work | None, Any, TimestampedOffset | None]
-STEP_COUNT_MAX = 1000  # batches whose headers are read in a step of a lookup: some milliseconds
+STEP_COUNT_MAX = 1000  # batches whose headers one step of a lookup reads, in some milliseconds
 
 
 class Batch(NamedTuple):
-    """A batch that has to be looked into."""
+    """A batch that a lookup must decode, because the record it searches for may be in it."""
 
     header: BatchHeader
     data: bytes
@@ -40,18 +40,18 @@ class Batch(NamedTuple):
 def read(
     segments: Segments, start: int, limit: int, size_max: int, *, committed: bool, at_least_one: bool
 ) -> Slice:
-    """Read whole batches from `start`: at most `size_max` bytes, but one batch in any case if `at_least_one`.
+    """Read whole batches from `start`: at most `size_max` bytes, but one batch of any size if `at_least_one`.
 
     Args:
-        segments: where to read. They hold `start`, or end there.
-        start: the first batch is the one that holds this offset, or the next one behind it.
-        limit: nothing at or past this offset is handed out.
-        size_max: bytes.
-        committed: whether to say which transactions were aborted. All before `limit` is decided then.
-        at_least_one: whether a first batch of more than `size_max` bytes is handed out.
+        segments: the segments of the log. They contain `start` or end at it.
+        start: the offset to read from. The first batch contains it, or is the next batch behind it.
+        limit: no record at or past this offset is returned.
+        size_max: the greatest size of the result in bytes.
+        committed: whether to list the aborted transactions. If so, no transaction before `limit` may be open.
+        at_least_one: whether a first batch of more than `size_max` bytes is returned.
 
     Raises:
-        Corrupt: an index that is needed is damaged.
+        Corrupt: an index that the read uses is damaged.
     """
     empty = Slice([], start, start, () if committed else None)
     if start >= limit:
@@ -59,7 +59,7 @@ def read(
     place = segments.place_of(start)
     found = segments[place].find(start)
     while found is None:
-        place += 1  # the rest of the segment was compacted away
+        place += 1  # compaction has removed all batches from here to the segment's end
         if place == len(segments):
             return empty
         found = segments[place].find(start)
@@ -87,22 +87,22 @@ def read(
 def first_at_or_after(
     segments: Callable[[], Segments], timestamp_ms: int, start_offset: int, limit: int
 ) -> Lookup:
-    """Find the first record in [start_offset, limit) that has this time or a later one. Markers are passed over.
+    """Find the first record in [start_offset, limit) with this timestamp or a later one. Markers do not count.
 
-    Markers have the broker's time, and records their producers': where records are dated long before they are written,
-    nothing tells where to look but the headers of all batches.
+    Markers have the broker's time, and records have their producers' times. If producers write records with old
+    timestamps, the lookup must read the headers of all batches, because the time index then leads to markers only.
 
     Args:
-        segments: gives the log's segments as they are; asked again after each step.
-        timestamp_ms: the record's timestamp at least.
-        start_offset: inclusive.
-        limit: exclusive.
+        segments: returns the current segments of the log. The lookup calls it again after each step.
+        timestamp_ms: the least timestamp of the record.
+        start_offset: the first offset of the search, inclusive.
+        limit: the end of the search, exclusive.
 
     Returns:
         The record; None if there is none.
 
     Raises:
-        Corrupt: what stands where a batch should is not one.
+        Corrupt: the bytes at the position of a batch are no batch.
     """
     found = yield from in_steps(
         lambda offset: _look(segments(), timestamp_ms, offset, limit), timestamp_ms, lambda: start_offset
@@ -115,12 +115,14 @@ def in_steps(
     timestamp_ms: int,
     start_offset: Callable[[], int],
 ) -> Lookup:
-    """Find the first record at or after a time, step by step.
+    """Find the first record with a timestamp or a later one, step by step.
 
     Args:
-        look: one step from an offset on: what is found, a batch that may hold it, the offset at which to go on, or None.
-        timestamp_ms: the record's timestamp at least.
-        start_offset: of the first record that counts; asked again before each step.
+        look: does one step from an offset on. It returns the record; or a batch that may contain the record; or the
+            offset at which the next step begins; or None if there is no such record.
+        timestamp_ms: the least timestamp of the record.
+        start_offset: returns the first offset of the search. It is called again before each step, because the log's
+            start may move.
     """
     offset = start_offset()
     while True:
@@ -139,14 +141,18 @@ def in_steps(
 
 
 def _looked_into(batch: Batch, work: Work) -> Generator[Work, Any, Any]:
-    """Look into a batch: at once if that takes some milliseconds, else by the caller of the lookup."""
+    """Decode a batch by calling `work`. If that would block the event loop for too long, yield `work` to the caller,
+    who runs it in a thread.
+    """
     if is_decoded_quickly(batch.header):
         return work()
     return (yield work)
 
 
 def _look(segments: Segments, timestamp_ms: int, start_offset: int, limit: int) -> Batch | int | None:
-    """One step of a lookup: a batch that may hold the record, the offset at which to go on, or None if there is none."""
+    """Do one step of a lookup. Return a batch that may contain the record, the offset at which the next step begins, or
+    None if there is no such record.
+    """
     count = 0
     for place in range(segments.place_of(start_offset), len(segments)):
         segment = segments[place]
@@ -165,7 +171,9 @@ def _look(segments: Segments, timestamp_ms: int, start_offset: int, limit: int) 
 
 
 def _begin(segment: Segment, timestamp_ms: int, start_offset: int) -> int:
-    """The position of a batch before which no record is both at or after an offset, and of a time or later."""
+    """Return the position in a segment where the search begins: no batch before it has a record at or after both this
+    offset and this time.
+    """
     offset = max(start_offset, segment.time_index.offset_before(timestamp_ms) or 0)
     position = 0
     if offset > segment.base_offset:
@@ -176,30 +184,33 @@ def _begin(segment: Segment, timestamp_ms: int, start_offset: int) -> int:
 
 
 def _time_of(header: BatchHeader) -> int:
-    """The latest time of a batch's records; that of a marker is none."""
+    """Return the greatest timestamp of a batch's records; NOTHING for a marker or a batch without records."""
     return NOTHING if header.is_control or not header.record_count else header.max_timestamp
 
 
 def _pass(segment: Segment, position: int, header: BatchHeader) -> None:
-    """Remember the latest record of the bytes that lookups have walked from the segment's beginning without a gap."""
+    """Extend the part of the segment, counted from its beginning, whose headers lookups have read, and the greatest
+    timestamp in this part.
+    """
     passed_size, latest_ms = segment.passed
     if position == passed_size:
         segment.passed = position + header.size, max(latest_ms, _time_of(header))
 
 
 def greatest_timestamp(segments: Callable[[], Segments], start_offset: int, limit: int) -> Lookup:
-    """Find the first of the records with the greatest time. Markers are passed over.
+    """Find the record with the greatest timestamp; if several have it, the first of them. Markers do not count.
 
     Args:
-        segments: gives the log's segments as they are; asked again after each step.
-        start_offset: of the first record that counts.
-        limit: a record at or behind it counts, and is not told.
+        segments: returns the current segments of the log. The lookup calls it again after each step.
+        start_offset: the first offset of the search, inclusive.
+        limit: the end of the offsets that the reader sees. If the record with the greatest timestamp is at or behind
+            this offset, the result is None.
 
     Returns:
-        The record; None if there is none before `limit`.
+        The record; None if there is none, or if it is not before `limit`.
 
     Raises:
-        Corrupt: what stands where a batch should is not one.
+        Corrupt: the bytes at the position of a batch are no batch.
     """
     greatest = yield from _greatest(segments, start_offset)
     return (
@@ -210,7 +221,7 @@ def greatest_timestamp(segments: Callable[[], Segments], start_offset: int, limi
 
 
 def _greatest(segments: Callable[[], Segments], offset: int) -> Generator[Work | None, Any, int]:
-    """The greatest time of a record from an offset on; -1 if there is none."""
+    """Return the greatest timestamp of all records from an offset on; -1 if there is no record."""
     greatest = NOTHING
     while True:
         now = segments()
@@ -222,7 +233,9 @@ def _greatest(segments: Callable[[], Segments], offset: int) -> Generator[Work |
             found = _greatest_from(now, place, greatest)
             if found is not None:
                 return found
-        else:  # what is known of the segment's times is of all its records, those before the offset too
+        else:
+            # The greatest timestamp that is known of this segment may be of a record before `offset`, so its headers
+            # are read.
             first = segment.find(offset)
             if first is None:
                 offset = segment.end_offset
@@ -241,7 +254,9 @@ def _greatest(segments: Callable[[], Segments], offset: int) -> Generator[Work |
 
 
 def _greatest_from(segments: Segments, first: int, greatest: int) -> int | None:
-    """The greatest of a time and those of the segments from a place on. None after a step that was not enough."""
+    """Return the greatest timestamp of the segments from number `first` on, or `greatest` if that is greater. None if
+    the step has read enough headers before it was done: the next call continues.
+    """
     places = sorted(
         range(first, len(segments)), key=lambda place: segments[place].max_timestamp, reverse=True
     )
@@ -260,7 +275,7 @@ def _greatest_from(segments: Segments, first: int, greatest: int) -> int | None:
 
 
 def _greatest_in(batch: Batch, offset: int) -> int:
-    """The greatest time of a batch's records from an offset on; -1 if there is none."""
+    """Return the greatest timestamp of a batch's records from an offset on; -1 if there is no such record."""
     records = None if batch.header.is_control else look_into(batch.data)
     if records is None:
         return _time_of(batch.header)
@@ -268,7 +283,7 @@ def _greatest_in(batch: Batch, offset: int) -> int:
 
 
 def finished(lookup: Lookup) -> TimestampedOffset | None:
-    """What a lookup finds, all its steps done at once."""
+    """Run all steps of a lookup at once, and return its result."""
     done: Any = None
     while True:
         try:

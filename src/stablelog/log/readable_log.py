@@ -1,7 +1,7 @@
-"""The state of an open log, and the reads of it: the lowest layer of a partition.
+"""The state of an open log, and its reads: the lowest layer of a partition.
 
-A partition has three layers, each in its module: `ReadableLog`, `PrunableLog` and `Partition`. A layer calls the layers
-below it, and overrides none of their methods.
+A partition has three layers, which are classes derived from each other: `ReadableLog`, `PrunableLog` and `Partition`. A
+layer calls the layers below it, and overrides none of their methods.
 """
 
 from collections.abc import Iterator
@@ -31,20 +31,22 @@ class ReadableLog:
     """An open log, for its readers.
 
     Attributes:
-        topic: its name.
-        index: of the partition in the topic.
-        directory: its own.
-        config: its settings.
-        leader_epoch: under which it writes.
-        start_offset: of the first record that can be read.
+        topic: the name of the topic.
+        index: the number of the partition in its topic.
+        directory: the partition's directory.
+        config: the partition's settings.
+        leader_epoch: the leader epoch of the batches that this start appends.
+        start_offset: the log start offset: the offset of the first record that can be read.
         high_watermark: the first offset that is not known to be durable.
-        synced_offset: the first offset that is not known to be synced; behind the high watermark where what the
-            operating system has counts as durable.
-        cuts: what recovery cut off the log.
-        open_files: counts its open segments. The broker joins it with its own when the partition is open.
-        usability: whether it takes calls. After a failure or a close, every call that touches a file raises Unavailable.
-        view: what read-committed readers get; None if that is the log itself.
-        log: its segments and producer state. Other modules only read it.
+        synced_offset: the first offset that is not known to be synced. With `stablelog.flush=os` it may be less than
+            the high watermark.
+        cuts: the parts by which recovery has truncated the log.
+        open_files: limits the open segments of the partition. After the open, the broker joins it with its own limit
+            for all partitions.
+        usability: whether the partition can be used. After a failure or a close, every call that uses a file raises
+            Unavailable.
+        view: the view that read-committed readers read; None if they read the log itself.
+        log: the partition's segments and producer state. Other packages only read it.
     """
 
     def __init__(
@@ -72,15 +74,16 @@ class ReadableLog:
         self._snapshots = Snapshots(disk, directory)
         self._pending_deletes = PendingDeletes(disk, directory)
         self._cleaning = Cleaning(disk, directory, open_files)
-        # `_load` sets these to what recovery finds.
+        # `Partition._load` sets these attributes, with the values that recovery has found.
         self.start_offset: int
         self.high_watermark: int
         self.synced_offset: int
         self.cuts: tuple[Cut, ...]
         self.log: LogWriter
         self._are_epochs_checked: bool
-        self._found_epochs: dict[int, int]  # of transactions that were open at the open, by first offset
-        self._now_ms: int  # the broker's clock at the last append, or at the open
+        # By first offset: the leader epoch of each transaction that recovery has found open.
+        self._found_epochs: dict[int, int]
+        self._now_ms: int  # the time of the broker's clock at the last append, or at the open
 
     # -- state -------------------------------------------------------------------------------------------------
 
@@ -91,7 +94,9 @@ class ReadableLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """The first undecided offset, or the high watermark if none is. Of a view: its end, where all is decided."""
+        """The first offset of the oldest transaction that is open or whose marker is not durable; the high watermark if
+        there is none. In a partition with a view, the end of the view.
+        """
         if self.view is not None:
             return self.view.end_offset
         unstable = self.log.producers.first_unstable_offset()
@@ -99,13 +104,13 @@ class ReadableLog:
         return max(stable, self.start_offset)
 
     def visible_end(self, isolation: Isolation) -> int:
-        """The first offset that a reader of this isolation does not see."""
+        """Return the end of what a reader of this isolation level sees, exclusive."""
         if isolation is Isolation.READ_COMMITTED:
             return self.last_stable_offset
         return self.high_watermark if isolation is Isolation.READ_UNCOMMITTED else self.end_offset
 
     def visible_start(self, isolation: Isolation) -> int:
-        """The first offset that a reader of this isolation can ask for."""
+        """Return the first offset that a reader of this isolation level can read."""
         view = self._view_of(isolation)
         return self.start_offset if view is None else view.start_offset
 
@@ -114,12 +119,12 @@ class ReadableLog:
 
     @property
     def size(self) -> int:
-        """Bytes of all log files."""
+        """The size of all log files in bytes."""
         return self.log.segments.size
 
     @property
     def first_dirty_offset(self) -> int:
-        """The offset from which on nothing has been compacted."""
+        """The first dirty offset: no record from this offset on has been compacted."""
         return self._cleaning.first_dirty_offset
 
     def segments(self) -> list[Segment]:
@@ -131,21 +136,23 @@ class ReadableLog:
         return not self.is_closed and any(one is segment for one in self.log.segments)
 
     def producers(self) -> Iterator[Producer]:
-        """The producers that have written here and have not expired, as they are now, in the order of their ids."""
+        """Yield the current state of each producer that has written here and has not expired, in the order of the
+        producer ids.
+        """
         return iter(self.log.producers)
 
     @property
     def producer_state(self) -> Producers:
-        """Producer state, to be read only. A partition may have a million producers."""
+        """The producer state. The caller must not change it. It may hold a million producers."""
         return self.log.producers
 
     @property
     def damaged_count(self) -> int:
-        """How many batches and whole segments are known to be damaged."""
+        """The number of damaged batches plus the number of damaged segments that are known."""
         return sum(len(one.damaged_batches) + (one.damage is not None) for one in self.log.segments)
 
     def open_transactions(self) -> list[OpenTxn]:
-        """The transactions that are open here, the oldest first."""
+        """Return the transactions that are open in this partition, oldest first."""
         return [
             OpenTxn(
                 one.producer_id,
@@ -158,37 +165,45 @@ class ReadableLog:
         ]
 
     def reconfigure(self, config: LogConfig) -> None:
-        """Take new settings, from the next append on."""
+        """Replace the partition's settings. The next append uses the new ones."""
         self.config = config
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called. The directory may belong to another object then, or to another topic."""
+        """Whether `close` was called. Since then the directory may belong to another `Partition` object, or to a new
+        topic.
+        """
         return self.usability.is_closed
 
     @property
     def failure(self) -> Unavailable | None:
-        """Why the partition takes no reads and writes until it is opened again; None while it does."""
+        """The reason why the partition refuses reads and writes until it is opened again; None if it does not."""
         return self.usability.failure
 
     def fail(self, why: Unavailable) -> None:
-        """Take no reads and writes from now on: every call raises Unavailable. The first reason holds."""
+        """Mark the partition as failed: every later read or write raises Unavailable. A second call does not replace
+        the reason.
+        """
         self.usability.fail(why)
 
     @property
     def side_failure(self) -> DiskError | None:
-        """Why a file of the view is not written yet; None if all are. It can be rebuilt from the log."""
+        """The error that has kept a file of the view from being written; None if all are written. The log is not
+        affected.
+        """
         return None if self.view is None else self.view.failure
 
     def unproven_ahead(self, offset: int) -> Unproven | None:
-        """The error of a reader that goes on from `offset` to a segment that is not proven; None without one."""
+        """Return the Unproven error that a reader at `offset` will get when it reaches the next segment; None if that
+        segment is proven.
+        """
         return self.log.segments.unproven_ahead(offset)
 
     def prove(self) -> None:
-        """Prove every log file that was taken on trust at the open, at once. See `Segment.prove`.
+        """Prove at once every log file that the open has trusted without reading it. See `Segment.prove`.
 
         Raises:
-            Corrupt: a log file is not what was sealed.
+            Corrupt: a log file has changed since it was written.
         """
         self.usability.check_open()
         for segment in self.log.segments:
@@ -199,12 +214,12 @@ class ReadableLog:
     def read(self, start: int, size_max: int, isolation: Isolation, *, at_least_one: bool = True) -> Slice:
         """Read whole batches from `start`: at most `size_max` bytes, but at least one batch if `at_least_one`.
 
-        Nothing at or past `visible_end(isolation)` is returned. A read-committed read therefore returns only batches of
-        transactions that are decided.
+        No record at or past `visible_end(isolation)` is returned. A read-committed read therefore returns no batch of
+        an open transaction.
 
         Raises:
             OffsetOutOfRange: `start` is before the log's start or past its end.
-            Corrupt: an index that is needed is damaged.
+            Corrupt: an index that the read uses is damaged.
         """
         self.usability.check()
         view = self._view_of(isolation)
@@ -212,7 +227,7 @@ class ReadableLog:
             return view.read(start, size_max, at_least_one=at_least_one)
         if not self.start_offset <= start <= self.end_offset:
             raise OffsetOutOfRange(
-                f"offset {start} of {self.topic}-{self.index} is not in [{self.start_offset}, {self.end_offset}]"
+                f"offset {start} is not in the log of {self.topic}-{self.index}, which has the offsets {self.start_offset} to {self.end_offset} (exclusive)"
             )
         return read(
             self.log.segments,
@@ -224,14 +239,16 @@ class ReadableLog:
         )
 
     def aborted_in(self, start: int, end: int) -> tuple[AbortedTxn, ...]:
-        """The aborted transactions that touch [start, end), which is decided."""
+        """Return the aborted transactions with offsets in [start, end). `end` must not be past the last stable offset."""
         self.usability.check_open()
         assert end <= self.last_stable_offset
         segments = self.log.segments
         return tuple(segments.aborted(segments.place_of(start), start, end)) if start < end else ()
 
     def look_up_time(self, timestamp_ms: int, isolation: Isolation) -> Lookup:
-        """Find the first record at or after a time, in steps; None if none can be seen. Of a view: by commit times."""
+        """Find the first record with this timestamp or a later one, in steps; None if this reader sees no such record.
+        A view is searched by commit times.
+        """
         view = self._view_of(isolation)
         if view is not None:
             return view.look_up_time(timestamp_ms)
@@ -240,17 +257,18 @@ class ReadableLog:
         )
 
     def look_up_newest(self, isolation: Isolation) -> Lookup:
-        """Find the first record with the greatest timestamp, in steps; None if it cannot be seen."""
+        """Find the first record with the greatest timestamp, in steps; None if this reader does not see it."""
         view = self._view_of(isolation)
         if view is not None:
             return view.look_up_newest()
         return greatest_timestamp(lambda: self.log.segments, self.start_offset, self.visible_end(isolation))
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """Where a leader epoch ended: (epoch, end offset exclusive); (-1, -1) if that is not known.
+        """Return (leader epoch, its end offset, exclusive) for the greatest epoch that is not above this one; (-1, -1)
+        if unknown.
 
         Raises:
-            Corrupt: the file of the epochs is not what the log says.
+            Corrupt: the leader-epoch-checkpoint file contradicts the log.
         """
         self.usability.check_open()
         epochs = self.log.epochs

@@ -1,7 +1,7 @@
 """Retention: which segments are deleted, and the files that are removed after a delay.
 
-Segments are deleted from the oldest on, whole, and only when their content is durable. Before the first file is
-renamed, the partition records where the log begins: see `log_start`.
+Retention deletes whole segments, the oldest first, and only segments whose content is durable. Before it renames the
+first file, the partition records its new log start offset: see `log_start`.
 
 Source: Kafka's retention by time and size.
 """
@@ -20,18 +20,21 @@ from stablelog.log.segments.segment import Segment
 from stablelog.log.segments.segments import Segments
 
 NO_LIMIT = -1
-HELD_MAX = 16  # removed files that are open at a time, in a partition
+HELD_MAX = 16  # the greatest number of removed files that a partition keeps open at a time
 
 
 def count_too_old(segments: Segments, config: LogConfig, now_ms: int) -> int:
-    """How many of the first segments have only records older than `retention.ms`. The last one may be among them."""
+    """Return how many of the first segments have only records older than `retention.ms`. The growing segment may be
+    among them.
+    """
     if config.retention_ms == NO_LIMIT:
         return 0
     count = 0
     for segment in segments:
-        # Records without a time are as old as their segment.
+        # The age of records without a timestamp is the age of their segment.
         newest_ms = segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
-        emptied = segment.sealed and newest_ms < 0 and not segment.record_count  # by compaction
+        # Compaction has removed all records.
+        emptied = segment.sealed and newest_ms < 0 and not segment.record_count
         if segment.size and not emptied and (newest_ms < 0 or newest_ms >= now_ms - config.retention_ms):
             break
         if segment.size or segment.sealed:
@@ -40,7 +43,7 @@ def count_too_old(segments: Segments, config: LogConfig, now_ms: int) -> int:
 
 
 def count_too_much(segments: Segments, config: LogConfig) -> int:
-    """How many of the first segments can be deleted so that at least `retention.bytes` stay."""
+    """Return how many of the first segments can be deleted so that at least `retention.bytes` remain."""
     if config.retention_bytes == NO_LIMIT:
         return 0
     excess = segments.size - config.retention_bytes
@@ -54,26 +57,29 @@ def count_too_much(segments: Segments, config: LogConfig) -> int:
 
 
 def count_durable(segments: Segments, high_watermark: int) -> int:
-    """How many of the first segments can be deleted at all: sealed, and durable as a whole."""
+    """Return how many of the first segments are sealed and completely durable. Only these can be deleted."""
     durable = takewhile(lambda segment: segment.durable and segment.end_offset <= high_watermark, segments)
     return min(sum(1 for _ in durable), len(segments) - 1)
 
 
 class PendingDeletes:
-    """Files of deleted segments. They stay for a while, because a reader may still use them."""
+    """The files of deleted segments. They are removed after `file.delete.delay.ms`, because a reader may still use
+    them.
+    """
 
     def __init__(self, disk: Disk, directory: Path) -> None:
         self._disk = disk
         self._directory = directory
-        self._pending: deque[tuple[int, list[Path]]] = deque()  # when they are due, oldest first
+        # (the time when the files are due for removal, their paths), oldest first.
+        self._pending: deque[tuple[int, list[Path]]] = deque()
 
     def add(self, segments: list[Segment], before_offset: int, due_ms: int) -> None:
         """Rename the files of deleted segments, and schedule their removal at `due_ms`.
 
         Args:
-            segments: closed ones.
-            before_offset: snapshots of offsets before this one are deleted with them.
-            due_ms: by the broker's clock.
+            segments: the deleted segments, whose files are closed.
+            before_offset: snapshots of earlier offsets are deleted, too.
+            due_ms: the time of the broker's clock when the files may be removed.
 
         Raises:
             DiskError: the directory cannot be listed; the next recovery removes the files.
@@ -87,23 +93,27 @@ class PendingDeletes:
                 marked.append(self._marked(self._directory / name))
 
     def _marked(self, path: Path) -> Path:
-        """Rename a file, and return its name then: the old one if the disk has no room for the new one."""
+        """Rename a file with the suffix `.deleted`, and return its path. If the disk refuses the renaming, return the
+        old path.
+        """
         marked = path.with_name(f"{path.name}{DELETED}")
         try:
             self._disk.rename(path, marked)
         except DiskError:
-            return path  # it is removed at the same time; a start removes it, because it lies before the log's start
+            # The file keeps its name and is removed at the same time. A start removes it, too, because it lies before
+            # the log's start.
+            return path
         return marked
 
     def purge(self, now_ms: int) -> list[File]:
-        """Remove the names of files that are due, up to `HELD_MAX` log files.
+        """Remove the files whose time has come from the directory, up to `HELD_MAX` log files in one call.
 
         Returns:
-            The log files, open. The file system frees their bytes when they are closed. That takes long, so the caller
-            does it in a thread. If there are any, more files may be due.
+            The removed log files, still open. The file system frees their bytes when they are closed. Closing takes
+            long, so the caller does it in a thread. If the result is not empty, more files may be due.
 
         Raises:
-            DiskError: a file cannot be removed. It is tried again by the next call.
+            DiskError: a file cannot be removed. The next call tries again.
         """
         removed: list[File] = []
         try:
@@ -113,7 +123,8 @@ class PendingDeletes:
                     if len(removed) == HELD_MAX:
                         return removed
                     if is_log(paths[-1].name.removesuffix(DELETED)):
-                        with contextlib.suppress(DiskError, FileNotFoundError):  # it is removed all the same
+                        with contextlib.suppress(DiskError, FileNotFoundError):
+                            # A file that cannot be opened is removed all the same.
                             removed.append(self._disk.open(paths[-1]))
                     self._disk.remove(paths[-1])
                     paths.pop()
@@ -124,12 +135,12 @@ class PendingDeletes:
         return removed
 
     def purge_all(self) -> None:
-        """Remove all files, due or not. Raises as `purge`."""
+        """Remove all pending files, whether they are due or not. Raises the same errors as `purge`."""
         while removed := self.purge(1 << 62):
             close_all(removed)
 
 
 def close_all(files: Iterable[File]) -> None:
-    """Close files. Of removed ones the file system frees the bytes then."""
+    """Close removed files. The file system then frees their bytes."""
     for file in files:
         file.close()

@@ -1,12 +1,12 @@
-"""The work that makes more of a partition durable, in its order.
+"""The steps that make appended data of a partition durable, in the right order.
 
-A work first syncs the files of the segments that have grown, then the directory with the names of new files. Last it
-writes the files that describe the log: a segment's summary, a snapshot, the leader epochs. Recovery relies on what such
-a file says, so the log has to be durable before the file is written. If a file cannot be written, as on a full disk, a
-later work writes it: the log is durable without it, and recovery can rebuild it.
+A `SyncWork` first syncs the files of the segments that have grown, then the directory, if it has new files. Last it
+writes the files that describe the log: a segment's summary, a snapshot, the leader epochs. Recovery relies on these
+files, so the log must be durable before they are written. If such a file cannot be written, as on a full disk, a later
+`SyncWork` writes it: the log is durable without it, and recovery can rebuild it.
 
-A work is made on the event loop and run in any thread. Until `done` is called with it, the next work includes it,
-because the first one may never have run.
+The event loop makes a `SyncWork`, and any thread runs it. Until `done` is called with it, each new `SyncWork` includes
+its steps, because the earlier one may never run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,22 +17,24 @@ from stablelog.env.disk import Content, Disk, File
 from stablelog.errors import DiskError
 from stablelog.log.segments.segments import Segments
 
-LARGE_SIZE = 1 << 18  # bytes
-Files = Mapping[Path, Content]  # of one directory
+LARGE_SIZE = 1 << 18  # bytes that a `SyncWork` writes, beyond which it must not run on the event loop
+Files = Mapping[Path, Content]  # the contents of files in one directory, by path
 
 
 @dataclass(slots=True, eq=False)
 class SyncWork:
-    """The work that makes a partition durable up to `end_offset`. Safe to run in any thread.
+    """The steps that make a partition durable up to `end_offset`. They may run in any thread.
 
     Attributes:
-        files: are synced first.
-        directory: is synced then; None if no name changed in it.
-        writes: are written last, in order, because they describe a durable log. Files of one entry are written together.
-        release: bases of sealed segments that need not stay open afterwards.
-        unwritten: set by `run`: those of `writes` that are not written, because of `failure`.
-        failure: set by `run`: why not all of `writes` are written; None if they are.
-        sync_failure: set by `run`: the sync that failed. The system reports a lost write once, so no later sync counts.
+        files: the files that are synced first.
+        directory: the directory that is synced next; None if no file was created in it.
+        writes: the files that are written last, in this order, because they describe a durable log. The files of one
+            entry are written together.
+        release: the base offsets of sealed segments whose files can be closed afterwards.
+        unwritten: the entries of `writes` that `run` could not write.
+        failure: the error because of which `run` has not written all of `writes`; None if all are written.
+        sync_failure: the error of the sync that failed in `run`. The operating system reports a lost write only once,
+            so the success of a later sync would prove nothing.
     """
 
     end_offset: int
@@ -46,7 +48,7 @@ class SyncWork:
     sync_failure: DiskError | None = field(default=None, init=False)
 
     def with_older(self, older: "SyncWork") -> "SyncWork":
-        """This work together with an older one that may not have run."""
+        """Return these steps together with those of an older `SyncWork` that may not have run."""
         both = replace(
             self,
             files=list(dict.fromkeys([*older.files, *self.files])),
@@ -58,15 +60,15 @@ class SyncWork:
 
     @property
     def is_large(self) -> bool:
-        """Whether the work writes more than the event loop may wait for."""
+        """Whether the steps write so much that they would block the event loop for too long."""
         return sum(len(content) for files in self.writes for content in files.values()) > LARGE_SIZE
 
     def run(self) -> None:
-        """Run the work.
+        """Run the steps.
 
         Raises:
-            DiskError: a sync failed: which bytes are durable is not known. A file of `writes` that cannot be written is
-                no error: `unwritten` has it and all that follow.
+            DiskError: a sync failed, so it is unknown which bytes are durable. A file of `writes` that cannot be
+                written raises no error: `unwritten` then holds this entry and all that follow.
         """
         if self.sync_failure is not None:
             raise self.sync_failure
@@ -87,49 +89,55 @@ class SyncWork:
 
 
 class Unsynced:
-    """Collects what of a partition is not durable yet.
+    """The data of a partition that is not durable yet, from which `SyncWork` objects are made.
 
     Args:
-        disk: where the partition lies.
-        directory: its own.
-        base_offset: of the segment that grows; all before it is durable.
+        disk: the disk of the partition.
+        directory: the partition's directory.
+        base_offset: the base offset of the growing segment. All segments before it are durable.
 
     Attributes:
-        names_changed: a file was made whose name is not durable.
+        names_changed: whether a file was created since the directory was synced.
         are_indexes_written: the index files of the growing segment are complete, and the next work syncs them, too.
     """
 
     def __init__(self, disk: Disk, directory: Path, base_offset: int) -> None:
         self._disk = disk
         self._directory = directory
-        self._from = base_offset  # the first segment that a sync has to look at
+        self._from = base_offset  # the base offset of the first segment that may have unsynced bytes
         self.names_changed = False
         self.are_indexes_written = False
         self._writes: list[Files] = []
-        self._handed_out: SyncWork | None = None  # until it is known to have been run
+        # The last `SyncWork` that was made; None after `done` was called with it.
+        self._handed_out: SyncWork | None = None
 
     def write(self, files: Files) -> None:
-        """Write these files, together, when all that was appended so far is durable."""
+        """Let the next `SyncWork` write these files together, after it has made all appended batches durable."""
         self._writes.append(files)
 
     @property
     def is_idle(self) -> bool:
-        """Whether only appended bytes are to be synced, and no work is under way."""
+        """Whether the next `SyncWork` would only sync the log file, and no `SyncWork` may be running."""
         return self._handed_out is None and not self.is_more_than_bytes
 
     @property
     def is_more_than_bytes(self) -> bool:
-        """Whether there is more to do than to sync appended bytes."""
+        """Whether the next `SyncWork` has to do more than to sync the log file."""
         return bool(self._writes) or self.names_changed or self.are_indexes_written
 
     def work(self, segments: Segments, synced_offset: int) -> SyncWork:
-        """Make the work that is due, for a log that is synced up to an offset."""
+        """Make the `SyncWork` that is due.
+
+        Args:
+            segments: the segments of the log.
+            synced_offset: the offset up to which the log is synced.
+        """
         grown = segments.from_base(self._from)
         writes, self._writes = self._writes, []
         names_changed, self.names_changed = self.names_changed, False
         with_indexes, self.are_indexes_written = bool(writes) or self.are_indexes_written, False
         for segment in grown if with_indexes else ():
-            # The files that are written rely on the indexes, so these need durable names.
+            # The files in `writes` rely on the index files, so the names of the index files must be durable before.
             names_changed |= segment.growing.names_changed
             segment.growing.names_changed = False
         end_offset = segments.active.end_offset
@@ -150,13 +158,13 @@ class Unsynced:
         return self._handed_out
 
     def sync_log(self, segments: Segments) -> None:
-        """Make the log durable up to its end at once: its bytes, and the names of its files.
+        """Make the log files and the directory durable at once, up to the end of the log.
 
-        This changes no work that is under way, because that may run in another thread. It writes none of the files that
-        describe the log: recovery rebuilds them.
+        This changes no `SyncWork`, because another thread may be running it. It writes none of the files that describe
+        the log, because recovery rebuilds them.
 
         Raises:
-            DiskError: which bytes are durable is not known.
+            DiskError: it is unknown which bytes are durable.
         """
         for segment in segments.from_base(self._from):
             for file in segment.files_to_sync(indexes=False):
@@ -164,14 +172,17 @@ class Unsynced:
         self._disk.sync_dir(self._directory)
 
     def done(self, work: SyncWork, segments: Segments) -> None:
-        """Note that a work was run. Sealed segments are released when all files that describe them are written."""
+        """Note that `work` was run. The files of sealed segments are closed if all files that describe them are
+        written.
+        """
         if work is self._handed_out:
             self._handed_out = None
         if work.unwritten:
             self._writes[:0] = work.unwritten
             return
         if self._handed_out is None:
-            segments.active.growing.close_files()  # an idle partition keeps its log file open, and no more
+            # An idle partition keeps only its log file open, to save file descriptors.
+            segments.active.growing.close_files()
         for base_offset in work.release:
             segment = segments[segments.place_of(base_offset)]
             assert segment.base_offset == base_offset, "only durable segments are deleted"

@@ -1,4 +1,4 @@
-"""Whether a partition takes calls: it is open, it has not failed, and no append was left half-way."""
+"""Whether a partition can be used: it is open, it has not failed, and no append has stopped half-way."""
 
 from collections.abc import Callable
 
@@ -6,14 +6,15 @@ from stablelog.errors import Unavailable
 
 
 class Usability:
-    """The state of one partition that decides whether it takes calls.
+    """The state that decides whether a partition can be used.
 
     Args:
-        name: of the partition, in messages.
+        name: the partition's name, for messages.
 
     Attributes:
-        is_writing: the log file has bytes that are not noted in memory yet.
-        is_closed: the directory may have been deleted, and made again for another topic of the name.
+        is_writing: whether an append is between its write to the log file and the end of its changes in memory.
+        is_closed: whether the partition was closed. Since then its directory may have been deleted and made again for a
+            new topic of the same name.
         on_failure: called once, with the reason, when the partition fails; not when it is closed.
     """
 
@@ -26,35 +27,37 @@ class Usability:
 
     @property
     def failure(self) -> Unavailable | None:
-        """Why the partition takes no calls; None while it does."""
+        """The reason why the partition cannot be used; None if it can be used."""
         if self._failed is None and self.is_writing:
-            self.fail(Unavailable("an append was written and not completed by an unexpected error"))
+            self.fail(Unavailable("an append was written and not completed because of an unexpected error"))
         if self._failed is None and self.is_closed:
-            return Unavailable(f"{self._name} is closed")
+            return Unavailable(f"partition {self._name} is closed")
         return self._failed
 
     def fail(self, why: Unavailable) -> None:
-        """Take no calls from now on. The first reason holds."""
+        """Mark the partition as failed. A second call does not replace the reason."""
         if self._failed is None:
             self._failed = why
             self.on_failure(why)
 
     def close(self) -> None:
-        """Take no calls from now on, and drop `on_failure`, so that a closed partition is in no reference cycle."""
+        """Mark the partition as closed, and drop `on_failure`, so that a closed partition is in no reference cycle."""
         self.is_closed = True
         self.on_failure = _ignore
 
     def check(self) -> None:
         """Raise Unavailable if the partition has failed or is closed."""
         if self.is_writing or self._failed is not None:
-            raise Unavailable(f"{self._name} has failed and needs a restart: {self.failure}")
+            raise Unavailable(
+                f"partition {self._name} has failed and needs a restart of the broker: {self.failure}"
+            )
         if self.is_closed:
             self.check_open()
 
     def check_open(self) -> None:
-        """Raise Unavailable if the partition is closed: its paths may belong to a later partition of its name."""
+        """Raise Unavailable if the partition is closed: its directory may belong to a later partition of the same name."""
         if self.is_closed:
-            raise Unavailable(f"{self._name} is closed")
+            raise Unavailable(f"partition {self._name} is closed")
 
 
 def _ignore(_why: Unavailable) -> None:

@@ -1,6 +1,7 @@
-"""The interface between a log and a view: the log in another order, for its read-committed readers.
+"""The interface between a log and its view. A view presents the log in another order to read-committed readers.
 
-The log knows neither the order nor the files of a view. Commit order (`views.commit_ordered`) is the one view.
+The log depends neither on the order nor on the files of a view. There is one view: commit order
+(`views.commit_ordered`).
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ Progress = Callable[[int, int], None]
 
 
 class ViewedLog(Protocol):
-    """The log, as a view sees it. `Partition` is one."""
+    """The attributes of a log that a view reads. `Partition` has them."""
 
     topic: str
     index: int
@@ -32,7 +33,7 @@ class ViewedLog(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes of all log files."""
+        """The size of all log files in bytes."""
 
     def segments(self) -> list[Segment]:
         """The segments, oldest first."""
@@ -43,60 +44,63 @@ class View(Protocol):
 
     @property
     def failure(self) -> DiskError | None:
-        """Why a file of the view is not written yet; None if all are."""
+        """The error that has kept a file of the view from being written; None if all are written."""
 
     @property
     def start_offset(self) -> int:
-        """The first position that can be read."""
+        """The first position of the view that can be read."""
 
     @property
     def end_offset(self) -> int:
-        """The position after the last one that can be read. It never moves back."""
+        """The position after the last one that can be read: the end of the view. It never moves back."""
 
     def read(self, start: int, size_max: int, *, at_least_one: bool = True) -> Slice:
         """Read whole batches in the order of the view, as `Partition.read` does in the order of the log."""
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
-        """Find the first position at a time or later, in steps."""
+        """Find the first position with this time or a later one, in steps."""
 
     def look_up_newest(self) -> Lookup:
         """Find the first position with the greatest time, in steps."""
 
     def advance(self) -> None:
-        """Take in what is durable in the log."""
+        """Extend the view by the batches that have become durable in the log."""
 
     def whole_from(self, position: int) -> int:
-        """The first position from `position` on at which no transaction is cut."""
+        """Return the first position, from `position` on, that is not in the middle of a transaction."""
 
     def begin_at(self, start_offset: int) -> None:
-        """Begin at a position, which `Order.write_start` has recorded."""
+        """Let the view begin at a position that `Order.write_start` has recorded."""
 
     def first_needed_offset(self) -> int:
-        """The first offset of the log that the view shows, or may show yet."""
+        """Return the first offset of the log that the view contains, or will contain when an open transaction commits."""
 
     def open_record_counts(self) -> Mapping[int, int]:
-        """How many records the open transactions hold, by producer id."""
+        """Return how many records each open transaction has in the log, by producer id."""
 
     def forget_deleted(self) -> None:
-        """Drop what the view knows of segments that the log has deleted."""
+        """Drop from memory the data about segments that the log has deleted."""
 
     def close(self) -> None:
         """Close every file."""
 
 
 class Order(Protocol):
-    """Makes the view of a log, and records where it begins. A partition gets its order when it is made."""
+    """The order of a partition: makes the view of its log, and records where the view begins. The order cannot change
+    after the partition is created.
+    """
 
     def check_formats(self, listing: Listing) -> None:
-        """Check the versions of the view's files, before the log is recovered. Raises NewerFormat."""
+        """Check the format versions of the view's files before the log is recovered. Raises NewerFormat."""
 
     def load(self, log: ViewedLog, known: Known, progress: Progress | None) -> View:
-        """Make the view of a log that was recovered.
+        """Make the view of a log after its recovery.
 
         Raises:
-            Corrupt: the record of where the view begins is missing or damaged, or lies past the log's end.
+            Corrupt: the file that records the start of the view is missing or damaged, or names an offset past the
+                log's end.
             DiskError: the disk failed.
         """
 
     def write_start(self, log: ViewedLog, start_offset: int) -> None:
-        """Record where the view begins. It is durable on return."""
+        """Record the position where the view begins. The record is durable on return."""

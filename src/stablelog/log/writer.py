@@ -1,8 +1,9 @@
-"""Writes planned batches to the end of a log, and notes them in memory.
+"""Writes planned batches to the end of a log, and updates the indexes and the producer state in memory.
 
-An append goes in this order: bytes to the file, then producer state, then for an abort the index entry, then the
-transaction counts as ended. A crash between any two is a row of the table in `recovery`. An index entry that cannot be
-written keeps the high watermark where it is. The other index files may be behind memory.
+An append has this order: it writes the bytes to the log file; it updates the producer state; for an abort marker, it
+writes the entry of the transaction index; then the transaction counts as ended. The table in `recovery` covers a crash
+between any two of these steps. While an entry of the transaction index cannot be written, the high watermark does not
+move. The other index files may lack entries that are in memory.
 """
 
 from collections.abc import Sequence
@@ -25,19 +26,19 @@ from stablelog.log.usability import Usability
 
 
 class LogWriter:
-    """The log of one partition in memory, and the writes at its end.
+    """The segments, producer state and leader epochs of one open log, and the writes at its end.
 
     Args:
-        disk: where the partition lies.
-        directory: the partition's own.
-        found: what recovery has found.
-        open_files: counts the open segments.
-        usability: of the partition. It fails where a write was left half-way.
-        snapshots: of the partition.
+        disk: the disk of the partition.
+        directory: the partition's directory.
+        found: the result of recovery.
+        open_files: limits the open segments.
+        usability: the usability of the partition. It is set to failed when a write stops half-way.
+        snapshots: the snapshots of the partition.
         now_ms: the broker's clock.
 
     Attributes:
-        segments: oldest first. The partition replaces them after compaction.
+        segments: the segments, oldest first. The partition replaces this object after compaction.
         producers: the producer state.
         epochs: the leader epochs.
     """
@@ -66,11 +67,11 @@ class LogWriter:
         self.segments.active.created_ms = now_ms
 
     def write(self, batches: Sequence[PlannedBatch], config: LogConfig, now_ms: int) -> None:
-        """Write batches that one segment can hold, with one write, and note them.
+        """Append batches that fit into one segment, with one write to the file.
 
         Raises:
-            DiskError: no read will see the batches. If a part of them could not be removed from the file, the partition
-                has failed: a whole batch of that part could follow the next append.
+            DiskError: no reader will see the batches. If a part of them could not be removed from the file, the
+                partition has failed, because the next append would stand behind batches that were reported as failed.
         """
         size, buffers = batches[0].header.size, batches[0].buffers
         if len(batches) > 1:
@@ -89,7 +90,8 @@ class LogWriter:
             segment.note(header, position, head, config.index_interval_bytes)
             position += header.size
             if header.leader_epoch > self.epochs.latest:
-                # A sync writes them. If a crash comes before it, recovery reads them in the batches.
+                # The next sync writes the leader epochs. If a crash comes before it, recovery reads them from the
+                # batches.
                 self.epochs.assign(header.leader_epoch, header.base_offset)
                 self._unsynced.write({self._directory / EPOCH_FILE: self.epochs.encode()})
             if header.has_producer and (txn := self.producers.note(header, marker, now_ms)) is not None:
@@ -118,7 +120,7 @@ class LogWriter:
             self.roll(now_ms)
 
     def roll(self, now_ms: int) -> None:
-        """Seal the last segment, if it holds anything, and begin a new one.
+        """Seal the growing segment, unless it is empty, and begin a new one.
 
         Raises:
             DiskError: the old segment's indexes cannot be written, or the new segment cannot be made. Nothing changed.
@@ -135,22 +137,23 @@ class LogWriter:
         assert active.summary is not None
         self.segments.add(fresh)
         self._unsynced.names_changed = True
-        # The snapshot comes first: without the segment, only the snapshot has the transactions that began in it.
+        # The snapshot is written before the summary: once retention has deleted the segment, only the snapshot has the
+        # transactions that began in it.
         self._snapshot()
         self._unsynced.write({active.path(SUMMARY): active.summary.encode()})
 
     def _decided_end(self) -> int:
-        """The first offset that is undecided when all so far is written; the log's end if none is."""
+        """Return the first offset of the oldest open transaction; the log's end if no transaction is open."""
         first_open = self.producers.first_open_offset()
         return self.segments.active.end_offset if first_open is None else first_open
 
     # -- snapshots ---------------------------------------------------------------------------------------------
 
     def take_snapshot(self) -> None:
-        """Have a snapshot of the producer state written with the next sync.
+        """Let the next sync write a snapshot of the producer state.
 
         Raises:
-            Unavailable: the indexes that it relies on cannot be written. Nothing else changed.
+            Unavailable: the indexes that the snapshot describes cannot be written. Nothing else changed.
         """
         self.segments.active.growing.write()
         self._snapshot()
@@ -160,48 +163,51 @@ class LogWriter:
         self._unsynced.write(self._snapshots.take(self.producers, progress))
 
     def lacks_snapshot(self) -> bool:
-        """Whether the next start needs a snapshot at the log's end that is not there; see `Snapshots.lacks_newest`."""
+        """Whether the next start needs a snapshot at the log's end and there is none; see `Snapshots.lacks_newest`."""
         return self._snapshots.lacks_newest(self.producers, self.segments.active)
 
     # -- durability --------------------------------------------------------------------------------------------
 
     def has_pending_writes(self, config: LogConfig) -> bool:
-        """Whether a segment was sealed or a snapshot is due, so that a sync writes files."""
+        """Whether a segment was sealed or a snapshot is due, so that the next sync writes files."""
         return self._unsynced.is_more_than_bytes or self._snapshots.is_due(config.snapshot_bytes)
 
     def sync_work(self, config: LogConfig, synced_offset: int) -> SyncWork:
-        """The work that makes everything durable that was appended so far.
+        """Return the `SyncWork` that makes all appended batches durable.
 
         Raises:
-            DiskError: the transaction index lacks an aborted transaction, and its file cannot be written. Nothing may
-                become durable before that: programs that read the files rely on it.
+            DiskError: the file of the transaction index lacks an aborted transaction, and it cannot be written. The
+                abort marker must not become durable before its entry, because programs that read the files would take
+                the aborted records for committed ones.
         """
         self.segments.active.growing.write_aborted()
         if self._snapshots.is_due(config.snapshot_bytes):
             try:
                 self.take_snapshot()
             except Unavailable:
-                self._snapshots.put_off()  # Without it recovery only reads more.
+                self._snapshots.put_off()  # Without this snapshot, the next recovery only reads more.
         return self._unsynced.work(self.segments, synced_offset)
 
     def synced(self, work: SyncWork) -> None:
-        """Note that a work was run."""
+        """Note that this `SyncWork` was run."""
         self._unsynced.done(work, self.segments)
         if not work.unwritten:
             self._snapshots.remove_older(work.end_offset)
 
     def assume_synced(self) -> None:
-        """Count what the operating system has as durable. Raises as `sync_work`."""
+        """Count all appended batches as durable without a sync (`stablelog.flush=os`). Raises the same errors as
+        `sync_work`.
+        """
         active = self.segments.active
         active.growing.write_aborted()
-        if self._unsynced.is_idle:  # no thread syncs these files
+        if self._unsynced.is_idle:  # No `SyncWork` may be running, so no thread is syncing these files.
             active.growing.close_files()
 
     def sync_log(self) -> None:
-        """Sync the log at once.
+        """Sync the log files at once.
 
         Raises:
-            DiskError: which bytes are durable is not known, and the partition has failed.
+            DiskError: it is unknown which bytes are durable, and the partition has failed.
         """
         try:
             self._unsynced.sync_log(self.segments)
@@ -212,7 +218,7 @@ class LogWriter:
     # -- close -------------------------------------------------------------------------------------------------
 
     def is_settled(self) -> bool:
-        """Whether a clean close of a log that is synced up to its end has nothing to write."""
+        """Whether a clean close would write nothing, if the log is synced up to its end."""
         active = self.segments.active
         if active.end_offset == 0 or not self._unsynced.is_idle:
             return self._unsynced.is_idle
@@ -220,7 +226,9 @@ class LogWriter:
         return is_told and active.is_time_index_complete and active.growing.are_files_complete
 
     def settle(self) -> None:
-        """Have all that a clean close leaves written by the next sync: complete indexes, and a snapshot if needed."""
+        """Let the next sync write what a clean close needs: complete indexes, and a snapshot if the next start needs
+        one.
+        """
         lacks_snapshot = self.lacks_snapshot()
         active = self.segments.active
         active.complete_time_index()

@@ -1,10 +1,11 @@
 """Runs compaction: reads sealed segments, and writes the records that stay into new segments.
 
-A pass reads files that do not change any more, and has files and indexes of its own. It may therefore run in any thread
-while the partition is read and written. Between two steps, `Partition.take_cleaned` puts a finished segment in the place
-of those that it was made of.
+A pass reads only files that do not change any more, and opens its own files and indexes. It may therefore run in any
+thread while the partition is read and written. Between two steps, `Partition.take_cleaned` replaces the original
+segments by the finished one.
 
-Source: Kafka's log cleaner; `compaction` decides what stays, `interrupted` says what a crash leaves.
+Source: Kafka's log cleaner; `policy` decides which records stay, and `interrupted` describes the files that a crash may
+leave.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,19 +36,19 @@ from stablelog.log.segments.open_files import OpenFiles
 from stablelog.log.segments.segment import Segment
 from stablelog.log.segments.segments import Segments
 
-STEP_SIZE = 64 << 10  # bytes that are read in a step, about
+STEP_SIZE = 64 << 10  # about how many bytes of the log one step reads
 WRITE_SIZE = 1 << 20
 OPEN_SEGMENTS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """A finished segment: its files have the suffix .cleaned and are durable.
+    """A segment that compaction has finished. Its files have the suffix `.cleaned` and are durable.
 
     Attributes:
-        summary: of it.
-        replaced: base offsets of the segments that it was made of.
-        changed: False if it is what it was made of.
+        summary: the summary of the new segment.
+        replaced: the base offsets of the segments that the new one will replace.
+        changed: whether the new segment differs from the segment that it was made of.
     """
 
     summary: Summary
@@ -60,24 +61,26 @@ class _CancelledError(Exception):
 
 
 class Compaction:
-    """One pass over a partition.
+    """One compaction pass over a partition.
 
     Args:
-        disk: where it lies.
-        directory: the partition's own.
-        summaries: of the segments that may be cleaned, from the log's first one on.
-        spanning: aborted transactions that began in them and whose markers lie behind them.
-        last_batch: of a producer, by its id; None if it is not known.
-        first_dirty_offset: from which on nothing has been cleaned yet.
+        disk: the disk of the partition.
+        directory: the partition's directory.
+        summaries: the summaries of the segments that the pass may rewrite, from the first segment of the log on.
+        spanning: the aborted transactions that began in these segments and whose abort markers are in later ones.
+        last_batch: returns the last batch of a producer, by producer id; None if the partition does not know the
+            producer.
+        first_dirty_offset: the first offset that has not been compacted yet.
         config: the partition's settings.
-        now_ms: the broker's clock.
-        key_count_max: how many keys there is memory for. Records behind them wait for another pass.
+        now_ms: the time of the broker's clock.
+        key_count_max: how many keys the pass may keep in memory. If there are more, the next pass handles the later
+            records.
 
     Attributes:
-        key_count: how many keys there were in what was added since the last pass.
-        read_size: bytes read in the second walk.
-        written_size: bytes that stay of them.
-        cancelled: `cancel` was called.
+        key_count: the number of different keys in the records that were added since the last pass.
+        read_size: the bytes of the segments that were rewritten so far.
+        written_size: the bytes of the new segments.
+        cancelled: whether `cancel` was called.
     """
 
     def __init__(
@@ -109,27 +112,28 @@ class Compaction:
         for segment, summary in zip(segments, summaries, strict=True):
             segment.open_sealed(summary)
         self._segments = Segments(segments)
-        self._uncounted: dict[int, int] = {}  # producer -> records of its open transaction that stay
+        self._uncounted: dict[int, int] = {}  # by producer id: how many records of its open transaction stay
 
     @property
     def end_offset(self) -> int:
-        """The first dirty offset after this pass: records before it were cleaned."""
+        """The first dirty offset after this pass, which has compacted all records before it."""
         return self._latest.end_offset
 
     def cancel(self) -> None:
-        """End `steps` at its next step. May be called from another thread."""
+        """Let `steps` end before its next step. Another thread may call this."""
         self.cancelled = True
 
     def steps(self) -> Iterator[Cleaned | None]:
         """Run the pass, a step at a time.
 
         Yields:
-            A finished segment, which the caller puts in place before the next step; None between steps.
+            A finished segment, which the caller puts in place of the original ones before the next step; or None after
+            a step that has finished no segment.
 
         Raises:
-            Corrupt: a batch or an index is not what was written. Segments that were put in place before are right.
-            Unavailable: the disk failed. The files of the unfinished segment are removed, now or by recovery.
-            FileNotFoundError: a segment was deleted meanwhile.
+            Corrupt: a batch or an index is damaged. Segments that were put in place before are not affected.
+            Unavailable: the disk failed. The files of the unfinished segment are removed now, or by the next recovery.
+            FileNotFoundError: retention has deleted a segment meanwhile.
         """
         try:
             yield from self._note_latest()
@@ -161,7 +165,7 @@ class Compaction:
         summaries = [segment.summary for segment in self._segments]
         return [one for one in summaries if one is not None and one.base_offset < self._latest.end_offset]
 
-    # -- the first walk ----------------------------------------------------------------------------------------
+    # -- the first reading -------------------------------------------------------------------------------------
 
     def _note_latest(self) -> Iterator[None]:
         walk = self._new_walk()
@@ -192,7 +196,9 @@ class Compaction:
         return walk
 
     def _batches(self, segment: Segment) -> Iterator[tuple[BatchHeader, memoryview] | tuple[None, bytes]]:
-        """Each batch of a segment, proven by its CRC; after some bytes (None, b"")."""
+        """Yield the header and the bytes of each batch in a segment, with its CRC checked. At the end of each step,
+        yield (None, b"").
+        """
         for _ in segment.prove():
             yield None, b""
             if self.cancelled:
@@ -202,7 +208,7 @@ class Compaction:
             batch = memoryview(segment.log.read(position, header.size))
             if not crc_holds(batch, 0, header):
                 raise Corrupt(
-                    f"{segment.path('.log')}: the CRC of the batch at offset {header.base_offset} does not hold; "
+                    f"{segment.path('.log')}: the CRC of the batch at offset {header.base_offset} does not match its bytes; "
                     "the partition is not compacted"
                 )
             yield header, batch
@@ -213,10 +219,10 @@ class Compaction:
                 if self.cancelled:
                     raise _CancelledError
 
-    # -- the second walk ---------------------------------------------------------------------------------------
+    # -- the second reading ------------------------------------------------------------------------------------
 
     def _begin(self, base_offset: int) -> Segment:
-        """Make a segment under the names that let recovery remove it."""
+        """Create the new segment. Its files have the suffix `.cleaned`, so that recovery removes them after a crash."""
         discard_cleaned(self._disk, self._directory, base_offset)
         cleaned = Segment(self._disk, self._directory, base_offset, OpenFiles(), CLEANED)
         cleaned.create()
@@ -251,7 +257,7 @@ class Compaction:
             self._count(header, kept, out.segment)
 
     def _count(self, header: BatchHeader, kept: Kept, cleaned: Segment) -> None:
-        """Count the records of a transaction where its commit marker is."""
+        """Count the records that stay. Those of a transaction count in the segment with its commit marker."""
         if header.is_control:
             count = self._uncounted.pop(header.producer_id, 0)
             cleaned.committed_count += count if kept.commits else 0
@@ -262,15 +268,15 @@ class Compaction:
 
 
 class Cleaning:
-    """The compaction of one partition: how far it has come, and which pass is under way.
+    """The state of compaction in one partition: its first dirty offset, and the segments of the running pass.
 
     Args:
-        disk: where the partition lies.
-        directory: its own.
-        open_files: of its segments.
+        disk: the disk of the partition.
+        directory: the partition's directory.
+        open_files: limits the open segments.
 
     Attributes:
-        first_dirty_offset: from which on nothing has been compacted.
+        first_dirty_offset: the first offset that has not been compacted yet.
     """
 
     def __init__(self, disk: Disk, directory: Path, open_files: OpenFiles) -> None:
@@ -278,7 +284,8 @@ class Cleaning:
         self._disk = disk
         self._directory = directory
         self._open_files = open_files
-        self._under_way: dict[int, Segment] = {}  # the segments that a pass is about, by base offset
+        # By base offset: the segments that the running pass rewrites.
+        self._under_way: dict[int, Segment] = {}
 
     def begin(
         self,
@@ -291,7 +298,9 @@ class Cleaning:
         now_ms: int,
         key_count_max: int,
     ) -> Compaction | None:
-        """Make a pass, if the topic is to be compacted and there is enough to do; None if not."""
+        """Make a compaction pass; return None if the topic is not compacted, or if too few records are new since the
+        last pass.
+        """
         if "compact" not in config.cleanup_policy or config.order != "offset":
             return None
         sealed = [segment for segment in segments if segment.durable]
@@ -314,14 +323,15 @@ class Cleaning:
         )
 
     def put_in_place(self, segments: Segments, cleaned: Cleaned) -> Segments | None:
-        """Put a finished segment in the place of those that it was made of.
+        """Replace segments by the segment that compaction has made of them.
 
         Returns:
-            The segments then; the same ones if the finished segment changes nothing; None if the segments in its place
-            have changed meanwhile.
+            The new segments of the log; `segments` itself if the rewriting has changed no batch; None if a segment that
+            was to be replaced has been deleted or replaced meanwhile.
 
         Raises:
-            Unavailable: the disk failed. Only a restart shows whether the segment is in place.
+            Unavailable: the disk failed. It is unknown whether the new segment is in place until the partition is
+                opened again.
         """
         base_offset, count = cleaned.replaced[0], len(cleaned.replaced)
         place = segments.place_of(base_offset)
@@ -338,21 +348,23 @@ class Cleaning:
             begin_swap(self._disk, self._directory, base_offset)
             finish_swap(self._disk, self._directory, base_offset)
         except (Unavailable, FileNotFoundError) as error:
-            raise Unavailable(f"{fresh.path(LOG)} cannot be put in place: {error}") from error
+            raise Unavailable(
+                f"compaction cannot put its new segment {fresh.path(LOG)} in place of the original ones: {error}"
+            ) from error
         return segments.replaced(place, count, fresh)
 
     def over(self, work: Compaction) -> None:
-        """Note that a pass is over."""
+        """Note that a compaction pass has ended."""
         self.first_dirty_offset = max(self.first_dirty_offset, work.end_offset)
         self._under_way = {}
 
     def cut(self, end_offset: int) -> None:
-        """Note that the log was cut, and ends here."""
+        """Note that the log was truncated to this offset."""
         self.first_dirty_offset = min(self.first_dirty_offset, end_offset)
 
 
 class _Writer:
-    """Writes the batches that stay into a segment, in writes of about WRITE_SIZE."""
+    """Writes the batches that stay into the new segment, in pieces of about WRITE_SIZE bytes."""
 
     def __init__(self, segment: Segment, index_interval: int) -> None:
         self.segment = segment
@@ -364,7 +376,7 @@ class _Writer:
         self._next_offset = segment.base_offset
 
     def write(self, header: BatchHeader, batch: Buffer, kept: Kept) -> None:
-        """Write the part of a batch that stays."""
+        """Write the part of a batch that compaction keeps."""
         self._leader_epoch = header.leader_epoch
         self.changed = self.changed or kept.batch is not batch
         if kept.batch is None:
@@ -389,7 +401,7 @@ class _Writer:
         self._waiting_size = 0
 
     def finish(self, end_offset: int) -> None:
-        """Fill the offsets up to the end, so that the segment ends where the next one begins."""
+        """Write a filler for missing offsets at the end, so that the segment ends where the next one begins."""
         if self._next_offset < end_offset:
             self._waiting.append(filler(self._next_offset, end_offset, self._leader_epoch))
         self._flush()
@@ -397,6 +409,6 @@ class _Writer:
 
 
 def discard_cleaned(disk: Disk, directory: Path, base_offset: int) -> None:
-    """Remove the files of a cleaned segment that is not put in place."""
+    """Remove the `.cleaned` files of a segment that will not be put in place."""
     for suffix in SEGMENT_SUFFIXES:
         disk.remove(directory / f"{base_offset:020d}{suffix}{CLEANED}")

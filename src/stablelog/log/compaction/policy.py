@@ -1,16 +1,16 @@
-"""Decides what compaction keeps of a log: the latest record of each key, and what readers and producers still need.
+"""The rules of compaction: it keeps the latest record of each key, and the batches and markers that readers and producers need.
 
-A pass has two walks. The first walk reads the records since the last pass and notes the latest offset of each key.
-Aborted records do not count, so that they never hide committed ones. The second walk reads the log from its beginning
-and leaves out
+A pass reads the log twice. The first reading covers the records since the last pass and collects the latest offset of each
+key. Records of aborted transactions do not count, so that they never hide committed ones. The second reading begins at the
+log's start and removes
 
-- the records of aborted transactions, and every record whose key has a later one;
-- a tombstone that is the latest of its key, once its delete horizon has passed;
-- a marker in whose transaction the walk met no batch, once its delete horizon has passed. The first walk that finds such
-  a marker sets the horizon, so that current readers have the time to read it.
+- the records of aborted transactions, and each record whose key has a later record;
+- a tombstone that is the latest record of its key, when its delete horizon has passed;
+- a marker of a transaction without any remaining batch, when its delete horizon has passed. The first pass that finds such a
+  marker or tombstone sets the horizon, so that current readers have time to read it.
 
-A producer's last batch stays, if without records, because it has the last sequence. A marker stays, too, if only it has
-the epoch of a producer. Offsets never change.
+The last batch of each producer stays, possibly without records, because it holds the producer's last sequence number. A
+marker also stays if no other batch holds the current epoch of its producer. Offsets never change.
 
 Source: Kafka's log cleaner, KIP-534; docs/formats.md, "Compacted segments".
 """
@@ -32,13 +32,16 @@ from stablelog.log.model import LogConfig
 from stablelog.log.producer_state.producer import LastBatch
 from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
 
-KEY_SIZE_MAX = 15  # longer keys are noted by a digest of 16 bytes, which is no key by itself then
+# A longer key is replaced by its digest of 16 bytes, which is longer than any key that is kept itself.
+KEY_SIZE_MAX = 15
 DIGEST_SIZE = 16
-KEY_MEMORY_SIZE = 160  # bytes that a noted key takes, about
+KEY_MEMORY_SIZE = 160  # about how many bytes of memory a collected key takes
 
 
 def records_in(batch: Buffer, header: BatchHeader) -> list[RawRecord] | None:
-    """The records of a batch whose CRC holds; None if its producer has put something else there: nobody can tell the keys."""
+    """Return the records of a batch whose CRC matches; None if the producer has sent bytes that are no records, so that
+    their keys are unknown.
+    """
     try:
         return raw_records(batch, header)
     except Corrupt:
@@ -46,14 +49,14 @@ def records_in(batch: Buffer, header: BatchHeader) -> list[RawRecord] | None:
 
 
 class LatestOffsets:
-    """The latest offset of each key, as far as the first walk came.
+    """The latest offset of each key in the records that the first reading of a pass has covered.
 
     Args:
-        start_offset: where it begins: nothing before it is noted.
-        count_max: how many keys there is room for. At least one batch is taken.
+        start_offset: the first offset whose records count.
+        count_max: how many keys are kept in memory. At least one batch is accepted, even if it has more.
 
     Attributes:
-        end_offset: what lies from here on was not looked at.
+        end_offset: the end of the records that were read, exclusive. Compaction keeps all records from here on.
     """
 
     def __init__(self, start_offset: int, count_max: int) -> None:
@@ -66,17 +69,17 @@ class LatestOffsets:
         return len(self._offsets)
 
     def has_room(self, count: int) -> bool:
-        """Whether that many more keys can be noted."""
+        """Whether this number of further keys can be added."""
         return self.end_offset == self.start_offset or len(self._offsets) + count <= self._count_max
 
     def note(self, records: Iterable[RawRecord]) -> None:
-        """Note the keys of a batch."""
+        """Add the keys of a batch, which must be behind all batches that were added before."""
         for record in records:
             if record.key is not None and record.offset >= self.start_offset:
                 self._offsets[_short(record.key)] = record.offset
 
     def is_latest(self, key: bytes, offset: int) -> bool:
-        """Whether no later record of this key was noted."""
+        """Whether no later record of this key was added."""
         return offset >= self._offsets.get(_short(key), -1)
 
 
@@ -85,7 +88,13 @@ def _short(key: bytes) -> bytes:
 
 
 class MarkerFate(NamedTuple):
-    """What a walk says of a marker: nothing that it met needs it; how it ended what; the entry that it has to keep."""
+    """The role of a transaction marker in one reading of the log.
+
+    Attributes:
+        is_bare: whether the reading has met no batch that needs the marker.
+        committed: whether it is a commit marker.
+        entry: the entry of the transaction index that must stay with an abort marker; None if there is none.
+    """
 
     is_bare: bool
     committed: bool
@@ -95,20 +104,24 @@ class MarkerFate(NamedTuple):
 @dataclass(slots=True)
 class _Aborted:
     txn: AbortedTxn
-    met: bool = False  # a batch of it
+    met: bool = False  # whether the reading has met a batch of the transaction
 
 
 class TransactionWalk:
-    """Which transactions a walk is in, and how each of them ended."""
+    """The transactions that are open at the current place of a reading, with the outcome of each."""
 
     def __init__(self) -> None:
-        self._coming: list[tuple[int, int, AbortedTxn]] = []  # a heap, by first offset
-        self._expected: set[int] = set()  # marker offsets of those that are coming or under way
+        # Heap by first offset: aborted transactions that begin later.
+        self._coming: list[tuple[int, int, AbortedTxn]] = []
+        # Marker offsets of the aborted transactions that were announced and whose markers have not come yet.
+        self._expected: set[int] = set()
         self._aborted: dict[int, _Aborted] = {}
         self._committed: set[int] = set()
 
     def expect(self, txns: Iterable[AbortedTxn]) -> None:
-        """Be told of aborted transactions before the walk comes to their first batch. To be told twice does no harm."""
+        """Announce aborted transactions, before the reading reaches their first batches. Announcing one twice has no
+        effect.
+        """
         for txn in txns:
             if txn.last_offset not in self._expected:
                 self._expected.add(txn.last_offset)
@@ -120,7 +133,7 @@ class TransactionWalk:
             self._aborted.setdefault(txn.producer_id, _Aborted(txn))
 
     def meet_data(self, header: BatchHeader) -> bool:
-        """Take a batch of records into account. Returns whether its transaction was aborted."""
+        """Note a batch of records. Return whether its transaction was aborted."""
         self._come_to(header.last_offset)
         if not header.is_transactional:
             return False
@@ -132,10 +145,11 @@ class TransactionWalk:
         return True
 
     def meet_marker(self, header: BatchHeader, batch: Buffer) -> MarkerFate:
-        """A control batch."""
+        """Note a control batch, and return its role."""
         self._come_to(header.last_offset)
         marker = read_marker(batch)
-        if marker is None:  # emptied by Kafka, and of no use any more; or of a kind that is not ours to judge
+        if marker is None:
+            # Compaction has removed the record of this control batch, or it is no transaction marker.
             return MarkerFate(not header.record_count, committed=False, entry=None)
         if marker.type is MarkerType.COMMIT:
             met = header.producer_id in self._committed
@@ -150,13 +164,14 @@ class TransactionWalk:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What the second walk makes of a batch.
+    """The part of a batch that the second reading keeps.
 
     Attributes:
-        batch: its bytes; None if it goes.
-        record_count: of records that stay, 0 for a marker.
-        commits: it is the marker of a commit.
-        entry: of the transaction index, for an abort whose batches are still there.
+        batch: the bytes that are kept; None if the batch is removed.
+        record_count: the number of records that are kept; 0 for a marker.
+        commits: whether the batch is a commit marker.
+        entry: the entry of the transaction index, if the batch is an abort marker of a transaction with remaining
+            batches.
     """
 
     batch: Buffer | None
@@ -167,14 +182,15 @@ class Kept:
 
 @dataclass(slots=True)
 class Rules:
-    """What the second walk goes by.
+    """The rules and the state of the second reading.
 
     Attributes:
-        latest: what the first one noted.
-        walk: the transactions of this one.
-        last_batch: of a producer, by its id; None if it is not known.
-        now_ms: the broker's clock.
-        delete_retention_ms: how long tombstones and markers stay.
+        latest: the latest offset of each key, from the first reading.
+        walk: the transactions that the second reading has met.
+        last_batch: returns the last batch of a producer, by producer id; None if the partition does not know the
+            producer.
+        now_ms: the time of the broker's clock.
+        delete_retention_ms: the time from the pass that sets a delete horizon to this horizon.
     """
 
     latest: LatestOffsets
@@ -184,7 +200,7 @@ class Rules:
     delete_retention_ms: int
 
     def keep(self, header: BatchHeader, batch: Buffer) -> Kept:
-        """What stays of a batch. Batches come in the order of the log."""
+        """Decide what stays of a batch. The caller passes the batches in the order of the log."""
         return self._keep_marker(header, batch) if header.is_control else self._keep_data(header, batch)
 
     def _keep_marker(self, header: BatchHeader, batch: Buffer) -> Kept:
@@ -238,13 +254,15 @@ class Rules:
         return bool(header.attributes & DELETE_HORIZON) and header.base_timestamp <= self.now_ms
 
     def _is_all_that_is_known(self, header: BatchHeader) -> bool:
-        """Whether only this marker tells the epoch of a producer that is remembered."""
+        """Whether a producer in the producer state has no batch of its current epoch but this marker."""
         last = self.last_batch(header.producer_id)
         return last is not None and last.last_offset is None and last.producer_epoch == header.producer_epoch
 
 
 def count_cleanable(summaries: Sequence[Summary], stable_offset: int, config: LogConfig, now_ms: int) -> int:
-    """How many of the first segments may be cleaned: all in them is decided, and as old as `min.compaction.lag.ms`."""
+    """Return how many of the first segments may be compacted: they end before the last stable offset, and all their
+    records are at least `min.compaction.lag.ms` old.
+    """
     count = 0
     for summary in summaries:
         too_young = config.min_compaction_lag_ms and (
@@ -257,14 +275,18 @@ def count_cleanable(summaries: Sequence[Summary], stable_offset: int, config: Lo
 
 
 def is_worth_it(summaries: Sequence[Summary], first_dirty_offset: int, config: LogConfig) -> bool:
-    """Whether enough of the cleanable segments has not been cleaned yet."""
+    """Whether the segments that were never compacted reach `min.cleanable.dirty.ratio` of all bytes that may be
+    compacted.
+    """
     dirty_size = sum(summary.log_size for summary in summaries if summary.end_offset > first_dirty_offset)
     size = sum(summary.log_size for summary in summaries)
     return dirty_size > 0 and dirty_size >= config.min_cleanable_dirty_ratio * size
 
 
 def grouped(summaries: Sequence[Summary], config: LogConfig) -> list[list[Summary]]:
-    """The segments that become one, group by group: as many as the largest segment has room for as they are now."""
+    """Divide the segments into groups. Each group becomes one segment, which has at most `segment.bytes` even if
+    compaction removes nothing.
+    """
     groups: list[list[Summary]] = []
     for summary in summaries:
         if groups and _has_room(groups[-1], summary, config):

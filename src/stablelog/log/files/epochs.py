@@ -1,4 +1,4 @@
-"""The leader epochs of a partition: which epoch wrote from which offset on.
+"""The leader epochs of a partition, each with the offset of its first record.
 
 Format: docs/formats.md, "leader-epoch-checkpoint".  Source: KIP-101, KIP-320.
 """
@@ -15,32 +15,36 @@ VERSION = 0
 
 
 class LeaderEpochs:
-    """The epochs of one partition, each with the offset of its first record; both only grow."""
+    """The leader epochs of one partition, each with the offset of its first record. Epochs and offsets grow from entry
+    to entry.
+    """
 
     def __init__(self, entries: list[tuple[int, int]] | None = None) -> None:
         self.entries = entries or []
 
     @property
     def latest(self) -> int:
-        """The newest epoch; -1 if none has written."""
+        """The latest leader epoch; -1 if the log has no batch."""
         return self.entries[-1][0] if self.entries else UNKNOWN
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Note that `epoch` writes from `start_offset`. Returns whether the epoch is new."""
+        """Note that the batches from `start_offset` on have the leader epoch `epoch`. Return whether the epoch is new."""
         if epoch <= self.latest:
             return False
         while self.entries and self.entries[-1][1] >= start_offset:
-            self.entries.pop()  # an epoch that has left no record
+            self.entries.pop()  # this earlier epoch has no record in the log
         self.entries.append((epoch, start_offset))
         return True
 
     def epoch_of(self, offset: int) -> int:
-        """Which epoch wrote the record at `offset`; -1 if that is not known."""
+        """Return the leader epoch of the record at `offset`; -1 if it is unknown."""
         count = bisect_right(self.entries, offset, key=itemgetter(1))
         return self.entries[count - 1][0] if count else UNKNOWN
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The greatest epoch that is not above `epoch`, and where it ended, exclusive; (-1, -1) if there is none."""
+        """Return the greatest leader epoch that is not above `epoch`, and its end offset, exclusive; (-1, -1) if it is
+        unknown.
+        """
         if not self.entries or epoch > self.latest or epoch < 0:
             return UNKNOWN, UNKNOWN
         if epoch == self.latest:
@@ -49,35 +53,35 @@ class LeaderEpochs:
         return self.entries[count - 1][0] if count else epoch, self.entries[count][1]
 
     def truncate_to(self, end_offset: int) -> bool:
-        """Drop the epochs that begin at or past `end_offset`. Returns whether anything changed."""
+        """Drop the epochs that begin at or past `end_offset`, the new end of the log. Return whether there were any."""
         count = len(self.entries)
         self.entries = [(epoch, start) for epoch, start in self.entries if start < end_offset]
         return len(self.entries) != count
 
     def encode(self) -> bytes:
-        """The text of the file."""
+        """Encode the content of the file."""
         rows = [f"{epoch} {start}" for epoch, start in self.entries]
         return "\n".join(["0", str(len(rows)), *rows, ""]).encode()
 
     @classmethod
     def decode(cls, content: bytes) -> "LeaderEpochs":
-        """Read the text of the file.
+        """Decode the content of the file.
 
         Raises:
-            NewerFormat: a later release has written it.
-            Corrupt: it is not what Kafka writes.
+            NewerFormat: a later release has written the file.
+            Corrupt: the content is not in Kafka's format.
         """
         lines = content.decode(errors="replace").splitlines()
         try:
             refuse_newer("a leader epoch checkpoint", int(lines[0]), VERSION)
             if lines[0] != "0":
-                raise ValueError(f"version {lines[0]}")
+                raise ValueError(f"its version is {lines[0]}, not 0")
             rows = [line.split(" ") for line in lines[2 : 2 + int(lines[1])]]
             if len(rows) != int(lines[1]):
-                raise ValueError("cut short")
+                raise ValueError("it has fewer lines than its second line says")
             entries = [(int(epoch), int(start)) for epoch, start in rows]
             if any(one[0] >= two[0] or one[1] >= two[1] for one, two in pairwise(entries)):
-                raise ValueError("the epochs and their offsets do not grow")
+                raise ValueError("its epochs and offsets do not grow from line to line")
             return cls(entries)
         except (ValueError, IndexError) as error:
             raise Corrupt(f"not a leader epoch checkpoint: {error}") from error

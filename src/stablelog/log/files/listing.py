@@ -1,31 +1,32 @@
 """Names and small files of one partition's directory, each read once while the partition is opened.
 
-An open asks for the same names and files several times: for their versions, for what a crash interrupted, for the plan
-of recovery. With thousands of partitions the system calls of that are most of a start.
+The opening of a partition uses the same names and files several times: to check format versions, to finish an
+interrupted operation, and to plan recovery. With thousands of partitions, repeated system calls would take most of the
+broker's start.
 """
 
 from pathlib import Path
 
 from stablelog.env.disk import Disk
 
-SMALL_SIZE = 64 << 10  # bytes of a file that are read at once and kept
+SMALL_SIZE = 64 << 10  # the greatest number of bytes of a file that are kept in memory
 
 
 class Listing:
-    """The names in a directory, and the beginnings of files that were asked for.
+    """Cache of the names in a directory, and of the beginnings of files that were read.
 
-    Nobody else may change the directory meanwhile. A caller that changes it calls `reload`, unless nobody asks for what
-    it has changed.
+    No other program may change the directory meanwhile. A caller that changes a file must call `reload` before the
+    listing is used for this file again.
 
     Args:
-        disk: where the directory lies.
-        directory: a partition's own.
+        disk: the disk of the directory.
+        directory: the directory of one partition.
 
     Raises:
-        FileNotFoundError: there is no such directory.
+        FileNotFoundError: the directory is missing.
 
     Attributes:
-        names: in the directory, sorted.
+        names: the names in the directory, sorted.
     """
 
     def __init__(self, disk: Disk, directory: Path) -> None:
@@ -34,7 +35,7 @@ class Listing:
         self.reload()
 
     def reload(self) -> None:
-        """Read the names again, and forget what was read of files."""
+        """Read the names again, and drop the cached beginnings of files."""
         self.names = self.disk.list_dir(self.directory)
         self._known = frozenset(self.names)
         self._heads: dict[str, bytes] = {}
@@ -51,10 +52,10 @@ class Listing:
         return found
 
     def head(self, name: str) -> bytes:
-        """The first SMALL_SIZE bytes of a file, or all of a smaller one.
+        """Return the first SMALL_SIZE bytes of a file, or all bytes of a smaller file.
 
         Raises:
-            FileNotFoundError: there is no such file.
+            FileNotFoundError: the file is missing.
         """
         found = self._heads.get(name)
         if found is None:
@@ -62,17 +63,17 @@ class Listing:
         return found
 
     def beginning(self, name: str, size_max: int) -> bytes:
-        """The first bytes of a file, which are not kept. Raises as `head`."""
+        """Return the first bytes of a file without caching them. Raises the same errors as `head`."""
         if name not in self._known:
             raise FileNotFoundError(name)
         file = self.disk.open(self.path(name))
         try:
-            # No more than there is: a read reserves memory for all that is asked for.
+            # The size of the file limits the read, because a read reserves memory for all requested bytes.
             return file.read(0, min(file.size, size_max))
         finally:
             file.close()
 
     def read(self, name: str) -> bytes:
-        """All of a file. Raises as `head`."""
+        """Return the whole content of a file. Raises the same errors as `head`."""
         found = self.head(name)
         return found if len(found) < SMALL_SIZE else self.disk.read_bytes(self.path(name))

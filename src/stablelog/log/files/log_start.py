@@ -1,8 +1,8 @@
-"""The file that says where a log begins, or where a view does.
+"""The file that records the log start offset, or the start of a view.
 
-It is written when the partition is made, and again before the first file goes of what lies before a new start: so
-recovery tells a segment that was being deleted from one that was lost. It is never rebuilt: without it, or with
-another offset in it, records that were deleted would be read again, or segments that are lost would not be missed.
+The file is written when the partition is made, and each time before segments are deleted. So recovery can distinguish a
+segment whose deletion was interrupted from a lost segment. The file cannot be rebuilt from the log: if it is missing or
+has a wrong offset, deleted records could be read again, or the loss of a segment could stay unnoticed.
 
 Format: docs/formats.md, "log-start-offset".
 """
@@ -20,13 +20,13 @@ VERSION = 1
 
 
 def encode_log_start(start_offset: int) -> bytes:
-    """The text of the file."""
+    """Encode the content of the file."""
     text = f"{VERSION}\n{start_offset}\n".encode()
     return text + f"{crc32c(text):08x}\n".encode()
 
 
 def read_log_start(disk: Disk, path: Path) -> int | None:
-    """Where the log begins; None if the file is missing.
+    """Read the log start offset from the file; return None if the file is missing.
 
     Raises:
         Corrupt: the file is damaged.
@@ -38,11 +38,11 @@ def read_log_start(disk: Disk, path: Path) -> int | None:
 
 
 def decode_log_start(content: bytes, path: Path) -> int:
-    """Read the text of the file.
+    """Decode the content of the file.
 
     Raises:
-        NewerFormat: a later release has written it.
-        Corrupt: it is damaged; names the path.
+        NewerFormat: a later release has written the file.
+        Corrupt: the file is damaged. The message names its path.
     """
     lines = content.decode(errors="replace").split("\n")
     if lines[0].isdigit():
@@ -52,8 +52,8 @@ def decode_log_start(content: bytes, path: Path) -> int:
         return int(lines[1])  # version 0 has no checksum
     if len(lines) != 4 or not lines[1].isdigit() or content != encode_log_start(int(lines[1])):
         raise Corrupt(
-            f"{path} is damaged: three lines are expected, version {VERSION}, the offset where the log begins, and "
-            "their CRC. Restore the file"
+            f"{path} is damaged: it must have three lines: version {VERSION}, the log start offset, and "
+            "the CRC of both. Restore the file"
         )
     return int(lines[1])
 
@@ -61,13 +61,14 @@ def decode_log_start(content: bytes, path: Path) -> int:
 def write_missing_log_start(
     disk: Disk, directory: Path, known_start: int, name: str = LOG_START_FILE
 ) -> None:
-    """Write the file for a partition of Apache Kafka or of a release that wrote it only once something was deleted.
+    """Write the file if it is missing. Apache Kafka does not write it, and early releases of stablelog wrote it only at
+    the first deletion.
 
     Args:
-        disk: where the partition lies.
-        directory: the partition's own.
-        known_start: what a checkpoint of the data directory says of it; 0 if nothing.
-        name: of the file.
+        disk: the disk of the partition.
+        directory: the partition's directory.
+        known_start: the log start offset in the checkpoint of the data directory; 0 if there is none.
+        name: the name of the file.
 
     Raises:
         Corrupt: the file is damaged.
@@ -78,7 +79,8 @@ def write_missing_log_start(
         there = disk.read_bytes(path)
         start = decode_log_start(there, path)
     except FileNotFoundError:
-        # A summary without its log file is that of a lost segment: the log begins there, and the loss is found.
+        # A summary without its log file belongs to a lost segment. The log must begin at that segment, so that recovery
+        # finds the loss.
         bases = (offset_of(name) for name in disk.list_dir(directory) if is_log(name) or is_summary(name))
         start = max(known_start, min(bases, default=0))
     content = encode_log_start(start)

@@ -14,16 +14,16 @@ COMMIT_SUFFIXES = (
     ".commitindex",
     ".commitextents",
     ".commitsummary",
-)  # of the view in commit order; see `views`
+)  # suffixes of the view in commit order; see `views`
 SEGMENT_SUFFIXES = (LOG, INDEX, TIMEINDEX, TXNINDEX, SUMMARY, *COMMIT_SUFFIXES)
 SNAPSHOT, PRODUCERS = ".snapshot", ".producers"
-CUT = ".cut"  # what recovery or `stablelog repair` cut off the segment's log file
+CUT = ".cut"  # the file with the bytes by which recovery or `stablelog repair` has truncated a log file
 DELETED = ".deleted"
-VIEW_START_FILE = "view-start-offset"  # where the view in commit order begins
-# What a partition has beside the files of segments and the snapshots.
+VIEW_START_FILE = "view-start-offset"  # the file that records the start of the view in commit order
+# Names of the files of a partition that belong to no segment and no snapshot.
 SINGLE_FILES = ("leader-epoch-checkpoint", "log-start-offset", "partition.metadata", VIEW_START_FILE)
 
-PathOf = Callable[[str], Path]  # the path of a segment's file with a suffix
+PathOf = Callable[[str], Path]  # returns the path of a segment's file with a given suffix
 
 OFFSET_DIGITS, OFFSET_MAX = 20, f"{2**63 - 1:020d}"
 _OFFSET = re.compile(r"[0-9]{20}\.")
@@ -34,49 +34,50 @@ _PARTITION_FILE = re.compile(
 )
 
 
-@functools.lru_cache(maxsize=1024)  # thousands of partitions have files of the same names
+@functools.lru_cache(maxsize=1024)  # cached, because thousands of partitions have files of the same names
 def is_partition_file(name: str) -> bool:
-    """Whether stablelog or Apache Kafka gives a file of a partition this name."""
+    """Whether a file with this name belongs to a partition, in stablelog or in Apache Kafka."""
     return _PARTITION_FILE.fullmatch(name) is not None and (has_offset(name) or name.startswith(SINGLE_FILES))
 
 
 def has_offset(name: str) -> bool:
-    """Whether a name begins with an offset: 20 ASCII digits, at most 2^63-1, and a point."""
+    """Whether a name begins with an offset: 20 ASCII digits with a value of at most 2^63-1, and a dot."""
     return _OFFSET.match(name) is not None and name[:OFFSET_DIGITS] <= OFFSET_MAX
 
 
 def is_snapshot(name: str) -> bool:
-    """Whether a file of this name holds producer state."""
+    """Whether a file with this name is a producer snapshot."""
     return has_offset(name) and name[OFFSET_DIGITS:] in (SNAPSHOT, PRODUCERS)
 
 
 def is_log(name: str) -> bool:
-    """Whether a file of this name is a segment's log."""
+    """Whether a file with this name is the log file of a segment."""
     return has_offset(name) and name[OFFSET_DIGITS:] == LOG
 
 
 def is_summary(name: str) -> bool:
-    """Whether a file of this name is a segment's summary."""
+    """Whether a file with this name is the summary of a segment."""
     return has_offset(name) and name[OFFSET_DIGITS:] == SUMMARY
 
 
 def offset_of(name: str) -> int:
-    """The offset that a name begins with; it `has_offset`."""
+    """Return the offset at the beginning of a name, for which `has_offset` must be true."""
     return int(name[:OFFSET_DIGITS])
 
 
 def segment_path(directory: Path, base_offset: int, mark: str, suffix: str) -> Path:
-    """The path of a segment's file. `mark` is what compaction puts behind the suffix, or nothing."""
+    """Return the path of a segment's file. `mark` follows the suffix: `.cleaned` during compaction, otherwise empty."""
     return directory / f"{base_offset:020d}{suffix}{mark}"
 
 
 def first_segment_path(directory: Path, names: Iterable[str], log_start: int) -> Path:
-    """The log file of a first segment that is gone, as far as the other files of a partition tell its name.
+    """Return the path that the missing log file of the first segment most likely had, judged by the other files of the
+    partition.
 
     Args:
-        directory: the partition's own.
-        names: in it.
-        log_start: where the log begins, in that segment.
+        directory: the partition's directory.
+        names: the names in this directory.
+        log_start: the log start offset, which is in the missing segment.
     """
     stems = [
         offset_of(name) for name in names if has_offset(name) and name[OFFSET_DIGITS:] in SEGMENT_SUFFIXES
@@ -86,15 +87,15 @@ def first_segment_path(directory: Path, names: Iterable[str], log_start: int) ->
 
 
 def file_path(directory: Path, offset: int, suffix: str) -> Path:
-    """The path of a partition's file with this offset and suffix."""
+    """Return the path of a partition's file with this offset and suffix."""
     return directory / f"{offset:020d}{suffix}"
 
 
 def log_offsets(names: Iterable[str]) -> list[int]:
-    """The base offsets of the segments whose log files are among the names, ascending."""
+    """Return the base offsets of the log files among the names, ascending."""
     return sorted(offset_of(name) for name in names if is_log(name))
 
 
 def snapshot_offsets(names: Iterable[str]) -> list[int]:
-    """The offsets of the snapshots that have one file at least among the names, ascending."""
+    """Return the offsets of the snapshots of which at least one file is among the names, ascending."""
     return sorted({offset_of(name) for name in names if is_snapshot(name)})

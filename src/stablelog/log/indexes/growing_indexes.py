@@ -1,7 +1,7 @@
-"""The indexes of the segment that grows: complete in memory, and in files that may be behind.
+"""The indexes of the growing segment. They are complete in memory; their files may lack the latest entries.
 
-The files are written when the segment is sealed, when a snapshot is taken and when the partition is closed. An aborted
-transaction is written at once. Recovery rebuilds from the log what a crash takes of them.
+The files are written when the segment is sealed, when a snapshot is taken and when the partition is closed. The entry
+of an aborted transaction is written at once. Recovery rebuilds from the log the entries that a crash has lost.
 """
 
 import contextlib
@@ -24,13 +24,13 @@ class GrowingIndexes:
     """The three indexes of one segment, and their files.
 
     Args:
-        disk: where the segment lies.
-        path_of: the path of the segment's file with a suffix.
-        base_offset: of the segment.
-        contents: of the indexes so far, in the order of INDEX_SUFFIXES.
+        disk: the disk of the segment.
+        path_of: returns the path of the segment's file with a suffix.
+        base_offset: the base offset of the segment.
+        contents: the bytes of the indexes so far, in the order of INDEX_SUFFIXES.
 
     Attributes:
-        names_changed: a file was made, and the directory is not synced since.
+        names_changed: whether an index file was created since the directory was synced.
     """
 
     def __init__(
@@ -48,47 +48,52 @@ class GrowingIndexes:
         self._path_of = path_of
         self._base_offset = base_offset
         self._files: dict[str, File] = {}
-        self._dirty: set[str] = set()  # suffixes of files that are not synced since they were written
-        self._written_sizes: dict[str, int] = {}  # bytes of files that are known to begin the index
-        self._synced_sizes: list[int] = []  # of the files, if the last owner has synced them
-        self._broken_files: list[File] = []  # They take no more writes, but a sync may have them.
-        self._lacks_aborted = False  # the file of the transaction index is behind memory
+        self._dirty: set[str] = set()  # suffixes of the files that were written and not synced
+        # By suffix: the size of a file that matches the index in memory.
+        self._written_sizes: dict[str, int] = {}
+        self._synced_sizes: list[int] = []  # sizes of the files if the last broker has synced them
+        # Files whose last write has failed. They accept no more writes, but another thread may be syncing them.
+        self._broken_files: list[File] = []
+        self._lacks_aborted = False  # whether the file of the transaction index lacks an entry
 
     def contents(self) -> tuple[memoryview, memoryview, memoryview]:
-        """The bytes of the indexes, in the order of INDEX_SUFFIXES. See `IndexEntries.content`."""
+        """Return the bytes of the indexes, in the order of INDEX_SUFFIXES. See `IndexEntries.content`."""
         return self.offsets.content(), self.times.content(), self.txns.content()
 
     def _by_suffix(self) -> tuple[tuple[str, Index], ...]:
         return (INDEX, self.offsets), (TIMEINDEX, self.times), (TXNINDEX, self.txns)
 
     def aborted_added(self) -> None:
-        """Write the aborted transaction that was added. If its file cannot be written, the file is behind memory."""
+        """Write the last entry of the transaction index to its file. If that fails, `write_aborted` tries again later."""
         self._lacks_aborted = True
         with contextlib.suppress(DiskError):
             self.write_aborted()
 
     def write_aborted(self) -> None:
-        """Write to the file of the transaction index what it lacks.
+        """Write the entries that the file of the transaction index lacks.
 
         Raises:
-            DiskError: the file is behind memory. Readers of the files must not see the markers of what it lacks.
+            DiskError: the file still lacks entries. Programs that read the files must not see the abort markers of
+                these entries, because they would take the aborted records for committed ones.
         """
         if self._lacks_aborted:
             self._write_one(TXNINDEX, self.txns)
             self._lacks_aborted = False
 
     def write(self) -> None:
-        """Write to all files what they lack. They are durable when they are synced.
+        """Write the entries that the files of all indexes lack. The entries are durable after a sync of the files.
 
         Raises:
-            DiskError: the files are behind memory, which does no harm.
+            DiskError: some files still lack entries. This does no harm, because recovery rebuilds them.
         """
         for suffix, index in self._by_suffix():
-            if suffix != TXNINDEX or len(index):  # Kafka makes this file with the first abort.
+            if suffix != TXNINDEX or len(index):
+                # As in Kafka, the transaction index has a file only after an abort.
                 self._write_one(suffix, index)
 
     def _write_one(self, suffix: str, index: Index) -> None:
-        # An error that is kept must not keep the view: the index could not grow.
+        # The view of the index is released before an error leaves the method: while it exists, the index cannot grow,
+        # and the caller may keep the error, which refers to it.
         with index.content() as content:
             file = self._file(suffix, content)
             missing = bytes(content[file.size :])
@@ -101,13 +106,13 @@ class GrowingIndexes:
         except DiskError as error:
             if not error.undone:
                 self._written_sizes.pop(suffix, None)
-                # The next write opens the file again and compares it.
+                # The next write opens the file again and compares its content with the index.
                 self._broken_files.append(self._files.pop(suffix))
                 self._dirty.discard(suffix)
             raise
 
     def _file(self, suffix: str, content: Buffer) -> File:
-        """The file of an index, holding the beginning of `content` and nothing else."""
+        """Return the open file of an index. The file holds the beginning of `content`, and nothing else."""
         file = self._files.get(suffix)
         if file is not None:
             return file
@@ -116,7 +121,8 @@ class GrowingIndexes:
             self.names_changed = self.names_changed or not self._disk.exists(path)
         file = self._disk.open(path, create=True)
         try:
-            # The file may hold zeros of a preallocation, or entries of a log that was cut: then it is emptied.
+            # The file may hold zeros that Kafka has preallocated, or entries of a log that was truncated. In this case
+            # it is emptied.
             if file.size != written_size and (
                 file.size > len(content) or file.read(0, file.size) != content[: file.size]
             ):
@@ -126,21 +132,22 @@ class GrowingIndexes:
         except DiskError:
             file.close()
             raise
-        if file.size:  # it may have been closed before it was synced
+        if file.size:  # the file may have been closed before it was synced
             self._dirty.add(suffix)
         self._files[suffix] = file
         return file
 
     def take_dirty_files(self) -> list[File]:
-        """The files that were written and not synced. They count as synced from now on."""
+        """Return the files that were written and not synced. The caller syncs them; from now on they count as synced."""
         files = [self._files[suffix] for suffix in sorted(self._dirty)]
         self._dirty.clear()
         return files
 
     def close_files(self) -> None:
-        """Close the files that can be opened again, synced or not.
+        """Close the index files, whether they are synced or not.
 
-        A later write opens, compares and syncs them before anything relies on them.
+        A later write opens the files again, compares them with the indexes and lets them be synced, before any other
+        file relies on them.
         """
         self._dirty.clear()
         while self._files:
@@ -162,16 +169,18 @@ class GrowingIndexes:
         *,
         are_synced: bool,
     ) -> bool:
-        """Go on with the index files as they are. Returns whether they need no repair.
+        """Use the existing index files of the growing segment. Return whether they match the log, so that they need no
+        repair.
 
-        The transaction index has to be what memory holds. The others may be behind it: `write` goes on from there.
-        Entries that closes have added to the time index are taken over.
+        The file of the transaction index must be equal to the index in memory. The other files may lack entries at
+        their end, which `write` will add. Entries of the time index that earlier closes have added are accepted.
 
         Args:
-            listing: of the directory.
-            tail: gives the batches that were replayed, as (position, header); None if they are too many to read again.
-            latest: the greatest timestamp before them, and its offset.
-            are_synced: whether the files are as their last owner has synced them.
+            listing: the listing of the directory.
+            tail: returns the batches that recovery has replayed, as (position, header); None if they are too many to
+                read again.
+            latest: the greatest timestamp before these batches, and its offset.
+            are_synced: whether the last broker has synced the files before it closed the partition.
         """
         sizes = []
         for suffix, index in self._by_suffix():
@@ -186,21 +195,23 @@ class GrowingIndexes:
                 return False
         if are_synced:
             self._synced_sizes = sizes
-        else:  # a kill may have left files whose names no sync has made durable
+        else:  # A broker that was killed may have made files without a sync of their names.
             self.names_changed = True
         return True
 
     def _adopt_times(
         self, found: bytes, tail: Iterable[tuple[int, BatchHeader]], latest: tuple[int, int]
     ) -> bool:
-        """Take over the entries of the time index's file, if the log confirms each. Returns whether it does.
+        """Use the entries in the file of the time index if the log confirms each of them. Return whether it does.
 
-        A close completes the time index, and a replay does not make such an entry.
+        The file may have entries that the replay has not made, because each close adds an entry of the greatest
+        timestamp.
         """
         adopted = TimeIndex(self._base_offset, found)
         known, entries = ([index[at] for at in range(len(index))] for index in (self.times, adopted))
         newest, newest_offset = latest
-        maxima = {newest: newest_offset, **dict(known)}  # by greatest timestamp, the offset that reached it
+        # By timestamp that was the greatest so far: its offset.
+        maxima = {newest: newest_offset, **dict(known)}
         for _, header in tail:
             if header.max_timestamp > newest and header.record_count:
                 newest, maxima[header.max_timestamp] = header.max_timestamp, header.last_offset
@@ -218,5 +229,5 @@ class GrowingIndexes:
 
     @property
     def are_files_complete(self) -> bool:
-        """Whether the last owner has synced all that memory holds, as far as is known."""
+        """Whether the index files are known to be synced and to lack no entry."""
         return self._synced_sizes == [len(content) for content in self.contents()]

@@ -31,7 +31,9 @@ class IndexEntries:
         self._count += 1
 
     def _count_below(self, field: struct.Struct, bound: int) -> int:
-        """How many entries have less than `bound` in a field that never falls from entry to entry."""
+        """Return the number of entries whose field is less than `bound`. The field must never decrease from entry to
+        entry.
+        """
         entries, unpack, size = self._entries, field.unpack_from, self.ENTRY.size
         low, high = 0, self._count
         while low < high:
@@ -43,12 +45,14 @@ class IndexEntries:
         return low
 
     def content(self) -> memoryview:
-        """The bytes of the file. While the view exists, no entry can be added: see `memoryview.release`."""
+        """Return a view of all entries, as they stand in the file. No entry can be added until the caller releases this
+        view.
+        """
         return memoryview(self._entries)[: self._count * self.ENTRY.size]
 
 
 def count_used(entry: struct.Struct, entries: Buffer) -> int:
-    """How many entries a file holds. Kafka preallocates the file: the rest of it is zeros."""
+    """Return the number of entries in a file. Kafka preallocates index files, so zeros may follow the last entry."""
     places = range(len(entries) // entry.size)
     return bisect_left(
         places, True, key=lambda place: not any(entry.unpack_from(entries, place * entry.size))

@@ -1,7 +1,7 @@
-"""Find all entries of a growing row that are less than a bound, without looking at the others.
+"""Search for all values of a growing list that are less than a bound, without reading the other values.
 
-Above the row stand rows of minima: each value of a level is the least of 16 below it. A search goes down only
-where there is something to find, so that it costs O((found + 1) log n) however long the row is.
+The values are the lowest level of a tree. Each value of a higher level is the minimum of 16 values of the level below it. A
+search descends only below values that are less than the bound, so it costs O((found + 1) log n) for a list of n values.
 """
 
 from array import array
@@ -11,10 +11,10 @@ FANOUT = 16
 
 
 class Minima:
-    """The minima over a row that somebody else keeps and only adds to.
+    """The tree of minima over a list of values. The caller keeps the list and only appends to it.
 
     Args:
-        values_in: the row's values at the places [begin, end).
+        values_in: returns the values of the list at the indexes [begin, end).
     """
 
     def __init__(self, values_in: Callable[[int, int], Iterable[int]]) -> None:
@@ -22,7 +22,7 @@ class Minima:
         self._values_in = values_in
 
     def extend_to(self, count: int) -> None:
-        """Take in the entries that were appended to the row."""
+        """Add the values that were appended to the list, so that the tree covers `count` values."""
         row = self._levels[0]
         if len(row) >= count:
             return
@@ -35,7 +35,8 @@ class Minima:
             if level == len(self._levels):
                 self._levels.append(array("q"))
             above = self._levels[level]
-            # Only the last of the values above that were there can have changed, and what is new comes after it.
+            # In the level above, only the last value can have changed: it is computed again, and the new values follow
+            # it.
             changed //= FANOUT
             del above[changed:]
             for begin in range(changed * FANOUT, len(row), FANOUT):
@@ -43,20 +44,20 @@ class Minima:
             row = above
 
     def below(self, bound: int, begin: int, end: int) -> Iterator[int]:
-        """The places in [begin, end) whose value is less than `bound`, in order."""
+        """Yield the indexes in [begin, end) whose value is less than `bound`, ascending."""
         assert begin >= 0
         assert end <= len(self._levels[0])
         if begin < end:
             yield from self._search(len(self._levels) - 1, 0, bound, begin, end)
 
     def _search(self, level: int, at: int, bound: int, begin: int, end: int) -> Iterator[int]:
-        """Search below the value `at` of a level, whose part of the row has a place in [begin, end)."""
+        """Search the part of the list below the value `at` of a level. This part overlaps [begin, end)."""
         if self._levels[level][at] >= bound:
             return
         if level == 0:
             yield at
             return
-        span = FANOUT ** (level - 1)  # of the row, for each value of the level below
+        span = FANOUT ** (level - 1)  # how many values of the list each value of the level below covers
         first, last = max(at * FANOUT, begin // span), min((at + 1) * FANOUT, (end - 1) // span + 1)
         if level == 1:
             below = self._levels[0]

@@ -1,8 +1,8 @@
 """The offset index of a segment: a sparse map from offsets to byte positions.
 
-An entry (last offset of a batch, position where the batch begins) is written whenever more than
-`index.interval.bytes` were appended since the last one. A search takes the greatest entry at or below its target, and
-then walks over a few batch headers.
+An entry (last offset of a batch, position where the batch begins) is written whenever more than `index.interval.bytes`
+were appended since the last one. A search takes the greatest entry at or below its target, and then reads a few batch
+headers from there on.
 
 Format: docs/formats.md, "Offset index".
 """
@@ -21,17 +21,18 @@ OFFSET, POSITION = struct.Struct(">i"), struct.Struct(">4xi")
 
 
 class OffsetIndex(IndexEntries):
-    """The offset index of one segment: growing, or read from its file."""
+    """The offset index of one segment, either growing or read from its file."""
 
     ENTRY = ENTRY
 
     def __init__(self, base_offset: int, entries: Buffer = b"") -> None:
-        # A used entry is all zeros only for a first batch of one record. Such a batch gets no entry.
+        # Zeros at the end of a preallocated file are no entries. A real entry would be all zeros only for a first batch
+        # of one record, and such a batch gets no entry.
         super().__init__(entries, count_used(ENTRY, entries))
         self._base_offset = base_offset
 
     def __getitem__(self, place: int) -> tuple[int, int]:
-        """The (offset, position) of an entry."""
+        """Return the (offset, position) of an entry."""
         offset, position = self._row(place)
         return self._base_offset + offset, position
 
@@ -46,13 +47,13 @@ class OffsetIndex(IndexEntries):
         self._add(ENTRY.pack(last_offset - self._base_offset, position))
 
     def position_before(self, offset: int) -> int:
-        """The position of a batch that does not begin after the one with this offset."""
+        """Return a position at which a batch begins: the batch with this offset, or one before it."""
         return self._last_position_of(self._count_below(OFFSET, offset - self._base_offset + 1))
 
     def position_at_or_before(self, position: int) -> int:
-        """The greatest known beginning of a batch that is not past `position`."""
+        """Return the greatest position in the index that is not past `position`; 0 if there is none."""
         return self._last_position_of(self._count_below(POSITION, position + 1))
 
     def _last_position_of(self, count: int) -> int:
-        """The position in the last of the first `count` entries; 0 if there are none."""
+        """Return the position in entry number `count`, counted from 1; 0 if `count` is 0."""
         return int(POSITION.unpack_from(self._entries, (count - 1) * ENTRY.size)[0]) if count else 0

@@ -1,4 +1,4 @@
-"""The files of a sealed segment: compares them with the segment's summary, and maps the indexes."""
+"""Checks of a sealed segment's files against the segment's summary, and mapping of its indexes."""
 
 from pathlib import Path
 
@@ -14,9 +14,10 @@ from stablelog.log.indexes.transaction_index import TransactionIndex
 
 
 def are_files_of(disk: Disk, path_of: PathOf, summary: Summary) -> bool:
-    """Whether a segment's files are those of the summary, as far as a start checks it.
+    """Whether a segment's files match the summary, as far as a start of the broker checks this.
 
-    This checks sizes and the transaction index. The other indexes are checked when they are first used.
+    This checks the sizes of the files and the content of the transaction index. The content of the other indexes is
+    checked when they are first used.
     """
     try:
         sizes = (LOG, summary.log_size), (INDEX, summary.index_size), (TIMEINDEX, summary.timeindex_size)
@@ -32,7 +33,7 @@ def are_files_of(disk: Disk, path_of: PathOf, summary: Summary) -> bool:
 
 
 def load_indexes(disk: Disk, path_of: PathOf, summary: Summary) -> tuple[OffsetIndex, TimeIndex] | None:
-    """The offset and the time index; None if a file is missing or is not what the summary says."""
+    """Map the offset index and the time index; return None if a file is missing or does not match the summary."""
     index = _mapped(disk, path_of(INDEX), summary.index_size, summary.index_crc)
     timeindex = _mapped(disk, path_of(TIMEINDEX), summary.timeindex_size, summary.timeindex_crc)
     if index is None or timeindex is None:
@@ -41,22 +42,22 @@ def load_indexes(disk: Disk, path_of: PathOf, summary: Summary) -> tuple[OffsetI
 
 
 def load_txn_index(disk: Disk, path_of: PathOf, summary: Summary) -> TransactionIndex:
-    """The transaction index.
+    """Map the transaction index.
 
     Raises:
-        Corrupt: it is not what the summary says. Which transactions were aborted is then not known.
+        Corrupt: the file does not match the summary, so it is unknown which transactions were aborted.
     """
     path = path_of(TXNINDEX)
     content: Buffer | None = b""
     if summary.txnindex_size:
         content = _mapped(disk, path, summary.txnindex_size, summary.txnindex_crc)
     if content is None:
-        raise Corrupt(f"{path} is damaged; restart the broker to have it made anew from the log")
+        raise Corrupt(f"{path} is damaged. Restart the broker, which then rebuilds the file from the log")
     return TransactionIndex(content)
 
 
 def _mapped(disk: Disk, path: Path, size: int, crc: int) -> Buffer | None:
-    """The content of an index file; None if it is missing, or if its size or CRC is another one."""
+    """Map an index file; return None if it is missing, or if its size or its CRC is wrong."""
     try:
         file = disk.open(path)
     except FileNotFoundError:

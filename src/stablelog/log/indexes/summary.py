@@ -1,7 +1,8 @@
-"""What a sealed segment holds, in 118 bytes beside it.
+"""The summary of a sealed segment: a file of 118 bytes that describes what the segment holds.
 
-It makes the segment's other files tamper-evident, saves recovery from reading the segment, and tells searches
-where to stop. It is a cache of the log: damaged or missing, it is made anew by reading the segment.
+Its checksums reveal damage of the segment's other files. With it, recovery need not read the segment, and a search
+knows whether the segment can contain a result. It can be rebuilt: if it is damaged or missing, the next start makes it
+again from the log file.
 
 Format: docs/formats.md, "Segment summary".
 """
@@ -42,7 +43,7 @@ NOTHING = -1
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a segment holds. Fields as in the format."""
+    """The content of a summary. `SUMMARY` describes the fields."""
 
     base_offset: int
     end_offset: int
@@ -63,35 +64,35 @@ class Summary:
 
     @property
     def index_files(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        """The sizes and the CRCs of the index files, in the order of INDEX_SUFFIXES."""
+        """Return the sizes and the CRCs of the index files, in the order of INDEX_SUFFIXES."""
         sizes = self.index_size, self.timeindex_size, self.txnindex_size
         return sizes, (self.index_crc, self.timeindex_crc, self.txnindex_crc)
 
     def encode(self) -> bytes:
-        """The bytes of the file."""
+        """Encode the content of the file."""
         content = SUMMARY.pack(VERSION, 0, *_values(self))
         return content[:2] + crc32c(content[CRC_END:]).to_bytes(4, "big") + content[CRC_END:]
 
     @classmethod
     def decode(cls, content: bytes) -> "Summary":
-        """Read the bytes of the file.
+        """Decode the content of the file.
 
         Raises:
-            NewerFormat: a later release has written them.
-            Corrupt: they are not a summary, or not whole.
+            NewerFormat: a later release has written the file.
+            Corrupt: the bytes are no summary, or are incomplete.
         """
         refuse_newer("a segment summary", int.from_bytes(content[:2], "big"), VERSION)
         if len(content) != SUMMARY.size:
-            raise Corrupt(f"a segment summary of {len(content)} bytes, not {SUMMARY.size}")
+            raise Corrupt(f"a segment summary has {len(content)} bytes; it must have {SUMMARY.size}")
         version, crc, *fields = SUMMARY.unpack(content)
         if version != VERSION:
-            raise Corrupt(f"a segment summary of version {version}; {VERSION} is known")
+            raise Corrupt(f"a segment summary has version {version}; only version {VERSION} is known")
         if crc != crc32c(content[CRC_END:]):
-            raise Corrupt("a segment summary whose CRC does not hold")
+            raise Corrupt("the CRC of a segment summary does not match its bytes")
         return cls(*fields)
 
     def replaced(self, **changes: int) -> "Summary":
-        """The summary with some fields changed."""
+        """Return a copy of the summary with some fields changed."""
         return replace(self, **changes)
 
 

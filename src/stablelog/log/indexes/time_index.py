@@ -1,7 +1,7 @@
 """The time index of a segment: a sparse map from timestamps to offsets.
 
-An entry (T, O) says that the greatest timestamp of the segment up to and including the batch whose last offset
-is O is T. Timestamps only grow.
+An entry (T, O) means: T is the greatest timestamp in the segment up to and including the batch whose last offset is O.
+Timestamps grow from entry to entry.
 
 Format: docs/formats.md, "Time index".
 """
@@ -17,11 +17,11 @@ ENTRY = struct.Struct(
     "i"  # last offset of the batch that has it, relative to the segment's base offset
 )
 TIMESTAMP = struct.Struct(">q")
-NO_TIMESTAMP = -1  # of batches without records, which get no entry
+NO_TIMESTAMP = -1  # the timestamp of batches without records, which get no entry
 
 
 class TimeIndex(IndexEntries):
-    """The time index of one segment: growing, or read from its file."""
+    """The time index of one segment, either growing or read from its file."""
 
     ENTRY = ENTRY
 
@@ -30,21 +30,23 @@ class TimeIndex(IndexEntries):
         self._base_offset = base_offset
 
     def __getitem__(self, place: int) -> tuple[int, int]:
-        """The (timestamp, offset) of an entry."""
+        """Return the (timestamp, offset) of an entry."""
         timestamp, offset = self._row(place)
         return timestamp, self._base_offset + offset
 
     @property
     def last(self) -> tuple[int, int]:
-        """The last entry; without one, NO_TIMESTAMP at the segment's base offset."""
+        """The (timestamp, offset) of the last entry; NO_TIMESTAMP at the segment's base offset if there is no entry."""
         return self[self._count - 1] if self._count else (NO_TIMESTAMP, self._base_offset)
 
     def append_if_later(self, timestamp: int, last_offset: int) -> None:
-        """Add an entry if the timestamp is greater than all before it."""
+        """Add an entry if its timestamp is greater than that of every entry before it."""
         if timestamp > self.last[0]:
             self._add(ENTRY.pack(timestamp, last_offset - self._base_offset))
 
     def offset_before(self, timestamp: int) -> int | None:
-        """An offset at or before the first batch that reaches the timestamp; None: begin at the segment's start."""
+        """Return an offset from which a search for the timestamp may begin; None if it must begin at the segment's
+        start.
+        """
         count = self._count_below(TIMESTAMP, timestamp)
         return self[count - 1][1] if count else None

@@ -1,8 +1,8 @@
-"""The transaction index of a segment: the aborted transactions that a read-committed reader leaves out.
+"""The transaction index of a segment: the aborted transactions whose records a read-committed reader leaves out.
 
-The index has one entry for each transaction whose abort marker lies in the segment, in the order of the markers. Both
-the marker's offset and the stable offset only grow over the whole partition. Two bisections therefore bound the entries
-that concern a fetch.
+The index has one entry for each transaction whose abort marker lies in the segment, in the order of the markers. The
+offsets of the markers and the stable offsets grow from entry to entry over the whole partition. Two binary searches
+therefore find the range of entries that concern a fetch.
 
 Format: docs/formats.md, "Transaction index".  Source: the abort index of KIP-98.
 """
@@ -26,11 +26,12 @@ ENTRY = struct.Struct(
 )
 VERSION = 0
 FIRST, LAST, STABLE = struct.Struct(">10xq"), struct.Struct(">18xq"), struct.Struct(">26xq")
-SCAN_COUNT_MAX = 64  # A window of at most this size is scanned. In a larger one the minima are searched.
+# Up to this number of entries, a search reads each of them. In more entries, it uses the tree of minima.
+SCAN_COUNT_MAX = 64
 
 
 class AbortedTxn(NamedTuple):
-    """An aborted transaction in one partition. Offsets as in the entry."""
+    """An aborted transaction in one partition. `ENTRY` describes the fields."""
 
     producer_id: int
     first_offset: int
@@ -39,18 +40,18 @@ class AbortedTxn(NamedTuple):
 
 
 def encode_entry(txn: AbortedTxn) -> bytes:
-    """The 34 bytes of an entry."""
+    """Encode the 34 bytes of an entry."""
     return ENTRY.pack(VERSION, *txn)
 
 
 class TransactionIndex(IndexEntries):
-    """The transaction index of one segment: growing, or read from its file."""
+    """The transaction index of one segment, either growing or read from its file."""
 
     ENTRY = ENTRY
 
     def __init__(self, entries: Buffer = b"") -> None:
         if len(entries) % ENTRY.size:
-            raise Corrupt(f"a transaction index of {len(entries)} bytes: its last entry is torn")
+            raise Corrupt(f"a transaction index has {len(entries)} bytes, so its last entry is torn")
         super().__init__(entries, len(entries) // ENTRY.size)
         self._minima = Minima(self._firsts)
 
@@ -65,17 +66,19 @@ class TransactionIndex(IndexEntries):
         return (row[2] for row in ENTRY.iter_unpack(rows))
 
     def append(self, txn: AbortedTxn) -> None:
-        """Add a transaction. Raises ValueError if its marker does not lie past all before it."""
+        """Add a transaction. Raises ValueError if its marker is not behind the markers of all entries."""
         if self._count and self[self._count - 1].last_offset >= txn.last_offset:
-            raise ValueError(f"{txn} after {self[self._count - 1]}: markers only go on")
+            raise ValueError(
+                f"{txn} cannot follow {self[self._count - 1]}: the offset of its marker must be greater"
+            )
         assert txn.first_offset <= txn.last_offset
         self._add(encode_entry(txn))
 
     def collect(self, start: int, end: int) -> tuple[list[AbortedTxn], bool]:
-        """The aborted transactions that touch [start, end), and whether the search is over.
+        """Return the aborted transactions with offsets in [start, end), and whether the search is complete.
 
-        The search is over when an entry's stable offset reaches `end`: at that marker, every transaction that began
-        before `end` had ended. Otherwise the search goes on in the next segment's index.
+        The search is complete when the stable offset of an entry reaches `end`: at that abort marker, every transaction
+        that began before `end` had ended. Otherwise the caller continues in the index of the next segment.
         """
         low = self._count_below(LAST, start)
         stop = self._count_below(STABLE, end)
