@@ -402,7 +402,7 @@ def test_a_lost_start_offset_is_named_and_nothing_is_cut(data, partition, name, 
     before = everything(data / partition)
     result = run("repair", data, "--yes")
     assert result.exit_code == 1, result.output
-    assert f"{partition}: cannot be repaired: {data / partition / name} is gone" in result.output
+    assert f"{partition}: cannot be repaired: {data / partition / name} is missing" in result.output
     assert "0 with a damaged log" in result.output
     assert everything(data / partition) == before
 

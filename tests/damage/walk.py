@@ -376,7 +376,7 @@ def named(damage, text):
 
 def cuts(life):
     """The log lines of a start that cut the end of a log."""
-    return [line for line in life.log.splitlines() if "were cut off" in line]
+    return [line for line in life.log.splitlines() if "were truncated and" in line]
 
 
 def findings(disk, damage):

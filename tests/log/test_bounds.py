@@ -492,7 +492,7 @@ def test_reads_outside_the_log_and_of_a_lost_file_are_refused():
     log.partition = log.open(clean=True)
     log.partition.segments()[0].give_back()
     log.disk.lose(log.partition.segments()[0].path(".log"))
-    with pytest.raises(Corrupt, match="is gone, and was durable"):
+    with pytest.raises(Corrupt, match="is missing, and was durable"):
         log.partition.read(5, 1, Isolation.LOG_END)
 
 

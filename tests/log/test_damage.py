@@ -136,7 +136,7 @@ def test_a_log_start_past_the_end_refuses_the_partition(start, content):
 def test_a_lost_log_start_is_named():
     log = several_segments(clean=True)
     log.disk.lose(DIRECTORY / LOG_START_FILE)
-    with pytest.raises(Corrupt, match=rf"{LOG_START_FILE} is gone"):
+    with pytest.raises(Corrupt, match=rf"{LOG_START_FILE} is missing"):
         log.open(clean=True, is_established=True, leader_epoch=1)
 
 

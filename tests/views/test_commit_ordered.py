@@ -211,7 +211,7 @@ def test_where_the_view_begins_is_not_guessed():
     log.partition.delete_records(4)
     log.partition.close()
     log.disk.lose(path)
-    with pytest.raises(Corrupt, match="view-start-offset is gone"):
+    with pytest.raises(Corrupt, match="view-start-offset is missing"):
         log.open(clean=True, is_established=True)
     assert not log.disk.exists(path)
     log.disk.write_atomic(path, encode_log_start(9))

@@ -266,7 +266,7 @@ def test_a_log_file_is_missed_whose_summary_is_there_and_the_one_in_front_has_no
     (gone_but_for_its_summary if damage == "the next one" else all_gone_but_for_a_summary)(log, second)
     found = check_repair(log, clean=clean)
     assert (found.path, found.end_offset) == (path_of(first), end_offset)
-    assert found.why == f"{path_of(second).name} is gone, and was durable"
+    assert found.why == f"{path_of(second).name} is missing, and was durable"
     assert found.later == (tuple(log.bases[2:]) if damage == "the next one" else ())
 
 

@@ -118,7 +118,7 @@ def test_a_proof_accepts_the_batches_that_were_synced_and_no_others(seed, monkey
                     proven(file(bytes(changed) + behind), len(content), crc)
         with pytest.raises(Corrupt, match="are not those that were synced"):
             proven(file(content + behind), len(content), crc ^ 1)
-        with pytest.raises(Corrupt, match=f"holds {len(content) - 1} bytes; {len(content)} were durable"):
+        with pytest.raises(Corrupt, match=f"holds only {len(content) - 1} bytes, but {len(content)} were durable"):
             proven(file(content[:-1]), len(content), crc)
 
 
@@ -136,7 +136,7 @@ def test_bytes_behind_the_last_batch_that_are_no_header_are_damage(rest, is_mapp
 def test_the_proof_of_a_log_file_that_is_gone_names_it():
     disk = SimDisk()
     disk.make_dir(DIRECTORY)
-    with pytest.raises(Corrupt, match=f"{PATH} is gone, and was durable"):
+    with pytest.raises(Corrupt, match=f"{PATH} is missing, and was durable"):
         list(prove_headers(disk, PATH, 1, 0))
 
 

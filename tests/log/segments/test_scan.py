@@ -79,5 +79,5 @@ def test_a_batch_whose_crc_does_not_hold_is_named():
     check_crc(header, batch, 0)
     changed = bytearray(batch)
     changed[-1] ^= 1
-    with pytest.raises(Corrupt, match="the CRC of the batch at offset 0, byte 7, does not hold"):
+    with pytest.raises(Corrupt, match="the CRC of the batch at offset 0, byte 7, does not match its bytes"):
         check_crc(header, changed, 7)

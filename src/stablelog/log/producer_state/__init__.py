@@ -1,1 +1,3 @@
-"""What a partition knows of its producers: sequences, epochs and open transactions; in memory and in snapshots."""
+"""The producer state of a partition, in memory and in snapshots: sequence numbers, producer epochs and open
+transactions.
+"""

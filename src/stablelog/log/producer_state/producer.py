@@ -1,4 +1,4 @@
-"""What a partition knows of one producer."""
+"""The state of one producer in a partition."""
 
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -10,7 +10,7 @@ NO_TXN: Final = -1
 
 
 class KeptBatch(NamedTuple):
-    """What is remembered of a producer's batch. Sequences and offset are of its last record, inclusive."""
+    """The data that the producer state keeps about a batch. Sequence number and offset are those of its last record."""
 
     last_sequence: int
     last_offset: int
@@ -19,27 +19,28 @@ class KeptBatch(NamedTuple):
 
     @property
     def first_sequence(self) -> int:
-        """The sequence of its first record."""
+        """The sequence number of the batch's first record."""
         return (self.last_sequence - self.offset_delta) & SEQUENCE_MAX
 
     @property
     def first_offset(self) -> int:
-        """The offset of its first record."""
+        """The offset of the batch's first record."""
         return self.last_offset - self.offset_delta
 
 
 @dataclass(slots=True)
 class Producer:
-    """One producer in one partition.
+    """The state of one producer in one partition.
 
     Attributes:
-        batches: the last five, oldest first, of the current epoch; only the last one after a transaction has ended.
-        used_ms: when it last wrote, by the broker's clock.
-        last_timestamp_ms: of its last batch or marker, as the log says; -1 if none is known.
-        txn_first_offset: of its open transaction; -1 none.
-        txn_started_ms: when that began, by the broker's clock.
-        txn_record_count: how many records it has written in it.
-        is_packed: whether the table holds it as it is.
+        batches: the last five batches of the current producer epoch, oldest first; only the last one after a
+            transaction has ended.
+        used_ms: the time of the producer's last write, by the broker's clock.
+        last_timestamp_ms: the timestamp in the log of the producer's last batch or marker; -1 if none is known.
+        txn_first_offset: the first offset of its open transaction; -1 if none is open.
+        txn_started_ms: the time when the open transaction began, by the broker's clock.
+        txn_record_count: the number of records in the open transaction.
+        is_packed: whether the producer table holds this state unchanged.
     """
 
     producer_id: int
@@ -55,12 +56,14 @@ class Producer:
 
     @property
     def last_sequence(self) -> int:
-        """Of its last batch; -1 if it has written none in this epoch."""
+        """The last sequence number of the producer's last batch; -1 if it has written no batch in this producer epoch."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
 
 class LastBatch(NamedTuple):
-    """Where a producer stands. `last_offset` is of its last batch of records; None if only a marker tells its epoch."""
+    """The epoch and the last batch of a producer. `last_offset` is the last offset of its last data batch; None if the
+    log has only a marker of its current epoch.
+    """
 
     producer_epoch: int
     last_offset: int | None

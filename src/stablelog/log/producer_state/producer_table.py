@@ -1,8 +1,9 @@
-"""Packed producer state of a partition: 60 to 170 bytes for a producer.
+"""Packed producer state of a partition: 60 to 170 bytes for each producer.
 
-Producers lie in *blocks*, ordered by producer id, up to 32 in a block. A block is immutable: a change replaces it. So
-a copy of the table shares its blocks, takes a few milliseconds for a million producers, and stays as it was; a
-thread may read it while the table changes. Blocks are written to disk as they are.
+The table consists of *blocks* of up to 32 producers, ordered by producer id. A block is immutable: a change replaces
+it. A copy of the table therefore shares the blocks of the original and does not change with it. To make it takes a few
+milliseconds for a million producers. A thread may read a copy while the original changes. Blocks are written to disk
+without conversion.
 
 Format: docs/formats.md, "Producers".
 """
@@ -19,7 +20,7 @@ from stablelog.errors import Corrupt
 from stablelog.log.producer_state.producer import BATCHES_KEPT, NO_TXN, KeptBatch, Producer
 
 BLOCK_COUNT_MAX: Final = 32
-NEVER_MS: Final = 2**63 - 1  # later than any time
+NEVER_MS: Final = 2**63 - 1  # greater than any time
 
 SNAPSHOT_ENTRY: Final = struct.Struct(
     ">"
@@ -46,19 +47,20 @@ TXN_ROW: Final = struct.Struct(
 )
 USED_SIZE: Final = 8
 TIMESTAMP: Final = struct.Struct(">q")
-OPEN: Final = 8  # the bit of a kind for an open transaction; the bits below it count kept batches
+# The bit in a producer's kind that marks an open transaction; the lower bits count the kept batches.
+OPEN: Final = 8
 NO_BATCH: Final = KeptBatch(NO_SEQUENCE, -1, 0, -1)
 _KINDS: Final = bytes(batches | txn for txn in (0, OPEN) for batches in range(BATCHES_KEPT + 1))
 
 
 def _rest_size(kind: int) -> int:
-    """Bytes that a producer of this kind takes behind the columns of its block."""
+    """Return the size of the part of a producer that follows the columns of its block. The size depends on the kind."""
     batches = kind & ~OPEN
     size = TIMESTAMP.size + (batches - 1) * BATCH_ROW.size if batches else 0
     return size + (TXN_ROW.size if kind & OPEN else 0)
 
 
-# By the number of kept batches: the timestamp of the last one, and all of those before it.
+# By the number of kept batches: the format of the last batch's timestamp, followed by the other batches.
 _BATCHES: Final = [
     struct.Struct(TIMESTAMP.format + BATCH_ROW.format[1:] * (count - 1)) for count in range(BATCHES_KEPT + 1)
 ]
@@ -70,7 +72,7 @@ _USED: Final = [struct.Struct(f">{count}q") for count in range(BLOCK_COUNT_MAX +
 
 
 class _Row(NamedTuple):
-    """A packed producer: its Kafka entry, when it was used, its kind, and the rest."""
+    """A packed producer: its entry in Kafka's format, the time of its last use, its kind, and the other fields."""
 
     entry: bytes
     used: bytes
@@ -118,7 +120,9 @@ def _unpack(row: _Row) -> Producer:
 
 
 def _columns(block: bytes) -> tuple[int, int, int, int]:
-    """Return the number of producers in a block, and where its three later columns begin: `used_ms`, kinds, the rest."""
+    """Return the number of producers in a block, and the positions of its three later columns: `used_ms`, the kinds,
+    and the other fields.
+    """
     count = block[0]
     used = 1 + count * SNAPSHOT_ENTRY.size
     kinds = used + count * USED_SIZE
@@ -126,26 +130,26 @@ def _columns(block: bytes) -> tuple[int, int, int, int]:
 
 
 def _block_end(content: bytes, at: int) -> int | None:
-    """Where the block that begins at `at` ends; None if the content ends before.
+    """Return the end of the block that begins at `at`; None if the content ends within the block.
 
     Raises:
-        Corrupt: no block begins there.
+        Corrupt: the bytes at `at` are no block.
     """
     if at == len(content):
         return None
     count = content[at]
     if not 0 < count <= BLOCK_COUNT_MAX:
-        raise Corrupt(f"a block of {count} producers")
+        raise Corrupt(f"a block of the producer table has {count} producers, which is impossible")
     kinds_at = at + 1 + count * (SNAPSHOT_ENTRY.size + USED_SIZE)
     kinds = content[kinds_at : kinds_at + count]
     if kinds.translate(None, _KINDS):
-        raise Corrupt("a block with producers of an unknown kind")
+        raise Corrupt("a block of the producer table has a producer of an unknown kind")
     end = kinds_at + count + sum(kinds.translate(_REST_SIZES))
     return end if len(kinds) == count and end <= len(content) else None
 
 
 def entries_of(block: bytes) -> bytes:
-    """The entries of Kafka's snapshot for the producers of a block."""
+    """Return the entries in a Kafka snapshot for the producers of a block."""
     return block[1 : 1 + block[0] * SNAPSHOT_ENTRY.size]
 
 
@@ -197,7 +201,9 @@ def _block(rows: Sequence[_Row]) -> bytes:
 
 
 def _spliced(block: bytes, place: int, row: _Row, *, replaced: int) -> bytes:
-    """Return the block with a row put in at `place`. If `replaced` is 1, the row replaces the one that is there."""
+    """Return a copy of the block with a producer inserted at `place`. If `replaced` is 1, the new producer replaces the
+    one at `place`.
+    """
     count, used, kinds, rest = _columns(block)
     size = SNAPSHOT_ENTRY.size
     entry_at, used_at, kind_at = 1 + place * size, used + place * USED_SIZE, kinds + place
@@ -220,7 +226,7 @@ def _spliced(block: bytes, place: int, row: _Row, *, replaced: int) -> bytes:
 
 
 def _least_used(block: bytes) -> int:
-    """The least time of last use of those without an open transaction; NEVER_MS if there are none."""
+    """Return the earliest `used_ms` of a block's producers without an open transaction; NEVER_MS if there are none."""
     used = _used(block)
     kinds = _kinds(block)
     if max(kinds) < OPEN:
@@ -229,7 +235,9 @@ def _least_used(block: bytes) -> int:
 
 
 def _without_unused(block: bytes, used_before_ms: int) -> bytes:
-    """The block without producers that were last used before a time and have no open transaction; empty: none is left."""
+    """Return a copy of the block without the producers that were last used before a time and have no open transaction.
+    It is empty if no producer is left.
+    """
     times, kinds = _used(block), _kinds(block)
     if max(times) < used_before_ms and max(kinds) < OPEN:
         return b""
@@ -244,13 +252,13 @@ def _without_unused(block: bytes, used_before_ms: int) -> bytes:
 
 
 class ProducerTable:
-    """Producers by producer id, packed."""
+    """Table of packed producers, by producer id."""
 
     def __init__(self) -> None:
-        # The producer id of the first producer in each block; the first block takes lower ids, too.
+        # The least producer id of each block. A lower id belongs to the first block.
         self._firsts = array("q")
         self._blocks: list[bytes] = []
-        # For each block, a time before which none of it was last used, but for producers with an open transaction.
+        # For each block, a time before which no producer without an open transaction was last used.
         self._used_since = array("q")
         self._count = 0
 
@@ -258,18 +266,20 @@ class ProducerTable:
         return self._count
 
     def __iter__(self) -> Iterator[Producer]:
-        """Producers in the order of their ids; copies, whose changes the table does not see."""
+        """Yield a copy of each producer's state, in the order of the producer ids. A change of a copy does not change
+        the table.
+        """
         for block in self._blocks:
             for row in _rows(block):
                 yield _unpack(row)
 
     @property
     def size(self) -> int:
-        """Bytes of all blocks."""
+        """The size of all blocks in bytes."""
         return sum(map(len, self._blocks))
 
     def copy(self) -> "ProducerTable":
-        """The table as it is now: later changes of either are not seen by the other."""
+        """Return a copy of the table. Later changes of the table or of the copy do not change the other."""
         copied = ProducerTable()
         copied._firsts = self._firsts[:]
         copied._blocks = self._blocks[:]
@@ -281,7 +291,7 @@ class ProducerTable:
         return max(bisect_right(self._firsts, producer_id) - 1, 0)
 
     def get(self, producer_id: int) -> Producer | None:
-        """A copy of a producer's state; None if it is not known."""
+        """Return a copy of a producer's state; None if the table does not have the producer."""
         if not self._blocks:
             return None
         block = self._blocks[self._place_of(producer_id)]
@@ -292,7 +302,7 @@ class ProducerTable:
         return _unpack(_row(block, place))
 
     def greatest_id(self, at_most: int) -> int:
-        """The greatest producer id that is not above `at_most`; -1 if there is none."""
+        """Return the greatest producer id that is not above `at_most`; -1 if there is none."""
         if not self._blocks:
             return -1
         ids = _ids(self._blocks[self._place_of(at_most)])
@@ -300,7 +310,7 @@ class ProducerTable:
         return ids[place - 1] if place else -1
 
     def put(self, producer: Producer) -> None:
-        """Hold a producer's state as it is now, in the place of what was held of it."""
+        """Pack the current state of a producer, and replace the earlier state of this producer."""
         row = _pack(producer)
         used_ms = producer.used_ms if row.kind < OPEN else NEVER_MS
         if not self._blocks:
@@ -317,7 +327,8 @@ class ProducerTable:
             self._count += 1
             if len(ids) == BLOCK_COUNT_MAX:
                 if place == BLOCK_COUNT_MAX and at == len(self._blocks) - 1:
-                    self._insert_block(at + 1, _block([row]))  # ids rise: the blocks before it stay full
+                    # The new id is greater than all others, so the blocks before it stay full.
+                    self._insert_block(at + 1, _block([row]))
                     return
                 rows = list(_rows(block))
                 rows.insert(place, row)
@@ -335,14 +346,14 @@ class ProducerTable:
         self._used_since.insert(at, _least_used(block))
 
     def remove_unused(self, used_before_ms: int, block_count_max: int) -> tuple[int, bool]:
-        """Remove producers that were last used before a time, but for those with an open transaction.
+        """Remove the producers that were last used before a time and have no open transaction.
 
         Args:
-            used_before_ms: the time.
-            block_count_max: how many blocks to look into; the next call goes on.
+            used_before_ms: the time, by the broker's clock.
+            block_count_max: how many blocks to examine in this call. The next call continues with further blocks.
 
         Returns:
-            How many were removed, and whether there may be more.
+            How many producers were removed, and whether further blocks may hold producers to remove.
         """
         removed, emptied, more = 0, False, False
         for at, since_ms in enumerate(self._used_since):
@@ -378,7 +389,9 @@ class ProducerTable:
 
     @classmethod
     def of(cls, producers: Iterable[Producer]) -> "ProducerTable":
-        """A table of these producers. Of several with one id the last one counts. Ordered by id, it is fastest."""
+        """Make a table of these producers. If several have the same id, the last one is used. This is fastest if they
+        are ordered by id.
+        """
         self = cls()
         rows: list[_Row] = []
         last_id: int | None = None
@@ -409,18 +422,18 @@ class ProducerTable:
         self._count += block[0]
 
     def blocks(self) -> Sequence[bytes]:
-        """The blocks, in the order of the ids."""
+        """Return the blocks, in the order of the producer ids."""
         return self._blocks
 
     @classmethod
     def of_blocks(cls, pieces: Iterable[bytes]) -> "ProducerTable":
-        """A table of blocks as `blocks` gave them, one behind the other.
+        """Make a table from the blocks of another table's `blocks`, concatenated.
 
         Args:
-            pieces: their bytes, in pieces of any sizes.
+            pieces: the bytes of the blocks, in pieces of any sizes.
 
         Raises:
-            Corrupt: they are no such blocks.
+            Corrupt: the bytes are no such blocks.
         """
         self = cls()
         rest, last_id = b"", None
@@ -430,16 +443,16 @@ class ProducerTable:
                 block = content[at:end]
                 ids = _ids(block)
                 if list(ids) != sorted(set(ids)) or (last_id is not None and ids[0] <= last_id):
-                    raise Corrupt(f"the producer ids do not rise behind {last_id}")
+                    raise Corrupt(f"the producer ids of the producer table do not ascend behind id {last_id}")
                 self._append_block(block)
                 at, last_id = end, ids[-1]
             rest = content[at:]
         if rest:
-            raise Corrupt(f"{len(rest)} bytes behind the last block of producers")
+            raise Corrupt(f"{len(rest)} bytes follow the last block of the producer table")
         return self
 
     def open_producers(self) -> list[Producer]:
-        """Producers with an open transaction, in the order of their ids; copies."""
+        """Return copies of the producers with an open transaction, in the order of the producer ids."""
         return [
             _unpack(row)
             for block in self._blocks
@@ -449,7 +462,7 @@ class ProducerTable:
         ]
 
     def limit_times(self, now_ms: int) -> None:
-        """Make times by the broker's clock that lie after `now_ms` to `now_ms`."""
+        """Replace each time of last use and of a transaction's start that is after `now_ms` by `now_ms`."""
         for at, block in enumerate(self._blocks):
             if max(_used(block)) <= now_ms and max(_kinds(block)) < OPEN:
                 continue

@@ -1,9 +1,10 @@
-"""The producer state of a partition: sequences, epochs, open transactions, and how far the log is decided.
+"""The producer state of a partition: sequence numbers, producer epochs and open transactions, from which the last
+stable offset follows.
 
-The state keeps the last five batches of each producer, so that a retry is recognized, also after a restart. It keeps
-the producer's epoch, so that batches of an older epoch are refused, and its open transaction. After a transaction has
-ended, only its last batch is kept: a client does not retry the others. All times are the broker's, so that a client
-that writes records with old timestamps does not expire.
+The state has the last five batches of each producer, so that the broker recognizes a retry, also after a restart. It
+has the producer's epoch, so that the broker refuses batches of an older epoch, and the producer's open transaction.
+After a transaction has ended, only its last batch is kept, because a client does not retry the others. All times are by
+the broker's clock, so that a producer of records with old timestamps does not expire too early.
 
 Producers that were used recently are objects; all others are packed (`producer_table`).
 
@@ -24,10 +25,11 @@ from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.producer_state.producer import BATCHES_KEPT, NO_TXN, KeptBatch, LastBatch, Producer
 from stablelog.log.producer_state.producer_table import ProducerTable
 
-RECENT_MAX = 500  # producers that are objects: 1 KB each
-REFUSED_KEPT = 1000  # producers; of those that never come again the oldest are forgotten
-EXPIRED_BLOCKS_MAX = 100  # that are looked into at once: of up to 32 producers each
-SECOND_DIALECT = 2  # transaction.version 2: every transaction has an epoch of its own
+RECENT_MAX = 500  # how many producers are kept as objects, of 1 KB each
+# How many producers with a refused batch are remembered; beyond that, the oldest ones are dropped.
+REFUSED_KEPT = 1000
+EXPIRED_BLOCKS_MAX = 100  # how many blocks, of up to 32 producers each, one step of the expiration examines
+SECOND_DIALECT = 2  # transaction.version 2: each transaction has its own producer epoch
 
 
 class EndedTxn(NamedTuple):
@@ -41,25 +43,29 @@ class EndedTxn(NamedTuple):
 
 
 class Producers:
-    """The producers of one partition, and what of the log is undecided."""
+    """The producers of one partition, and the transactions that are open or whose markers are not durable."""
 
     def __init__(self) -> None:
-        # All producers. The state of a recent one is as it was when it was packed.
+        # All producers. For a recent producer, the table has the state at the time when it was packed last.
         self._table = ProducerTable()
-        self._recent: OrderedDict[int, Producer] = OrderedDict()  # in the order of their last use
-        self._open: OrderedDict[int, int] = OrderedDict()  # first offsets of open transactions, rising
-        # (marker offset, first offset) of transactions whose marker is not yet durable
+        # The producers that are objects, in the order of their last use.
+        self._recent: OrderedDict[int, Producer] = OrderedDict()
+        # By producer id: the first offset of its open transaction, ascending.
+        self._open: OrderedDict[int, int] = OrderedDict()
+        # (marker offset, first offset) of each transaction whose marker is not durable yet.
         self._ended: deque[tuple[int, int]] = deque()
-        self._ended_least: deque[tuple[int, int]] = deque()  # those of them that are the least from there on
-        # Epoch and least sequence of batches that the coordinator refused, of producers that are not known here.
+        # Those entries of `_ended` whose first offset is less than that of every later entry.
+        self._ended_least: deque[tuple[int, int]] = deque()
+        # By producer id, for producers without state in this partition: the epoch and the least sequence number of the
+        # batches that transaction verification refused.
         self._refused: OrderedDict[int, tuple[int, int]] = OrderedDict()
 
     @classmethod
     def restored(cls, table: ProducerTable, now_ms: int) -> "Producers":
-        """Make producer state of the producers that a snapshot holds. The table belongs to it from now on.
+        """Make the producer state from the table of a snapshot. The new state owns this table.
 
-        Times after `now_ms` become `now_ms`. The machine's clock may have been set back since; without this, a producer
-        would expire only once the clock has caught up.
+        Times after `now_ms` are replaced by `now_ms`. They occur if the machine's clock was set back since the
+        snapshot; without the replacement, such a producer would expire too late.
         """
         self = cls()
         table.limit_times(now_ms)
@@ -71,7 +77,7 @@ class Producers:
     # -- recent producers --------------------------------------------------------------------------------------
 
     def _known(self, producer_id: int) -> Producer | None:
-        """A producer, as an object among the recent ones; None if it is not known."""
+        """Return a producer as an object, which counts as recent from now on; None if the producer has no state here."""
         producer = self._recent.get(producer_id)
         if producer is None and (producer := self._table.get(producer_id)) is not None:
             producer.is_packed = True
@@ -90,18 +96,18 @@ class Producers:
             producer.is_packed = True
 
     def pack_unused(self, used_before_ms: int) -> None:
-        """Pack all recent producers. Those that were last used before a time are no objects any more."""
+        """Pack all recent producers. Drop the objects of those that were last used before a time."""
         for producer in list(self._recent.values()):
             self._pack(producer)
             if producer.used_ms < used_before_ms:
                 del self._recent[producer.producer_id]
 
     def _look_up(self, producer_id: int) -> Producer | None:
-        """A producer to be read; None if it is not known."""
+        """Return a producer, which the caller must not change; None if the producer has no state here."""
         return self._recent.get(producer_id) or self._table.get(producer_id)
 
     def _with_open(self, producer_id: int) -> Producer:
-        """A producer with an open transaction, to be read."""
+        """Return a producer with an open transaction. The caller must not change it."""
         producer = self._look_up(producer_id)
         assert producer is not None, "a producer with an open transaction is known"
         return producer
@@ -112,26 +118,28 @@ class Producers:
         return len(self._table)
 
     def frozen(self) -> ProducerTable:
-        """A copy of the state of all producers as it is now, which any thread may read."""
+        """Return a copy of the state of all producers, which any thread may read."""
         self.pack_unused(-1)
         return self._table.copy()
 
     def __iter__(self) -> Iterator[Producer]:
-        """Copies of all producers, in the order of their ids."""
+        """Yield copies of all producers, in the order of the producer ids."""
         return iter(self.frozen())
 
     def greatest_id(self, at_most: int) -> int:
-        """The greatest producer id that is not above `at_most`; -1 if there is none."""
+        """Return the greatest producer id that is not above `at_most`; -1 if there is none."""
         return self._table.greatest_id(at_most)
 
     # -- what is undecided -------------------------------------------------------------------------------------
 
     def first_open_offset(self) -> int | None:
-        """The first offset of the oldest open transaction."""
+        """Return the first offset of the oldest open transaction; None if none is open."""
         return next(iter(self._open.values()), None)
 
     def first_unstable_offset(self) -> int | None:
-        """The least first offset over open transactions and over those whose marker is not durable; None: none."""
+        """Return the least first offset of the transactions that are open or whose markers are not durable; None if
+        there are none.
+        """
         first_open = self.first_open_offset()
         if not self._ended_least:
             return first_open
@@ -139,18 +147,20 @@ class Producers:
         return ended if first_open is None else min(first_open, ended)
 
     def high_watermark_moved(self, high_watermark: int) -> None:
-        """Markers below the high watermark are durable: their transactions are decided for good."""
+        """Note that the high watermark has moved: transactions with markers before it hold back the last stable offset
+        no longer.
+        """
         while self._ended and self._ended[0][0] < high_watermark:
             marker_offset, _ = self._ended.popleft()
             if self._ended_least and self._ended_least[0][0] == marker_offset:
                 self._ended_least.popleft()
 
     def open_record_count(self, producer_id: int) -> int:
-        """How many records a producer has written in its open transaction; 0 without one."""
+        """Return how many records a producer has written in its open transaction; 0 if none is open."""
         return self._with_open(producer_id).txn_record_count if producer_id in self._open else 0
 
     def set_open_record_counts(self, counts: Mapping[int, int]) -> None:
-        """Set how many records the open transactions of these producers hold, where that was counted again."""
+        """Set how many records the open transactions of these producers have, by producer id."""
         for producer_id, count in counts.items():
             producer = self._known(producer_id)
             assert producer is not None, "a producer with an open transaction is known"
@@ -158,17 +168,19 @@ class Producers:
             producer.is_packed = False
 
     def open_producers(self) -> Iterator[Producer]:
-        """Producers with an open transaction, the oldest transaction first."""
+        """Yield the producers with an open transaction, the oldest transaction first."""
         return map(self._with_open, self._open)
 
     @property
     def oldest_open_started_ms(self) -> int | None:
-        """When the oldest open transaction began, by the broker's clock; None without one."""
+        """Return the time when the oldest open transaction began, by the broker's clock; None if none is open."""
         oldest = next(self.open_producers(), None)
         return None if oldest is None else oldest.txn_started_ms
 
     def last_batches(self) -> Callable[[int], LastBatch | None]:
-        """What compaction has to leave of each producer, by producer id; any thread may ask."""
+        """Return a function from a producer id to the epoch and the last batch that compaction must keep for this
+        producer. Any thread may call the function.
+        """
         table = self.frozen()
 
         def last_batch(producer_id: int) -> LastBatch | None:
@@ -189,19 +201,20 @@ class Producers:
         require_first_sequence_zero: bool = False,
         open_record_count_max: int | None = None,
     ) -> KeptBatch | None:
-        """Decide whether a client's batch is appended.
+        """Check a client's batch against the state of its producer.
 
         Args:
-            header: of the batch.
-            require_first_sequence_zero: whether a producer that is not known here has to begin with sequence 0.
-            open_record_count_max: how many records a transaction may have here; None: as many as the client writes.
+            header: the header of the batch.
+            require_first_sequence_zero: whether the first batch of a producer without state in this partition must have
+                sequence 0.
+            open_record_count_max: how many records a transaction may have in this partition; None for no limit.
 
         Returns:
-            The kept batch that this one repeats; None if it is to be appended.
+            The kept batch of which this one is a duplicate; None if this one must be appended.
 
         Raises:
-            Refused: the batch is out of order, from an old epoch, out of its transaction, or makes that too long:
-                invalid_producer_epoch, out_of_order_sequence_number, invalid_txn_state or invalid_record.
+            Refused: invalid_producer_epoch, out_of_order_sequence_number, invalid_txn_state if the batch is outside the
+                open transaction of its producer, or invalid_record if the transaction would have too many records.
         """
         producer = self._known(header.producer_id)
         if producer is None:
@@ -219,19 +232,19 @@ class Producers:
             ):
                 raise Refused(
                     ErrorCode.invalid_record,
-                    f"a transaction of {record_count} records; in a commit-ordered partition it holds up to {open_record_count_max}",
+                    f"a transaction would have {record_count} records in a commit-ordered partition; at most {open_record_count_max} are possible",
                 )
         return kept
 
     def _check_first(self, header: BatchHeader, *, require_first_sequence_zero: bool) -> None:
         if require_first_sequence_zero and header.base_sequence != 0:
             raise _out_of_order(
-                f"producer {header.producer_id} is not known here and begins with sequence {header.base_sequence}, not 0"
+                f"producer {header.producer_id} has no state in this partition, so its sequence must begin with 0, not {header.base_sequence}"
             )
         epoch, least = self._refused.get(header.producer_id, (-1, -1))
         if epoch == header.producer_epoch and header.base_sequence > least:
             raise _out_of_order(
-                f"producer {header.producer_id} sends sequence {header.base_sequence}, and {least} that was refused comes again"
+                f"producer {header.producer_id} sends sequence {header.base_sequence}, but sequence {least} was refused before and must be retried first"
             )
 
     def check_epoch(self, header: BatchHeader) -> None:
@@ -247,10 +260,10 @@ class Producers:
     def check_marker(
         self, producer_id: int, producer_epoch: int, marker: Marker, transaction_version: int
     ) -> bool:
-        """Refuse a marker that is older than what is known.
+        """Refuse a marker whose producer epoch or coordinator epoch is older than the one in the producer state.
 
         Returns:
-            False if the marker repeats one that has been written, so that there is nothing to do.
+            Whether the marker must be written; False if it repeats one that is in the log already.
 
         Raises:
             Refused: invalid_producer_epoch or transaction_coordinator_fenced.
@@ -261,19 +274,19 @@ class Producers:
         if producer_epoch < producer.producer_epoch:
             raise Refused(
                 ErrorCode.invalid_producer_epoch,
-                f"a marker of epoch {producer_epoch} for producer {producer_id}, which is at {producer.producer_epoch}",
+                f"a marker for producer {producer_id} has the old producer epoch {producer_epoch}; the current one is {producer.producer_epoch}",
             )
         if marker.coordinator_epoch < producer.coordinator_epoch:
             raise Refused(
                 ErrorCode.transaction_coordinator_fenced,
-                f"a marker of coordinator epoch {marker.coordinator_epoch}; {producer.coordinator_epoch} has written here",
+                f"a marker has the old coordinator epoch {marker.coordinator_epoch}; a marker of epoch {producer.coordinator_epoch} is in the log already",
             )
         if transaction_version >= SECOND_DIALECT and producer_epoch == producer.producer_epoch:
             if producer.txn_first_offset == NO_TXN:
                 return False
             raise Refused(
                 ErrorCode.invalid_producer_epoch,
-                f"a marker of epoch {producer_epoch} for producer {producer_id}, whose transaction has that epoch itself",
+                f"a marker for producer {producer_id} has epoch {producer_epoch}, which is the epoch of the open transaction itself; a marker of transaction version 2 must have a later epoch",
             )
         return True
 
@@ -285,7 +298,7 @@ class Producers:
         Sequences are compared within an epoch; a newer epoch replaces an older one, and an older one changes nothing.
         """
         if self._look_up(header.producer_id) is not None:
-            return  # the sequence check rejects what was sent after the refused batch
+            return  # the sequence check already rejects the batches behind the refused one
         epoch, least = self._refused.get(header.producer_id, (-1, -1))
         if header.producer_epoch > epoch or (header.producer_epoch == epoch and header.base_sequence < least):
             self._refused[header.producer_id] = (header.producer_epoch, header.base_sequence)
@@ -293,20 +306,22 @@ class Producers:
             self._refused.popitem(last=False)
 
     def take(self, header: BatchHeader, batch: Buffer, now_ms: int) -> EndedTxn | None:
-        """Note a batch that stands in the log. Its bytes are read only if it is a marker. See `note`."""
+        """Update the state for a batch that recovery has read from the log. Its bytes are decoded only if it is a
+        marker. See `note`.
+        """
         return self.note(header, read_marker(batch) if header.is_control else None, now_ms)
 
     def note(self, header: BatchHeader, marker: Marker | None, now_ms: int) -> EndedTxn | None:
-        """Note a batch that was written.
+        """Update the state for a batch that was written.
 
         Args:
-            header: of the batch, with its own base offset.
-            marker: what a control batch says; None if it is no marker of a transaction.
-            now_ms: the broker's clock.
+            header: the header of the batch, with its offset in the log.
+            marker: the decoded marker of a control batch; None if the batch is no transaction marker.
+            now_ms: the time of the broker's clock.
 
         Returns:
-            The transaction that a marker ends. It counts as undecided until `ended` is called with it. None if the
-            producer had written nothing here.
+            The transaction that a marker ends. It counts as open until `ended` is called with it. None if the batch is
+            no marker, or if the producer has no open transaction in this partition.
         """
         if marker is not None:
             return self._note_marker(header, marker, now_ms)
@@ -348,7 +363,9 @@ class Producers:
         return EndedTxn(producer.producer_id, first_offset, marker_offset, producer.txn_record_count, aborted)
 
     def ended(self, txn: EndedTxn) -> None:
-        """The transaction's end is in the log and, if it was aborted, in the index: it is open no longer."""
+        """Note that the marker of this transaction is in the log and, if it is an abort marker, in the transaction
+        index. The transaction is not open any more.
+        """
         del self._open[txn.producer_id]
         producer = self._known(txn.producer_id)
         assert producer is not None, "a producer with an open transaction is known"
@@ -365,7 +382,7 @@ class Producers:
         self._ended_least.append((txn.marker_offset, txn.first_offset))
 
     def _at_epoch(self, producer_id: int, producer_epoch: int, now_ms: int) -> Producer:
-        """A producer that has written, to be changed by the caller."""
+        """Return the producer that has written, at its new epoch. The caller updates it."""
         producer = self._known(producer_id)
         if producer is not None:
             self._recent.move_to_end(producer_id)
@@ -381,33 +398,35 @@ class Producers:
         return producer
 
     def expire(self, used_before_ms: int, recent_after_ms: int) -> Iterator[int]:
-        """Forget producers that have not written since, but for those with an open transaction.
+        """Remove the state of producers that were last used before a time and have no open transaction.
 
         Args:
-            used_before_ms: since when, by the broker's clock.
-            recent_after_ms: producers that were last used before are packed.
+            used_before_ms: the time, by the broker's clock.
+            recent_after_ms: producers that were last used before this time are packed.
 
         Yields:
-            How many were forgotten, after a few milliseconds of work each. Producers may be changed in between.
+            After every few milliseconds, how many producers were removed. The caller may change producers between two
+            steps.
         """
         unused_before_ms = max(used_before_ms, recent_after_ms)
         self.pack_unused(unused_before_ms)
         yield 0
         more = True
         while more:
-            self.pack_unused(unused_before_ms)  # those that were used since
+            self.pack_unused(unused_before_ms)  # packs the producers that were used since the last step
             forgotten, more = self._table.remove_unused(used_before_ms, EXPIRED_BLOCKS_MAX)
             yield forgotten
 
 
 def _repeated(producer: Producer, header: BatchHeader) -> KeptBatch | None:
-    """The kept batch that this one repeats; None if it repeats none.
+    """Return the kept batch of which this one is a duplicate; None if there is none.
 
-    A transactional batch repeats only a batch of the transaction that is open here. A client resolves its batches
-    before it ends a transaction. A batch with a sequence of an ended transaction is therefore either late, or another
-    record: after an abort librdkafka gives the sequence of a batch whose response was lost to its next record. If that
-    record were taken for a repetition, it would be missing from a transaction whose commit succeeds. (Kafka takes it
-    for one.) `_check_follows` refuses a repetition of an ended transaction by its sequence.
+    A transactional batch can be a duplicate only of a batch in the open transaction, because a client waits for the
+    responses to its batches before it ends a transaction. A batch with a sequence number from an ended transaction is
+    therefore either late or new: after an abort, librdkafka reuses the sequence number of a batch whose response was
+    lost for its next record. If this record were treated as a duplicate, as Kafka does, it would be missing from a
+    transaction whose commit succeeds. A late batch of an ended transaction is refused by `_check_follows` because of
+    its sequence number.
     """
     if producer.producer_epoch != header.producer_epoch:
         return None
@@ -429,7 +448,7 @@ def _check_epoch(producer: Producer, header: BatchHeader) -> None:
     if header.producer_epoch < producer.producer_epoch:
         raise Refused(
             ErrorCode.invalid_producer_epoch,
-            f"producer {header.producer_id} writes with epoch {header.producer_epoch}; {producer.producer_epoch} has begun",
+            f"producer {header.producer_id} writes with the old producer epoch {header.producer_epoch}; the current one is {producer.producer_epoch}",
         )
 
 
@@ -438,17 +457,17 @@ def _check_follows(producer: Producer, header: BatchHeader) -> None:
     if header.producer_epoch > producer.producer_epoch:
         if header.base_sequence != 0:
             raise _out_of_order(
-                f"producer {header.producer_id} begins epoch {header.producer_epoch} with sequence {header.base_sequence}, not 0"
+                f"producer {header.producer_id} begins epoch {header.producer_epoch} with sequence {header.base_sequence}; it must be 0"
             )
     elif header.base_sequence != (producer.last_sequence + 1) & SEQUENCE_MAX:
-        # After -1, of an epoch that only a marker is known of, comes 0.
+        # The last sequence is -1 if only a marker of the epoch is in the log; the next sequence must then be 0.
         raise _out_of_order(
-            f"producer {header.producer_id} sends sequence {header.base_sequence} after {producer.last_sequence}"
+            f"producer {header.producer_id} sends sequence {header.base_sequence}, which does not follow its last sequence {producer.last_sequence}"
         )
     if producer.txn_first_offset != NO_TXN and not header.is_transactional:
         raise Refused(
             ErrorCode.invalid_txn_state,
-            f"producer {header.producer_id} has a transaction open here and sends a batch outside of it",
+            f"producer {header.producer_id} sends a batch that is not transactional, but has an open transaction in this partition",
         )
 
 

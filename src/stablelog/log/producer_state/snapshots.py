@@ -1,10 +1,12 @@
-"""Snapshots of the producer state, so that recovery replays only the log behind them.
+"""Snapshots of the producer state. With a snapshot, recovery reads only the part of the log behind it.
 
-A snapshot of offset S holds the producer state when the log ended at S, in two files. `<S>.snapshot` is Kafka's, with
-one batch of each producer. `<S>.producers` is stablelog's own: all five batches, when each producer last wrote by the
-broker's clock, and the progress of the segment in which S lies. Recovery reads Kafka's file only without the other one.
+A snapshot of offset S holds the producer state of the log up to S, in two files. `<S>.snapshot` has Kafka's format,
+with one batch of each producer. `<S>.producers` is stablelog's own: it has all five batches, the time of each
+producer's last write by the broker's clock, and a summary of the segment up to S (its *progress*). Recovery reads the
+`.snapshot` file only if it cannot use the `.producers` file.
 
-The event loop copies the packed table in milliseconds. Any thread then encodes the files piece by piece and writes them.
+The event loop copies the packed table in milliseconds. Any thread then encodes the files piece by piece and writes
+them.
 
 Format: docs/formats.md, "Producer snapshot", "Producers".
 """
@@ -33,32 +35,34 @@ SNAPSHOT_HEADER = struct.Struct(
     ">"
     "h"  # version: 1
     "I"  # crc: CRC-32C of everything after this field
-    "i"  # count of entries
+    "i"  # the number of entries
 )
 CRC_END = 6
-KEPT_COUNT = 2  # of those within a segment: the newest, and one before it should that be damaged
-REPLAYED_SIZE_MAX = 4096  # bytes of the log that a start replays for less than a snapshot costs
-SHARE = 8  # a snapshot is taken after so many times its own size at the least
+# How many snapshots within a segment are kept: the newest, and one for the case that the newest is damaged.
+KEPT_COUNT = 2
+REPLAYED_SIZE_MAX = 4096  # To replay this many bytes of the log costs a start less than a snapshot costs.
+SHARE = 8  # a snapshot is due after at least this many times its own size was appended
 PRODUCERS_VERSION = 2
 PRODUCERS_HEADER = struct.Struct(
     ">"
     "h"  # version: 2
     "I"  # crc: CRC-32C of everything after this field
-    "q"  # count of producers
+    "q"  # the number of producers
 )
-JSON_BEGINS = b'{"version":1,'  # a file of version 1
-PIECE_SIZE = 1 << 20  # bytes of a file that are read at once
-PIECE_BLOCKS = 256  # of up to 32 producers: a piece of a file that is written has 1.5 MB at most
+JSON_BEGINS = b'{"version":1,'  # the beginning of a file of version 1
+PIECE_SIZE = 1 << 20  # how many bytes of a file are read at once
+PIECE_BLOCKS = 256  # how many blocks of up to 32 producers are written at once: at most 1.5 MB
 
 
 class FoundSnapshots(NamedTuple):
     """The snapshots that recovery has found.
 
     Attributes:
-        offsets: of those in the directory.
-        whole: of those of which the directory has both files, ours and Kafka's.
-        replayed_size: bytes of the log that were replayed behind one of them, or from the log's start.
-        holds_producers: whether that one has any.
+        offsets: the offsets of the snapshots in the directory.
+        whole: the offsets of the snapshots with both files, `.producers` and `.snapshot`.
+        replayed_size: how many bytes of the log recovery has read behind the snapshot that it used, or from the log's
+            start.
+        holds_producers: whether the snapshot that recovery used has any producers.
     """
 
     offsets: frozenset[int] = frozenset()
@@ -68,29 +72,30 @@ class FoundSnapshots(NamedTuple):
 
 
 class Snapshots:
-    """The snapshots of one partition: when the next one is due, and which of them stay.
+    """The snapshots of one partition. This class decides when the next one is due, and which ones are kept.
 
-    The snapshot at the beginning of a segment stays as long as the segment: when earlier segments are deleted, only it
-    has the transactions that began in them. The others shorten recovery.
+    The snapshot at the beginning of a segment is kept as long as the segment: when the earlier segments are deleted,
+    only this snapshot has the transactions that began in them. The other snapshots only shorten recovery.
 
     Args:
-        disk: where the partition lies.
-        directory: its own.
+        disk: the disk of the partition.
+        directory: the partition's directory.
     """
 
     def __init__(self, disk: Disk, directory: Path) -> None:
         self._disk = disk
         self._directory = directory
-        self._within: deque[int] = deque()  # offsets of those within a segment, oldest first
-        self._appended_size = 0  # since the last one
-        self._size = 0  # of the last one
-        self._offsets: set[int] = set()  # of all that are on disk or will be
-        self._whole: set[int] = set()  # and of those with both files
-        self._replayed_size = 0  # bytes of the log behind the newest one
-        self._holds_producers = False  # the newest one
+        self._within: deque[int] = deque()  # offsets of the snapshots within a segment, oldest first
+        self._appended_size = 0  # bytes appended to the log since the last snapshot
+        self._size = 0  # size of the last snapshot in bytes
+        # Offsets of all snapshots on the disk, or to be written by the next sync.
+        self._offsets: set[int] = set()
+        self._whole: set[int] = set()  # offsets of those snapshots that have both files
+        self._replayed_size = 0  # bytes of the log behind the newest snapshot
+        self._holds_producers = False  # whether the newest snapshot has any producers
 
     def opened(self, found: FoundSnapshots) -> None:
-        """Note what recovery has found."""
+        """Note the snapshots that recovery has found."""
         self._offsets, self._whole = set(found.offsets), set(found.whole)
         self._replayed_size, self._holds_producers = found.replayed_size, found.holds_producers
         self.put_off()
@@ -101,30 +106,35 @@ class Snapshots:
         self._replayed_size += size
 
     def lacks_newest(self, producers: Producers, active: Segment) -> bool:
-        """Whether the next start needs a snapshot at the log's end that is not there.
+        """Whether the next start needs a snapshot at the log's end and there is none.
 
-        Without producers, and with only a few bytes to replay, a snapshot would cost more than it saves. When a producer
-        wrote and when a transaction began, only a snapshot says.
+        If there are no producers and only a few bytes to replay, a snapshot would cost more than it saves. If there are
+        producers, a snapshot is needed, because the log does not contain the times of their last writes by the broker's
+        clock.
 
         Args:
-            producers: as they are now.
-            active: the growing segment, whose time index a snapshot at the end has to describe as complete.
+            producers: the current producer state.
+            active: the growing segment. A snapshot at its end is useful only if its time index was complete then.
         """
         is_worth_it = len(producers) or self._holds_producers or self._replayed_size > REPLAYED_SIZE_MAX
         return bool(is_worth_it) and not (active.is_time_index_complete and active.end_offset in self._whole)
 
     def is_due(self, size_min: int) -> bool:
-        """Whether enough was appended: `size_min` bytes, and many times what a snapshot takes."""
+        """Whether a snapshot is due: at least `size_min` bytes, and SHARE times the size of the last snapshot, were
+        appended since then.
+        """
         return self._appended_size >= max(size_min, SHARE * self._size)
 
     def put_off(self) -> None:
-        """Count the bytes to the next snapshot from now on, as if one was taken."""
+        """Count the bytes until the next snapshot from now on, as if a snapshot had been taken."""
         self._appended_size = 0
 
     def take(self, producers: Producers, progress: Summary) -> dict[Path, Content]:
-        """The files to be written, together, once all up to the end that `progress` tells is durable.
+        """Return the files of a new snapshot. They must be written together, after the log is durable up to
+        `progress.end_offset`.
 
-        A crash may leave one of them: ours alone is enough, and Kafka's alone is read only where none of ours helps.
+        A crash may leave only one of the two files. The `.producers` file alone is enough for recovery. The `.snapshot`
+        file alone is used only if no `.producers` file helps.
         """
         offset = progress.end_offset
         if self._within and self._within[-1] == offset:
@@ -145,27 +155,31 @@ class Snapshots:
         }
 
     def remove(self, offset: int) -> None:
-        """Remove the snapshot of an offset."""
+        """Remove both files of the snapshot of an offset."""
         self._offsets.discard(offset)
         self._whole.discard(offset)
         self._disk.remove(self._directory / f"{offset:020d}.snapshot")
         self._disk.remove(self._directory / f"{offset:020d}.producers")
 
     def remove_older(self, durable_end_offset: int) -> None:
-        """Remove snapshots within a segment that newer, durable ones replace. What fails is tried again later."""
+        """Remove the snapshots within a segment for which newer, durable ones exist. A removal that fails is tried
+        again later.
+        """
         with contextlib.suppress(DiskError):
             while len(self._within) > KEPT_COUNT and self._within[KEPT_COUNT] <= durable_end_offset:
                 self.remove(self._within[0])
                 self._within.popleft()
 
     def keep_newest(self, end_offset: int, bases: Iterable[int]) -> None:
-        """If there is a snapshot at the log's end, remove all others but those at the beginnings of segments."""
+        """If there is a snapshot at the log's end, remove all other snapshots except those at the beginnings of
+        segments.
+        """
         if end_offset in self._whole:
             for offset in sorted(self._offsets - {end_offset, *bases}):
                 self.remove(offset)
 
     def forget_past(self, end_offset: int) -> None:
-        """Remove snapshots past `end_offset`: other records will get their offsets."""
+        """Remove the snapshots past `end_offset`, the new end of the log, because other records will get these offsets."""
         for name in self._disk.list_dir(self._directory):
             if is_snapshot(name) and offset_of(name) > end_offset:
                 self._disk.remove(self._directory / name)
@@ -181,10 +195,10 @@ def _pieces(table: ProducerTable) -> Iterator[list[bytes]]:
 
 
 class SnapshotFile:
-    """The content of Kafka's file.
+    """The content of a `.snapshot` file, in Kafka's format.
 
     Args:
-        table: all producers. It must not change any more.
+        table: the table of all producers. It must not change any more.
     """
 
     def __init__(self, table: ProducerTable) -> None:
@@ -207,20 +221,21 @@ class SnapshotFile:
 
 
 def decode_snapshot(content: bytes, now_ms: int) -> ProducerTable:
-    """Read Kafka's file. It does not tell when a producer last wrote by the broker's clock: `now_ms` is taken.
+    """Decode a `.snapshot` file. It does not contain the time of a producer's last write by the broker's clock, so
+    `now_ms` is used.
 
     Raises:
-        NewerFormat: a later release has written it.
-        Corrupt: it is not a snapshot, or damaged.
+        NewerFormat: a later release has written the file.
+        Corrupt: the bytes are no snapshot, or are damaged.
     """
     refuse_newer("a producer snapshot", int.from_bytes(content[:2], "big"), SNAPSHOT_VERSION)
     if len(content) < SNAPSHOT_HEADER.size:
-        raise Corrupt(f"a producer snapshot that ends in its header, after {len(content)} bytes")
+        raise Corrupt(f"a producer snapshot is incomplete: it ends in its header, after {len(content)} bytes")
     version, crc, count = SNAPSHOT_HEADER.unpack_from(content)
     if version != SNAPSHOT_VERSION:
-        raise Corrupt(f"a producer snapshot of version {version}; {SNAPSHOT_VERSION} is known")
+        raise Corrupt(f"a producer snapshot has version {version}; only version {SNAPSHOT_VERSION} is known")
     if crc != crc32c(content[CRC_END:]) or len(content) != SNAPSHOT_HEADER.size + count * SNAPSHOT_ENTRY.size:
-        raise Corrupt("a producer snapshot whose CRC or size does not hold")
+        raise Corrupt("a producer snapshot is damaged: its CRC or its size is wrong")
     return ProducerTable.of(_from_entries(memoryview(content)[SNAPSHOT_HEADER.size :], now_ms))
 
 
@@ -239,11 +254,11 @@ def _from_entries(entries: memoryview, now_ms: int) -> Iterator[Producer]:
 
 
 class ProducersFile:
-    """The content of our file.
+    """The content of a `.producers` file.
 
     Args:
-        table: all producers. It must not change any more.
-        progress: how far the segment had come, in the form of the summary that it will once have.
+        table: the table of all producers. It must not change any more.
+        progress: the summary of the growing segment up to the snapshot's offset.
     """
 
     def __init__(self, table: ProducerTable, progress: Summary) -> None:
@@ -265,20 +280,21 @@ class ProducersFile:
 
 
 def decode_producers(content: bytes) -> tuple[ProducerTable, Summary]:
-    """Decode our file, of this version or the one before.
+    """Decode a `.producers` file of the current version or the one before.
 
     Raises:
-        NewerFormat: a later release has written it.
-        Corrupt: it is not whole.
+        NewerFormat: a later release has written the file.
+        Corrupt: the file is incomplete or damaged.
     """
     return _decode_pieces(iter((content,)))
 
 
 def read_producers(disk: Disk, path: Path) -> tuple[ProducerTable, Summary]:
-    """Read our file as `decode_producers` does, without a copy of it in memory.
+    """Read a `.producers` file in pieces and decode it, without the whole content in memory. Raises also the errors of
+    `decode_producers`.
 
     Raises:
-        FileNotFoundError: it is missing.
+        FileNotFoundError: the file is missing.
     """
     file = disk.open(path)
     try:
@@ -294,10 +310,12 @@ def _decode_pieces(pieces: Iterator[bytes]) -> tuple[ProducerTable, Summary]:
     refuse_newer("a file of producers", int.from_bytes(first[:2], "big"), PRODUCERS_VERSION)
     begin = PRODUCERS_HEADER.size + SUMMARY.size
     if len(first) < begin:
-        raise Corrupt(f"a file of producers that ends in its header, after {len(first)} bytes")
+        raise Corrupt(f"a .producers file is incomplete: it ends in its header, after {len(first)} bytes")
     version, wanted_crc, count = PRODUCERS_HEADER.unpack_from(first)
     if version != PRODUCERS_VERSION:
-        raise Corrupt(f"a file of producers of version {version}; {PRODUCERS_VERSION} is known")
+        raise Corrupt(
+            f"a .producers file has version {version}; only versions up to {PRODUCERS_VERSION} are known"
+        )
     crc = crc32c(memoryview(first)[CRC_END:])
 
     def blocks() -> Iterator[bytes]:
@@ -309,31 +327,32 @@ def _decode_pieces(pieces: Iterator[bytes]) -> tuple[ProducerTable, Summary]:
 
     table = ProducerTable.of_blocks(blocks())
     if crc != wanted_crc:
-        raise Corrupt("a file of producers whose CRC does not hold")
+        raise Corrupt("a .producers file is damaged: its CRC does not match its bytes")
     if len(table) != count:
-        raise Corrupt(f"a file of {len(table)} producers that says {count}")
+        raise Corrupt(f"a .producers file holds {len(table)} producers, but its header says {count}")
     return table, Summary.decode(first[PRODUCERS_HEADER.size : begin])
 
 
 def _decode_json(content: bytes) -> tuple[ProducerTable, Summary]:
-    """Read our file of version 1."""
+    """Decode a `.producers` file of version 1, which is JSON."""
     text, _, crc = content.rstrip(b"\n").rpartition(b"\n")
     try:
         if crc32c(text) != int(crc, 16):
-            raise Corrupt("a file of producers whose CRC does not hold")
+            raise Corrupt("a .producers file is damaged: its CRC does not match its bytes")
         read = json.loads(text)
         timestamps = dict(read.get("timestamps", ()))
         rows = sorted(read["producers"])
         return ProducerTable.of(_from_rows(rows, timestamps)), Summary.decode(bytes.fromhex(read["segment"]))
     except (ValueError, KeyError, TypeError, struct.error) as error:
-        raise Corrupt(f"not a file of producers: {in_words(error)}") from error
+        raise Corrupt(f"a .producers file of version 1 is damaged: {in_words(error)}") from error
 
 
 def decode_either(name: str, content: bytes) -> ProducerTable:
-    """The producers in a file of either form, which its name tells. How long they have been idle does not matter.
+    """Return the producers in a `.snapshot` or `.producers` file. The suffix of `name` decides about the format. The
+    times of last use may be wrong.
 
     Raises:
-        NewerFormat, Corrupt: as `decode_producers` and `decode_snapshot`.
+        NewerFormat, Corrupt: for the same reasons as in `decode_producers` and `decode_snapshot`.
     """
     return decode_producers(content)[0] if name.endswith(PRODUCERS) else decode_snapshot(content, -1)
 
@@ -341,7 +360,8 @@ def decode_either(name: str, content: bytes) -> ProducerTable:
 def _from_rows(rows: Iterable[Sequence[Any]], timestamps: Mapping[int, int]) -> Iterator[Producer]:
     for producer_id, epoch, coordinator_epoch, used_ms, txn_first, txn_started, txn_records, batches in rows:
         kept = [KeptBatch(*batch) for batch in batches][-BATCHES_KEPT:]
-        # The timestamp of a row that says no other: of its last batch, or else when its marker was written.
+        # A row without a timestamp of its own gets that of the producer's last batch, or else the time when its marker
+        # was written.
         timestamp_ms = kept[-1].timestamp_ms if kept else used_ms
         yield Producer(
             producer_id,

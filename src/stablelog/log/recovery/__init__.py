@@ -1,43 +1,47 @@
-"""Recovery: what a crash may leave of a partition, and what is done about it.
+"""Recovery: the states in which a crash may leave a partition, and how the next open of the partition handles each.
 
-What was synced when the broker stopped is recorded by files that are written only after the sync: the summary of a
-segment, our snapshots (`.producers`), and the broker's `recovery-point-offset-checkpoint`, which is at most a second
-behind. Everything up to the greatest offset that one of them names must be there as it was, and everything if the
-last owner closed the log. What lies behind may be lost, torn, or there with holes.
+Files that are written only after a sync record how much of the log was synced when the broker stopped: the summary of a
+segment, the `.producers` snapshots, and the broker's `recovery-point-offset-checkpoint`, which is at most a second behind.
+All bytes up to the *synced end*, the greatest offset that one of these files records, must be there unchanged. If the last
+broker closed the log, this holds for all bytes. What is behind the synced end may be lost, torn, or there with holes.
 
-    what is found                                   what is done
+In this package, to *cut* the log is to truncate it at damage, and to keep the removed bytes in the file <base>.cut.
+
+    what recovery finds                             what recovery does
     ----------------------------------------------  ---------------------------------------------------------
-    a torn or damaged batch behind the synced end   the log is cut there, because nothing from there on was
-                                                    acknowledged; the bytes are kept as <base>.cut
-    the same where no recovery point is known, and  Corrupt: a crash leaves no whole batches behind damage that
-    whole batches follow                            is not its own, as far as can be told
-    a damaged batch before the synced end, a        Corrupt: no log file is changed, the partition stays closed
-    segment that is gone, the first one included,
-    an end before it, a log start past the end
-    a segment without a good summary, or whose      it and all later ones are replayed, batch by batch; their
-    files are not those of its summary              indexes and summaries are rebuilt
-    a segment that is replayed, whose batch         Corrupt, as above: no CRC of a batch covers its base offset and its
-    headers are not those of its summary            leader epoch, but the CRC in the summary does
-    a marker without its index entry                the same: entries come from markers
-    an index entry without its marker               the same
-    a snapshot that is damaged                      an older one is used
-    no snapshot behind a sealed segment             it is made with the segment's summary
-    a snapshot of an offset past the log's end      it is removed: the offset will be that of another record
-    a snapshot in the middle of the last segment    replay begins there, if the indexes that it describes are whole
-    no snapshot                                     producer state is replayed from the log's start
-    leader epochs missing or damaged                they are read from the headers of the batches
-    segments before the log's start                 they were being deleted: they are removed if there is a snapshot
-                                                    behind them; if not, they are replayed for it
-    a gap between two segments, the one behind it   what was in it is gone and was not acknowledged, hence
-    without a snapshot at its beginning             nothing behind it was: it is cut
-    such a gap, with a snapshot                     compaction has left it (Kafka's; ours leaves none)
-    segments behind a cut                           they are cut: their beginning is gone
-    indexes of a segment that has no log file       they are removed
-    files .deleted, .cleaned, .swap, .tmp           what a crash interrupted: see `interrupted`
+    a torn or damaged batch behind the synced end   it cuts the log there, because no record from there on was
+                                                    acknowledged
+    the same without a known recovery point, and    Corrupt: a crash usually leaves no whole batches behind a
+    whole batches follow                            torn one, so this damage is from another cause
+    a damaged batch before the synced end; a        Corrupt: no log file is changed, the partition stays offline
+    missing segment; a log that ends before the
+    synced end or before its own start
+    a segment without a valid summary, or whose     it replays this and all later segments, batch by batch, and
+    files do not match its summary                  rebuilds their indexes and summaries
+    a segment to be replayed, whose batch headers   Corrupt, as above: the CRC of a batch does not cover its base
+    do not match its summary                        offset and leader epoch, but the CRC in the summary does
+    an abort marker without its index entry         the same as for a segment without a valid summary: the entries
+                                                    are rebuilt from the markers
+    an index entry without its abort marker         the same
+    a damaged snapshot                              it uses an older snapshot
+    no snapshot at the end of a sealed segment      it writes the snapshot together with the segment's summary
+    a snapshot of an offset past the log's end      it removes the snapshot: other records will get this offset
+    a snapshot in the middle of the last segment    it begins the replay there, if the indexes up to there are whole
+    no snapshot                                     it replays the log from its start for the producer state
+    leader epochs missing or damaged                it reads them from the headers of the batches
+    segments before the log start offset            a crash has interrupted their deletion: it removes them if there
+                                                    is a snapshot behind them; if not, it replays them
+    a gap between two segments, without a snapshot  the records in the gap are lost and were not acknowledged, so
+    at the beginning of the second one              those behind it were not either: it cuts the log at the gap
+    such a gap, with a snapshot                     it keeps the log: Kafka's compaction has left the gap
+    segments behind the place of a cut              it removes them, too
+    index files of a segment without a log file     it removes them
+    files .deleted, .cleaned, .swap, .tmp           it finishes or undoes the interrupted operation: see
+                                                    `segments.interrupted`
 
-`trust` decides by the small files what is not read, and where replay begins. `plan` checks that no file is missing.
-`replay` reads the log. `tail` decides about damage and keeps what is cut. `examine` and `repair` are for a log that a
-start refuses.
+`trust` decides which parts of the log are not read, and where replay begins. `plan` checks that no file is missing.
+`replay` reads the log. `tail` decides about damage, and keeps the removed bytes. `examine` and `repair` are for a log that
+a start of the broker refuses.
 """
 
 from stablelog.log.recovery.plan import NEVER, Known

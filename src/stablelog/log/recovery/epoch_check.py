@@ -1,4 +1,6 @@
-"""Leader epochs held against the log: no checksum covers Kafka's file of them."""
+"""Check of the leader epochs against the log. The file of leader epochs has Kafka's format, so no
+checksum covers it.
+"""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -14,18 +16,19 @@ from stablelog.log.segments.segments import Segments
 
 
 def latest_epoch(disk: Disk, directory: Path, known: int) -> int:
-    """The greatest leader epoch of a partition that nobody has opened.
+    """Return the greatest leader epoch of a partition that is not open.
 
-    An epoch of the file counts if the log has a batch of it, or has no batch from where it begins. Where the file is
-    missing or damaged, the last batches count. If the file names no epoch above `known`, no log file is read.
+    An epoch in the leader-epoch-checkpoint file counts if the log has a batch of this epoch, or if the log has no batch
+    from the start of the epoch on. If the file is missing or damaged, the epochs of the last batches count. If the file
+    has no epoch above `known`, no log file is read.
 
     Args:
-        disk: where the partition lies.
-        directory: the partition's own.
-        known: returned if the partition has no greater one.
+        disk: the disk of the partition.
+        directory: the partition's directory.
+        known: the result if the partition has no greater epoch.
 
     Raises:
-        FileNotFoundError: there is no such directory.
+        FileNotFoundError: the directory is missing.
         DiskError: a file cannot be read.
     """
     try:
@@ -50,14 +53,15 @@ def latest_epoch(disk: Disk, directory: Path, known: int) -> int:
 
 
 def latest_epoch_of_all(disk: Disk, directories: Iterable[Path], known: int) -> int:
-    """The greatest leader epoch of partitions that nobody has opened. A partition that cannot be read counts for nothing.
+    """Return the greatest leader epoch of several partitions that are not open. A partition that cannot be read is
+    ignored.
 
-    A list of topics that was restored from a backup names an earlier epoch than the logs.
+    The broker needs this after `cluster.json` was restored from a backup: it then has an earlier epoch than the logs.
 
     Args:
-        disk: where the partitions lie.
-        directories: of the partitions.
-        known: as the list of topics says; returned if no partition has a greater one.
+        disk: the disk of the partitions.
+        directories: the directories of the partitions.
+        known: the epoch in `cluster.json`; the result if no partition has a greater epoch.
     """
     for directory in directories:
         with contextlib.suppress(FileNotFoundError, Unavailable):
@@ -66,7 +70,7 @@ def latest_epoch_of_all(disk: Disk, directories: Iterable[Path], known: int) -> 
 
 
 def _whole_batches(disk: Disk, path: Path) -> Iterator[BatchHeader]:
-    """The headers of a log file's batches, up to where it is damaged or torn."""
+    """Yield the headers of a log file's batches, up to the first one that is damaged or torn."""
     with contextlib.closing(disk.open(path)) as file, contextlib.suppress(Corrupt):
         for position, header, batch in scan_batches(file.read, 0, file.size):
             check_crc(header, batch, position)
@@ -74,7 +78,9 @@ def _whole_batches(disk: Disk, path: Path) -> Iterator[BatchHeader]:
 
 
 def epoch_at(offset: int, epochs: LeaderEpochs, segments: Segments) -> int:
-    """The leader epoch of the record at `offset`: of its batch, or, where that is deleted, of the epochs' file."""
+    """Return the leader epoch of the record at `offset`, from its batch; or, if the batch is deleted, from the leader
+    epochs.
+    """
     header = segments[segments.place_of(offset)].header_at(offset)
     if header is not None and header.base_offset <= offset:
         return header.leader_epoch
@@ -82,25 +88,26 @@ def epoch_at(offset: int, epochs: LeaderEpochs, segments: Segments) -> int:
 
 
 def check_epochs(epochs: LeaderEpochs, segments: Segments, path: Path) -> None:
-    """Hold each epoch against the batches where it begins.
+    """Compare each leader epoch with the batches at its first offset.
 
     Args:
-        epochs: as the file says.
-        segments: of the partition.
-        path: of the file, for the message.
+        epochs: the content of the leader-epoch-checkpoint file.
+        segments: the segments of the partition.
+        path: the path of that file, for the error message.
 
     Raises:
-        Corrupt: the file is not what the log says.
+        Corrupt: the file contradicts the log.
     """
     _check_first(epochs, segments, path)
     for epoch, start in epochs.entries:
         segment = segments[segments.place_of(start)]
         if not segment.base_offset <= start < segment.end_offset:
-            continue  # deleted, or nothing was written since
+            continue  # the log has no batch there: it is deleted, or none was written in this epoch
         header, before = segment.header_at(start), segment.header_at(max(start - 1, segment.base_offset))
         if header is None or before is None or not header.record_count or not before.record_count:
-            continue  # compacted away: a batch without records may stand for batches of several epochs
-        # Compaction may have removed the batch that began there.
+            # Compaction has emptied a batch, and a batch without records may cover offsets of several epochs.
+            continue
+        # Compaction may have removed the first batch of the epoch; then the next batch counts.
         is_gone = header.base_offset > start and header.leader_epoch >= epoch
         if not is_gone and (header.base_offset, header.leader_epoch) != (start, epoch):
             raise _wrong(path, epoch, start, header)
@@ -109,7 +116,9 @@ def check_epochs(epochs: LeaderEpochs, segments: Segments, path: Path) -> None:
 
 
 def _check_first(epochs: LeaderEpochs, segments: Segments, path: Path) -> None:
-    """Hold the epoch of the first batch that is left against the file: where earlier epochs began is deleted."""
+    """Compare the leader epoch of the log's first batch with the file. The first offsets of earlier epochs cannot be
+    compared, because their batches are deleted.
+    """
     if not epochs.entries:
         return
     first = max(segments[0].base_offset, epochs.entries[0][1])
@@ -124,6 +133,6 @@ def _check_first(epochs: LeaderEpochs, segments: Segments, path: Path) -> None:
 
 def _wrong(path: Path, epoch: int, start: int, header: BatchHeader) -> Corrupt:
     return Corrupt(
-        f"{path} says that leader epoch {epoch} begins at offset {start}; the batch of offset {header.base_offset} has "
-        f"epoch {header.leader_epoch}. Stop the broker and remove the file: it is rebuilt"
+        f"{path} says that leader epoch {epoch} begins at offset {start}, but the batch of offset {header.base_offset} has "
+        f"epoch {header.leader_epoch}. Stop the broker and remove the file. The next start rebuilds it"
     )

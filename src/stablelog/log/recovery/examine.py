@@ -1,8 +1,9 @@
 """Search for the first damage of a partition's log, for `stablelog repair`.
 
-The log is compared with everything that a start of the broker compares it with: the CRCs and offsets of the batches, the
-summaries of sealed segments, the snapshots, and what the data directory says. The data directory says up to where the
-log was durable, and from which leader epoch on batches follow each other without a gap.
+The search makes the same checks as a start of the broker: the CRCs and offsets of the batches, the summaries of sealed
+segments, the snapshots, and the records of the data directory. The data directory records up to which offset the log
+was durable, and from which leader epoch on batches follow each other without a gap. In this module, a *cut* is the
+truncation of the log by `stablelog repair`, and a *start* is a start of the broker.
 """
 
 from bisect import bisect_right
@@ -34,14 +35,14 @@ from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the data directory says of a partition.
+    """What the data directory records about a partition.
 
     Attributes:
-        recovery_point: up to where the log was durable; 0 if that is not known.
-        leader_epoch: of the last start. No batch has a later one.
+        recovery_point: the offset up to which the log was durable, exclusive; 0 if unknown.
+        leader_epoch: the leader epoch of the last start of the broker. No batch has a later one.
         gapless_epoch: the first leader epoch whose batches follow each other without a gap in the growing segment.
-        start_files: names of the files that say where the log begins, or its view, and that must be there.
-        is_read_whole: whether a start reads every batch, as in the coordinators' logs. It then passes over no damage.
+        start_files: the names of those files with the start of the log, or of its view, that must exist.
+        is_read_whole: whether a start reads every batch, as in the coordinators' logs. Such a start notices all damage.
     """
 
     recovery_point: int = 0
@@ -53,24 +54,27 @@ class Expected:
 
 @dataclass(slots=True)
 class Damage:
-    """The first damage of a partition's log, and what a cut there takes.
+    """The first damage of a partition's log, and what a truncation at this place removes.
 
     Attributes:
         path: the damaged log file.
-        position: of the damaged batch in this file.
-        end_offset: where the log ends after a cut.
-        why: what is wrong.
-        size: bytes that a cut takes, of this file and of the later ones.
-        batch_count: whole batches among these bytes.
-        record_count: data records of these batches.
-        marker_count: transaction markers among them. A transaction whose marker is cut is open again.
-        last_offset: the greatest offset among them, inclusive; -1 if there is none.
-        later: base offsets of the later segments.
-        durable_end: up to where records were durable, exclusive. The durable records from `end_offset` on are lost.
-        has_gaps: whether compaction has left gaps in the segment that a cut makes the last one. It must not grow.
-        is_passed_over: whether a start does not read the damaged bytes. The start opens the log, or refuses it for
-            another damage. Reads of the damaged bytes are refused.
-        refused: of a damage that is passed over, the first damage that a start refuses; None if a start opens the log.
+        position: the position of the damaged batch in this file.
+        end_offset: the end of the log after the truncation.
+        why: a description of the damage.
+        size: how many bytes the truncation removes, in this file and in the later ones.
+        batch_count: the number of whole batches among these bytes.
+        record_count: the number of data records in these batches.
+        marker_count: the number of transaction markers among these batches. A transaction whose marker is removed is
+            open again.
+        last_offset: the greatest offset in these batches, inclusive; -1 if there is none.
+        later: the base offsets of the later segments.
+        durable_end: the offset up to which records were durable, exclusive. The truncation loses the durable records
+            from `end_offset` to here.
+        has_gaps: whether compaction has left gaps in the truncated segment. If so, no record may be appended to it.
+        is_passed_over: whether a start does not read the damaged bytes, and therefore does not refuse the log because
+            of them. Reads of these bytes are refused.
+        refused: if `is_passed_over`, the later damage because of which a start refuses the log; None if a start opens
+            the log.
     """
 
     path: Path
@@ -89,13 +93,15 @@ class Damage:
     refused: "Damage | None" = None
 
     def lost_files(self) -> Iterator[tuple[Path, int, int]]:
-        """What repair would cut off each log file: its path, and the position and the first offset for `lost_batches`."""
+        """Return the part of each log file that the truncation removes: the path, and the position and the first offset
+        for `lost_batches`.
+        """
         yield self.path, self.position, self.end_offset
         for base in self.later:
             yield file_path(self.path.parent, base, LOG), -1, base
 
     def count(self, header: BatchHeader) -> None:
-        """Count a whole batch that a cut takes."""
+        """Count a whole batch that the truncation removes."""
         self.batch_count += 1
         if header.is_control:
             self.marker_count += 1
@@ -106,7 +112,7 @@ class Damage:
 
 @dataclass(slots=True)
 class _Place:
-    """The place of a batch, and the state of the log before it."""
+    """The position of a batch, and the state of the log before this batch."""
 
     position: int
     end_offset: int
@@ -119,11 +125,12 @@ class Examination:
     """Finds the first damage of one partition.
 
     Args:
-        directory: of the partition.
-        expected: what the data directory says of it.
+        directory: the directory of the partition.
+        expected: what the data directory records about the partition.
 
     Attributes:
-        durable_end: up to where the log was durable, as far as its files and the data directory tell; after `run`.
+        durable_end: the offset up to which the log was durable, as far as its files and the data directory record it.
+            It is final after `run`.
     """
 
     def __init__(self, directory: PartitionDirectory, expected: Expected) -> None:
@@ -131,13 +138,14 @@ class Examination:
         self._disk = directory.listing.disk
         self._expected = expected
         self._log_start: int
-        # What our snapshots say of the segments in which they lie, by offset.
+        # By offset: the progress in each `.producers` snapshot, which is a summary of the growing segment up to this
+        # offset.
         found = {offset: directory.progress(offset) for offset in directory.snapshots}
         self._marks = {offset: progress for offset, progress in found.items() if progress is not None}
         self.durable_end = max([expected.recovery_point, *self._marks])
 
     def run(self) -> Damage | None:
-        """Read the log and return the first damage. Raises as `repair.examine` does."""
+        """Read the log and return the first damage. Raises the same errors as `repair.examine`."""
         bases = self._first_bases()
         summaries = {base: self._directory.summary(base) for base in bases}
         ends = [found.end_offset for found in summaries.values() if found is not None]
@@ -147,7 +155,8 @@ class Examination:
         if self._expected.is_read_whole:
             return passed[0] if passed else refused
         while True:
-            # A cut takes snapshots away, and a start reads more then.
+            # A truncation removes snapshots, so the start after it reads more of the log, and may refuse the log for an
+            # earlier damage.
             begin = trust.replay_start(None if refused is None else offset_of(refused.path.name))
             read = (
                 one
@@ -167,7 +176,9 @@ class Examination:
     def _walk(
         self, bases: list[int], summaries: dict[int, Summary | None], trust: Trust
     ) -> tuple[list[Damage], Damage | None]:
-        """Read the log. Return the damage that a start passes over in each segment, and the first other damage."""
+        """Read the log. Return the damage in each segment that a start does not read, and the first damage that a start
+        refuses.
+        """
         passed: list[Damage] = []
         begin = bases[0]
         for place, base in enumerate(bases):
@@ -186,15 +197,17 @@ class Examination:
                     passed.append(damage)
             begin = end_offset
         if begin < self.durable_end:
-            why = f"the log ends here, and records up to offset {self.durable_end - 1} were durable"
+            why = f"the log ends here, but records up to offset {self.durable_end - 1} were durable"
             path = self._path(bases[-1])
             return passed, Damage(path, self._disk.size(path), begin, why)
         return passed, None
 
     def _end_of_vouched(self, base: int, trust: Trust) -> int | None:
-        """Where the growing segment ends if a start skips all damage in it; None if a start meets some.
+        """Return the end of the growing segment if a start reads none of the damage in it; None if a start reads some
+        of it.
 
-        With damage in headers, or in later batches, no record that is appended to the segment could be read.
+        A start does not skip damage in headers, or in batches behind the snapshot: readers could not find records that
+        are appended behind such damage.
         """
         if trust.vouched_end is None:
             return None
@@ -202,7 +215,7 @@ class Examination:
         return end_offset if behind is None else None
 
     def _is_body_only(self, damage: Damage, bases: list[int], summaries: dict[int, Summary | None]) -> bool:
-        """Whether only bodies of data batches are damaged in a sealed segment. A start does not read these bodies."""
+        """Whether the damage in a sealed segment is only in the bodies of data batches, which a start does not read."""
         base = offset_of(damage.path.name)
         summary, following = summaries[base], next(one for one in bases if one > base)
         assert summary is not None
@@ -213,37 +226,38 @@ class Examination:
         )
 
     def _first_bases(self) -> list[int]:
-        """Return the base offsets of the log files, without those before the log's start."""
+        """Return the base offsets of the log files, except those of segments before the log start offset."""
         bases, listing = self._directory.bases, self._directory.listing
         if not bases:
             raise Corrupt(
-                f"{listing.directory} holds no log file: there is nothing to cut. Restore its files from a backup"
+                f"{listing.directory} holds no log file: there is nothing to repair. Restore its files from a backup"
             )
         starts = {name: self._read_start(name) for name in (LOG_START_FILE, VIEW_START_FILE)}
-        # A log may have lost its end since its start moved.
+        # The log start offset was durable when it was recorded, so the log has lost its end if it ends before.
         self.durable_end = max([self.durable_end, *(start for start in starts.values() if start is not None)])
         start = starts[LOG_START_FILE]
         self._log_start = bases[0] if start is None else start
         if bases[0] > self._log_start:
             raise Corrupt(
-                f"{first_segment_path(listing.directory, listing.names, self._log_start)} is gone: the log begins at offset "
-                f"{self._log_start}, and the first segment that is there at {bases[0]}. Repair cannot mend this. Restore its "
-                "files from a backup"
+                f"{first_segment_path(listing.directory, listing.names, self._log_start)} is missing: the log begins at offset "
+                f"{self._log_start}, but the first segment that exists begins at offset {bases[0]}. `stablelog repair` cannot repair this. Restore the "
+                "missing files from a backup"
             )
         return bases[bisect_right(bases, self._log_start) - 1 :]
 
     def _read_start(self, name: str) -> int | None:
-        """Read where the log begins, or its view; None if the file is missing and need not exist.
+        """Read the file with the start of the log or of its view; return None if the file is missing and need not
+        exist.
 
-        A start refuses a partition without a file that has to exist. No cut changes that.
+        Raises Corrupt if the file must exist: a start refuses the partition without it, and no truncation changes that.
         """
         path = self._directory.listing.path(name)
         start = read_log_start(self._disk, path)
         if start is None and name in self._expected.start_files:
             what = "log" if name == LOG_START_FILE else "view"
             raise Corrupt(
-                f"{path} is gone: where the {what} begins is not known, and records that were deleted "
-                "could be read again. Repair cannot mend this. Restore the file from a backup"
+                f"{path} is missing: where the {what} begins is not known, and records that were deleted "
+                "could be read again. `stablelog repair` cannot repair this. Restore the file from a backup"
             )
         return start
 
@@ -258,15 +272,17 @@ class Examination:
         *,
         vouched_end: int = 0,
     ) -> tuple[Damage | None, int]:
-        """Return the first damage in one log file or directly behind it, or None, and where the batches end.
+        """Return the first damage in one log file or directly behind it (None if there is none), and the end of its
+        batches.
 
-        A batch that overlaps the next segment is damaged. Damaged bodies before `vouched_end` are passed over if the
-        headers of the batches are whole.
+        A batch that overlaps the next segment is damaged. Damaged bodies of batches before `vouched_end` do not count
+        if the headers are whole.
         """
         path = self._path(base)
         with closing(self._disk.open(path)) as file:
             gone = self._next_gone(base, following)
-            # A start does not read the batches before a snapshot. No reader gets the batches before the log's start.
+            # A start does not read the batches before the newest snapshot, and no reader gets the batches before the
+            # log start offset.
             known_end = max(
                 [0, *(offset for offset, mark in self._marks.items() if self._is_of(mark, base, file.size))]
             )
@@ -288,7 +304,9 @@ class Examination:
             return damage, walk.end_offset
 
     def _next_gone(self, base: int, following: int | None) -> int | None:
-        """Return the next segment that has a summary and no log file; None if there is none before `following`."""
+        """Return the base offset of the next segment that has a summary but no log file; None if there is none before
+        `following`.
+        """
         gone = (offset_of(name) for name in self._directory.listing.names if is_summary(name))
         behind = (one for one in gone if one > base and (following is None or one < following))
         return min((one for one in behind if self._directory.summary(one) is not None), default=None)
@@ -300,7 +318,7 @@ class Examination:
     def _prove(
         self, walk: "_Walk", base: int, following: int | None, summary: Summary | None
     ) -> Damage | None:
-        """Compare a log file of whole batches with its summary, the snapshots and the next segment."""
+        """Compare a log file whose batches are whole with its summary, the snapshots and the next segment."""
         size = walk.file.size
         marks = [summary] if summary is not None and summary.log_size <= size else []
         marks += [
@@ -313,16 +331,16 @@ class Examination:
             except Corrupt:
                 return walk.at_first_odd()
         if summary is not None and size < summary.log_size:
-            return walk.at_end(f"the file has {size} bytes, and {summary.log_size} were durable")
+            return walk.at_end(f"the file has only {size} bytes, but {summary.log_size} were durable")
         gone = self._next_gone(base, following)
         if gone is not None:
-            return walk.at_end(f"{self._path(gone).name} is gone, and was durable")
+            return walk.at_end(f"{self._path(gone).name} is missing, and was durable")
         ends = walk.end_offset if summary is None else max(summary.end_offset, walk.end_offset)
         if following is None:
             if summary is not None:
-                return walk.at_end(f"{self._path(ends).name} is gone, and was durable")
+                return walk.at_end(f"{self._path(ends).name} is missing, and was durable")
         elif ends < following and (summary is not None or following not in self._directory.snapshots):
-            return walk.at_end(f"the offsets {ends} to {following - 1} are gone")
+            return walk.at_end(f"the offsets {ends} to {following - 1} are missing")
         return None
 
 
@@ -330,10 +348,10 @@ class _Walk:
     """Reads one log file, batch by batch.
 
     Attributes:
-        end_offset: behind the last batch that was read.
-        unread_end: records before this offset are not read, so damage in them is no loss.
-        first_gap: position of the first batch behind a gap in the offsets; None if there is no gap.
-        is_growing: whether records were appended to this segment last. Compaction leaves gaps in other segments.
+        end_offset: the end of the last batch that was read.
+        unread_end: no reader needs the records before this offset, so a wrong CRC in them does not count.
+        first_gap: the position of the first batch behind a gap in the offsets; None if there is no gap.
+        is_growing: whether this is the growing segment. Only other segments may have gaps, which compaction leaves.
     """
 
     def __init__(
@@ -360,7 +378,7 @@ class _Walk:
         self._leader_epoch = 0
         self._last: _Place | None = None
         self._first_odd: _Place | None = None
-        self._is_whole = True  # the batch at `_position`
+        self._is_whole = True  # whether the CRC of the batch at `_position` matches
 
     def run(self) -> Damage | None:
         """Read to the end of the file. Return the first damage, or None."""
@@ -375,12 +393,12 @@ class _Walk:
         return None
 
     def at_end(self, why: str) -> Damage:
-        """Damage behind the last batch that was read."""
+        """Return a damage directly behind the last batch that was read."""
         return Damage(self.path, self._position, self.end_offset, why)
 
     def at_first_odd(self) -> Damage:
-        """Damage at the first batch whose offset or leader epoch may have changed."""
-        why = "the offset or the leader epoch of a batch has changed, and which one cannot be told"
+        """Return a damage at the first batch whose offset or leader epoch may have changed."""
+        why = "the offset or the leader epoch of a batch has changed, and it is unknown in which batch"
         odd = self._first_odd
         if odd is None:
             return Damage(self.path, 0, self._base, why)
@@ -399,19 +417,20 @@ class _Walk:
         if header.base_offset < self.end_offset:
             why = f"a batch of offset {header.base_offset} follows offset {self.end_offset - 1}"
             if last is not None and last.has_gap and header.base_offset >= last.end_offset:
-                # The earlier one has left a gap and the later one fits behind what is before that: it was moved up.
+                # The later batch would fit directly before the gap that the earlier one has left. So the offset of the
+                # earlier batch has changed.
                 return Damage(self.path, last.position, last.end_offset, why)
             raise Corrupt(why)
         if header.last_offset - self._base > RELATIVE_OFFSET_MAX or (
             self._following is not None and header.next_offset > self._following
         ):
-            raise Corrupt(f"a batch of offset {header.base_offset} is past what this segment holds")
+            raise Corrupt(f"the offset of a batch, {header.base_offset}, is beyond the end of this segment")
         damage = self._check_epoch(header)
         if damage is not None:
             return damage
         self._is_whole = crc_holds(batch, 0, header)
         if not self._is_whole and header.next_offset > self.unread_end:
-            raise Corrupt(f"the CRC of the batch of offset {header.base_offset} does not hold")
+            raise Corrupt(f"the CRC of the batch of offset {header.base_offset} does not match its bytes")
         return None
 
     def _check_epoch(self, header: BatchHeader) -> Damage | None:
@@ -419,13 +438,13 @@ class _Walk:
         is_gapless = self.is_growing and header.leader_epoch >= expected.gapless_epoch
         if is_gapless and header.base_offset != self.end_offset:
             raise Corrupt(
-                f"the offsets {self.end_offset} to {header.base_offset - 1} are gone, or the offset of the batch has changed"
+                f"the offsets {self.end_offset} to {header.base_offset - 1} are missing, or the offset of the next batch has changed"
             )
         if expected.gapless_epoch == NEVER:
             return None
         if header.leader_epoch > expected.leader_epoch:
             raise Corrupt(
-                f"the batch of offset {header.base_offset} says leader epoch {header.leader_epoch}, and the last start had "
+                f"the batch of offset {header.base_offset} has leader epoch {header.leader_epoch}, but the last start of the broker had only epoch "
                 f"{expected.leader_epoch}"
             )
         if header.leader_epoch < self._leader_epoch:

@@ -1,7 +1,9 @@
-"""Has a later release written to a partition? Asked before this one writes anything into its directory.
+"""Check of the format versions in a partition's directory: whether a later release has written there. It runs before
+this release writes anything into the directory.
 
-A release writes each kind of file in one version. So the newest file of a kind tells of any later release that has
-written the kind, but for what compaction writes anew: of that, all files are looked at.
+A release writes each kind of file in one version. So the version of the newest file of a kind shows whether a later
+release has written this kind. This does not hold for the files that compaction writes for old segments, so all files of
+these kinds are checked.
 
 Format: docs/formats.md, "How formats change".
 """
@@ -21,23 +23,23 @@ from stablelog.log.producer_state.snapshots import PRODUCERS_VERSION, SNAPSHOT_V
 from stablelog.log.segments.interrupted import CLEANED, SWAP
 
 COMPACTED: Final = (SUMMARY, TXNINDEX)
-HEAD_SIZE: Final = 64  # bytes, in which an index of aborts says its version
+HEAD_SIZE: Final = 64  # bytes at the beginning of a transaction index, which include its version
 INT16: Final = slice(0, 2)
 
 
 def check_formats(listing: Listing) -> None:
-    """Check the files of a partition. Writes nothing.
+    """Check the versions of the files of a partition. Writes nothing.
 
-    A damaged file is left to recovery.
+    A damaged file raises nothing here: recovery handles it.
 
     Args:
-        listing: of the partition's directory.
+        listing: the listing of the partition's directory.
 
     Raises:
-        NewerFormat: a later release has written one; names it.
+        NewerFormat: a later release has written a file. The message names it.
     """
     found: dict[str, list[str]] = {}
-    for name in listing.names:  # in the order of their offsets
+    for name in listing.names:  # the names are in the order of the offsets
         kind = name.lstrip("0123456789").removesuffix(CLEANED).removesuffix(SWAP)
         if kind in _CHECKED and is_partition_file(name):
             found.setdefault(kind, []).append(name)
@@ -45,19 +47,21 @@ def check_formats(listing: Listing) -> None:
         for name in names if kind in COMPACTED else names[-1:]:
             path = listing.path(name)
             with contextlib.suppress(Corrupt, FileNotFoundError), naming(path):
-                # A log may have thousands of indexes of aborts, of which recovery reads the last.
+                # A log may have thousands of transaction indexes, and recovery reads only the last. Only this one is
+                # cached in the listing.
                 is_kept = kind != TXNINDEX or name == names[-1]
                 head = listing.head(name) if is_kept else listing.beginning(name, HEAD_SIZE)
                 _check(kind, head, path)
 
 
 def _check(kind: str, head: bytes, path: Path) -> None:
-    """Check the version in the beginning of a file. Raises as `check_formats` does, and Corrupt for damage."""
+    """Check the version at the beginning of a file. Raises NewerFormat, and Corrupt for damage."""
     if kind in _NUMBERED:  # the version is the first two bytes
         what, known = _NUMBERED[kind]
         refuse_newer(what, int.from_bytes(head[INT16], "big"), known)
     elif kind == EPOCH_FILE:
-        # The version stands in the first line. Of a file that is longer than a head, the rest is missing: Corrupt, if it is known.
+        # The version is in the first line. If the file is longer than `head`, the decoder may raise Corrupt for a known
+        # version, and the caller ignores this.
         LeaderEpochs.decode(head)
     else:
         decode_log_start(head, path)
@@ -67,7 +71,8 @@ _NUMBERED: Final = {
     SUMMARY: ("a segment summary", SUMMARY_VERSION),
     SNAPSHOT: ("a producer snapshot", SNAPSHOT_VERSION),
     TXNINDEX: ("a transaction index", TXNINDEX_VERSION),
-    # A file of version 1 begins with "{": read as a number, that is no version that a release can have.
+    # A file of version 1 is JSON and begins with "{". Read as a number, its first two bytes are no version of any
+    # release.
     PRODUCERS: ("a file of producers", PRODUCERS_VERSION),
 }
 _CHECKED: Final = {*_NUMBERED, EPOCH_FILE, LOG_START_FILE}

@@ -1,6 +1,7 @@
 """The plan of a recovery: checks that no file is missing, and decides where replay begins.
 
-It reads names and small files, and no log file. It removes only files of segments whose log file is deleted.
+Planning reads the names and the small files of the directory, but no log file. It removes only the remaining files of
+segments whose log file was deleted.
 """
 
 from bisect import bisect_right
@@ -33,15 +34,17 @@ NEVER = 2**31  # greater than any leader epoch
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the broker knows of a partition when it opens its directory.
+    """What the broker knows about a partition when it opens the partition's directory.
 
     Attributes:
-        is_clean: whether the last owner closed the log, so that all of it was durable.
-        is_established: whether the directory once had all files of this release, so that a missing file is lost.
-        recovery_point: the synced end that the broker recorded; None if none is known.
-        leader_epoch: of this start. No batch has a later one.
-        now_ms: the broker's clock.
-        log_start_offset: records before it are deleted, even if the partition's own file says less.
+        is_clean: whether the last broker closed the log, so that all of it was durable.
+        is_established: whether the directory once had all files that this release makes, so that a missing file means
+            loss.
+        recovery_point: the recorded offset up to which the log was synced, exclusive; None if none is recorded.
+        leader_epoch: the leader epoch of this start of the broker. No batch has a later one.
+        now_ms: the time of the broker's clock.
+        log_start_offset: the log start offset in the data directory's checkpoint. The log begins there, or later if the
+            partition's own file says so.
         gapless_epoch: the first leader epoch whose batches follow each other without a gap in the growing segment.
     """
 
@@ -56,16 +59,18 @@ class Known:
 
 @dataclass(slots=True)
 class Plan:
-    """What replay works on.
+    """The input of replay.
 
     Attributes:
-        directory: of the partition.
-        segments: all segments, oldest first. The first `trusted_count` are opened by their summaries.
-        synced: up to where the log was synced.
-        start: where replay begins.
-        log_start: the first offset that can be read.
-        is_log_start_written: whether the partition's own file says so.
-        deleted: segments before the log's start, to be removed once the log is known to reach that.
+        directory: the directory of the partition.
+        segments: all segments, oldest first.
+        trusted_count: how many of the first segments are opened by their summaries, without reading their log files.
+        synced: the offset up to which the log was synced.
+        start: the offset where replay begins, and the producer state there.
+        log_start: the log start offset.
+        is_log_start_written: whether the partition's log-start-offset file has this offset.
+        deleted: segments before the log start offset. They are removed after replay has shown that the log reaches this
+            offset.
     """
 
     directory: PartitionDirectory
@@ -79,12 +84,12 @@ class Plan:
 
 
 class Planner:
-    """Make the plan of one partition.
+    """Makes the plan for the recovery of one partition.
 
     Args:
-        listing: of its directory.
-        open_files: counts the open segments.
-        known: what the broker knows of the partition.
+        listing: the listing of the partition's directory.
+        open_files: limits the open segments.
+        known: what the broker knows about the partition.
     """
 
     def __init__(self, listing: Listing, open_files: OpenFiles, known: Known) -> None:
@@ -93,20 +98,20 @@ class Planner:
         self._disk = listing.disk
         self._open_files = open_files
         self._known = known
-        self._log_start: int  # where the log begins, once its file is read
+        self._log_start: int  # the log start offset, after `_read_log_start`
 
     def plan(self) -> Plan | None:
-        """Make the plan; None if a log begins here.
+        """Make the plan; return None if the partition is new.
 
         Raises:
-            Corrupt: bytes that were durable are gone. No log file was changed.
+            Corrupt: durable bytes are missing. No log file was changed.
         """
         directory, bases = self._directory, self._directory.bases
         written = self._read_log_start(bases)
         if bases and bases[0] > self._log_start:
             raise Corrupt(
-                f"{self._first_segment_path()} is gone: the log begins at offset {self._log_start}, and the first segment "
-                f"that is there at {bases[0]}. Restore its files"
+                f"{self._first_segment_path()} is missing: the log begins at offset {self._log_start}, but the first segment "
+                f"that exists begins at offset {bases[0]}. Restore the missing files"
             )
         deleted_count = self._count_deleted(bases)
         deleted = [self.segment(base) for base in bases[:deleted_count]]
@@ -140,18 +145,18 @@ class Planner:
 
     @property
     def log_start(self) -> int:
-        """The first offset that can be read."""
+        """The log start offset."""
         return self._log_start
 
     def segment(self, base_offset: int) -> Segment:
-        """Return a segment that is not opened yet."""
+        """Return a `Segment` object that is not opened yet."""
         return Segment(self._disk, self._listing.directory, base_offset, self._open_files)
 
     def _first_segment_path(self) -> Path:
         return first_segment_path(self._listing.directory, self._listing.names, self._log_start)
 
     def drop(self, segments: Iterable[Segment]) -> None:
-        """Remove all files of segments."""
+        """Remove all files of these segments."""
         dropped = list(segments)
         for segment in dropped:
             segment.close()
@@ -163,13 +168,13 @@ class Planner:
     # -- the log's start ---------------------------------------------------------------------------------------
 
     def _read_log_start(self, bases: list[int]) -> bool:
-        """Find where the log begins. Returns whether the partition's own file says so."""
+        """Find the log start offset. Return whether the partition's log-start-offset file has it."""
         path = self._listing.path(LOG_START_FILE)
         is_there = LOG_START_FILE in self._listing
         said = decode_log_start(self._listing.read(LOG_START_FILE), path) if is_there else None
         if said is None and self._known.is_established:
             raise Corrupt(
-                f"{path} is gone: where the log begins is not known, and records that were deleted could be read "
+                f"{path} is missing: where the log begins is not known, and records that were deleted could be read "
                 "again. Restore the file"
             )
         first = said if said is not None else bases[0] if bases else 0
@@ -177,9 +182,10 @@ class Planner:
         return said == self._log_start
 
     def _count_deleted(self, bases: list[int]) -> int:
-        """Count the segments before the log's start: a crash has interrupted their deletion.
+        """Count the segments before the log start offset that can be removed. A crash has interrupted their deletion.
 
-        Only a later snapshot knows the transactions that began in them. Without one, they are replayed once more.
+        They can be removed only if a later snapshot has the transactions that began in them. Without such a snapshot,
+        they are replayed once more.
         """
         count = max(bisect_right(bases, self._log_start) - 1, 0)
         if not count or any(
@@ -188,29 +194,30 @@ class Planner:
             if offset >= bases[count]
         ):
             return count
-        # The last of them were not durable when the log's start moved, so they were not deleted and have no snapshot.
+        # The last of these segments were not durable when the log start offset moved. They were therefore not deleted,
+        # and have no snapshot at their beginning.
         for at in range(count - 1, 0, -1):
             if self._directory.has_readable_snapshot(bases[at]):
                 return at
         while count:
             summary = self._directory.summary(bases[count - 1])
             if summary is not None and summary.end_offset != bases[count]:
-                break  # the one behind it has gone by now
+                break  # The segment behind this one is deleted already, so this one would leave a gap.
             count -= 1
         return count
 
     def _check_orphans(self, bases: list[int], *, first_place: int) -> None:
-        """Remove files of segments whose log was deleted.
+        """Remove the remaining files of segments whose log file was deleted.
 
-        A crash may have undone some renames of a deletion. So the log file of a deleted segment may be gone while the log
-        file of an earlier one exists.
+        A crash may have undone some of the renames of a deletion. So the log file of a deleted segment may be missing
+        although the log file of an earlier one exists.
 
         Args:
-            bases: of the log files.
-            first_place: of the first segment that stays.
+            bases: the base offsets of the log files.
+            first_place: the index in `bases` of the first segment that stays.
 
         Raises:
-            Corrupt: a log file is gone that was not deleted.
+            Corrupt: a log file is missing that was not deleted.
         """
         for name in self._listing.names:
             suffix = name[OFFSET_DIGITS:]
@@ -220,27 +227,28 @@ class Planner:
             deleted = base < (bases[first_place] if bases else self._log_start)
             if suffix == SUMMARY and not deleted and self._directory.summary(base) is not None:
                 raise Corrupt(
-                    f"{path.with_suffix(LOG)} is gone, and was durable. Restore it; or, to go on without its records, run "
-                    "`stablelog repair`, which says first what is lost. Only if another program has compacted the log, "
+                    f"{path.with_suffix(LOG)} is missing, and was durable. Restore it; or, to go on without its records, run "
+                    "`stablelog repair`, which first shows what is lost. Only if another program has compacted the log, "
                     f"remove {path}"
                 )
             self._disk.remove(path)
 
     def _check_is_new(self, *, written: bool) -> None:
-        """Raise Corrupt if a directory without a log file had one."""
+        """Raise Corrupt if a directory without a log file once had one."""
         if self._directory.snapshots or self._known.is_established or written:
             raise Corrupt(
-                f"{self._first_segment_path()} is gone: the directory holds no log "
-                "file, and the partition was made with one. Restore its files"
+                f"{self._first_segment_path()} is missing: the directory holds no log "
+                "file, but the partition had one. Restore its files"
             )
 
     # -- segments and summaries --------------------------------------------------------------------------------
 
     def _drop_unused(self, segments: list[Segment]) -> None:
-        """Remove an empty last segment if the one before it is not known to be sealed: that one continues to grow.
+        """Remove an empty last segment if the segment before it is not known to be sealed. The segment before it then
+        continues to grow.
 
-        A snapshot where the last segment begins shows that the one before it was sealed and has lost its summary. Compaction
-        may have left gaps in it, so it does not grow.
+        A snapshot at the beginning of the last segment shows that the segment before it was sealed, and that its
+        summary was lost. Such a segment does not grow again, because compaction may have left gaps in it.
         """
         while (
             len(segments) > 1
@@ -251,10 +259,10 @@ class Planner:
             self.drop([segments.pop()])
 
     def _find_synced_end(self, summaries: list[Summary | None]) -> SyncedEnd:
-        # A summary is written when the name of the next segment's log file is durable.
+        # A summary is written only after the log file of the next segment is durable in the directory.
         if summaries[-1] is not None:
             raise Corrupt(
-                f"{self.segment(summaries[-1].end_offset).path(LOG)} is gone, and was durable. Restore it"
+                f"{self.segment(summaries[-1].end_offset).path(LOG)} is missing, and was durable. Restore it"
             )
         point = self._known.recovery_point
         ends = [summary.end_offset for summary in summaries if summary is not None]
@@ -267,16 +275,17 @@ class Planner:
         return SyncedEnd(offset, self._known.is_clean, is_recorded=point is not None)
 
     def _check_sizes(self, segments: list[Segment], summaries: list[Summary | None]) -> None:
-        """Raise Corrupt if a log file is shorter than when its summary was written.
+        """Raise Corrupt if a log file is shorter than it was when its summary was written.
 
-        If the file ends behind a whole batch, the gap to the next segment looks like a gap that compaction has left.
+        Without this check, a file that lost whole batches at its end would look like one from which compaction has
+        removed them.
         """
         for segment, summary in zip(segments, summaries, strict=True):
             path = segment.path(LOG)
             if summary is not None and (size := self._disk.size(path)) < summary.log_size:
                 raise Corrupt(
-                    f"{path} has {size} bytes; {summary.log_size} were durable. Restore the file from a backup. To go on "
-                    "without these records, run `stablelog repair`, which says first what is lost; if another program has "
+                    f"{path} has only {size} bytes, but {summary.log_size} were durable. Restore the file from a backup. To go on "
+                    "without these records, run `stablelog repair`, which first shows what is lost; if another program has "
                     f"compacted the log, remove {segment.path(SUMMARY)}"
                 )
 
@@ -285,6 +294,6 @@ class Planner:
         for segment, following in pairwise(segments):
             if segment.end_offset != following.base_offset:
                 raise Corrupt(
-                    f"{self.segment(segment.end_offset).path(LOG)} is gone: the segments of offsets "
+                    f"{self.segment(segment.end_offset).path(LOG)} is missing: the segments of offsets "
                     f"{segment.end_offset} to {following.base_offset - 1} were durable. Restore their files"
                 )

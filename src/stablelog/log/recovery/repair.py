@@ -1,8 +1,8 @@
-"""Repair of a damaged partition: what a cut loses, and the cut.
+"""Repair of a damaged partition: it shows what a truncation of the log loses, and truncates the log.
 
 A partition whose durable log is damaged stays offline. Only its owner can decide to continue without the records behind
-the damage. `examine` finds the damage and counts what a cut takes. `cut` cuts the log and keeps the bytes in `.cut`
-files, as recovery does.
+the damage. `examine` finds the damage and counts the records that a truncation removes. `cut` truncates the log and
+keeps the removed bytes in `.cut` files, as recovery does. In this package, a *cut* is such a truncation.
 """
 
 from contextlib import closing
@@ -38,17 +38,18 @@ from stablelog.log.segments.scan import scan_headers
 def examine(disk: Disk, directory: Path, expected: Expected | None = None) -> Damage | None:
     """Read a partition's log and find the first damage; None if there is none.
 
-    A start of the broker may pass over the damage: see `Damage.is_passed_over`. `Damage.refused` is the damage that the
-    start refuses. What a crash has interrupted is finished first, as in each start. Nothing else is written.
+    A start of the broker may open the log in spite of the damage: see `Damage.is_passed_over`. `Damage.refused` is the
+    damage because of which the start refuses the log. An operation that a crash has interrupted is finished first, as
+    in each start. Nothing else is written.
 
     Args:
-        disk: where the partition lies; no broker has it open.
-        directory: the partition's own.
-        expected: what the data directory says of it.
+        disk: the disk of the partition. No broker may have the partition open.
+        directory: the partition's directory.
+        expected: what the data directory records about the partition.
 
     Raises:
         NewerFormat: a later release has written to the directory; nothing was changed.
-        Corrupt: the directory is damaged in a way that no cut mends.
+        Corrupt: the directory is damaged in a way that no truncation can repair.
         DiskError: a file cannot be read.
     """
     listing = Listing(disk, directory)
@@ -74,21 +75,21 @@ def _count_lost(disk: Disk, damage: Damage) -> None:
 
 
 def cut(disk: Disk, directory: Path, damage: Damage) -> list[Cut]:
-    """Cut the log at the damage. What is cut off is kept in `.cut` files; durable on return.
+    """Truncate the log at the damage. The removed bytes are kept in `.cut` files. All changes are durable on return.
 
-    From the first change to the last one, the summary of the cut segment describes more bytes than its log file holds. So
-    after a crash or an error during the cut, a start refuses the log, or opens it as it was before or after the cut.
-    `examine` then finds the same damage again, unless the cut is complete.
+    From the first change to the last one, the summary of the truncated segment describes more bytes than its log file
+    holds. So after a crash or an error in between, a start refuses the log, or opens it in its state before or after
+    the truncation. `examine` then finds the same damage again, unless the truncation is complete.
 
-    The recovery point that the broker has recorded must be lowered to `damage.end_offset` after this.
+    After this, the caller must lower the recovery point in the data directory to `damage.end_offset`.
 
     Args:
-        disk: where the partition lies; no broker has it open.
-        directory: the partition's own.
-        damage: as `examine` has found it.
+        disk: the disk of the partition. No broker may have the partition open.
+        directory: the partition's directory.
+        damage: the damage that `examine` has found.
 
     Returns:
-        What was cut, in the order of the log.
+        The removed parts, in the order of the log.
     """
     _check_unchanged(disk, directory, damage)
     kept = _keep(disk, directory, damage)
@@ -103,7 +104,7 @@ def cut(disk: Disk, directory: Path, damage: Damage) -> list[Cut]:
 
 
 def _keep(disk: Disk, directory: Path, damage: Damage) -> list[Cut]:
-    """Copy what is to be cut off into files that stay."""
+    """Copy the bytes that will be removed into `.cut` files."""
     path = damage.path
     size = disk.size(path) - damage.position
     kept = []
@@ -112,7 +113,7 @@ def _keep(disk: Disk, directory: Path, damage: Damage) -> list[Cut]:
         kept.append(Cut(path, damage.position, damage.end_offset, size, copy, damage.why))
     for base in damage.later:
         segment = keep_segment(
-            disk, file_path(directory, base, LOG), base, f"it lies behind the cut in {path.name}"
+            disk, file_path(directory, base, LOG), base, f"it follows {path.name}, which was truncated"
         )
         if segment is not None:
             kept.append(segment)
@@ -120,7 +121,7 @@ def _keep(disk: Disk, directory: Path, damage: Damage) -> list[Cut]:
 
 
 def _lower_log_starts(disk: Disk, directory: Path, end_offset: int) -> None:
-    """Let the log, and its view in commit order, begin at the log's new end at the latest."""
+    """Move the start of the log, and of its view in commit order, back to the log's new end if it is behind that."""
     for name in (LOG_START_FILE, VIEW_START_FILE):
         start = read_log_start(disk, directory / name)
         if start is not None and start > end_offset:
@@ -128,10 +129,10 @@ def _lower_log_starts(disk: Disk, directory: Path, end_offset: int) -> None:
 
 
 def _refuse_starts(disk: Disk, damage: Damage) -> None:
-    """Write a summary that describes more bytes than the log file holds after the cut, unless there is one.
+    """Write a summary that describes more bytes than the log file will hold after the truncation, unless there is one.
 
-    A start refuses such a segment, and `examine` finds the damage behind its last batch. A last segment without gaps needs
-    no such summary: no other log file is cut with it, and the log is whole as soon as this file is cut.
+    With this summary, a start refuses the segment, and `examine` finds the damage behind its last batch. A last segment
+    without gaps needs no such summary: only this log file is truncated, so the log is whole after this one step.
     """
     path = damage.path.with_suffix(SUMMARY)
     try:
@@ -141,14 +142,17 @@ def _refuse_starts(disk: Disk, damage: Damage) -> None:
             return
     else:
         if summary.base_offset == offset_of(path.name) and summary.log_size > damage.position:
-            return  # only its CRC over the headers may show where the damage is
+            # The damage may be visible only by the header CRC in the existing summary, so this summary must stay.
+            return
     size = disk.size(damage.path) + 1
     summary = Summary(offset_of(path.name), max(damage.end_offset, damage.durable_end), log_size=size)
     disk.write_atomic(path, summary.encode())
 
 
 def _remove_behind(disk: Disk, directory: Path, damage: Damage) -> None:
-    """Remove the segments behind the cut, and all files that describe cut records except the cut segment's summary."""
+    """Remove the later segments, and all files that describe removed records, except the summary of the truncated
+    segment.
+    """
     base = offset_of(damage.path.name)
     for name in disk.list_dir(directory):
         if not has_offset(name):
@@ -163,10 +167,10 @@ def _remove_behind(disk: Disk, directory: Path, damage: Damage) -> None:
 
 
 def _settle(disk: Disk, damage: Damage) -> None:
-    """Write the summary of what is left of the segment, or remove the summary if the segment continues to grow.
+    """Write the summary of the truncated segment, or remove its summary if the segment continues to grow.
 
-    A segment in which compaction has left gaps does not grow, because a start takes gaps in the growing segment for lost
-    batches. So a new segment begins behind it. The next start builds the indexes and a new summary.
+    A segment in which compaction has left gaps must not grow, because a start takes gaps in the growing segment for
+    lost batches. So a new segment begins behind it. The next start builds the indexes and a new summary.
     """
     path = damage.path.with_suffix(SUMMARY)
     if not damage.has_gaps:
@@ -179,7 +183,7 @@ def _settle(disk: Disk, damage: Damage) -> None:
 
 
 def _summary_of(disk: Disk, damage: Damage) -> Summary:
-    """Make the summary of the cut segment, whose batches are whole and whose indexes are removed."""
+    """Make the summary of the truncated segment, whose batches are whole and whose index files are removed."""
     log_crc = record_count = 0
     max_timestamp = NOTHING
     with closing(disk.open(damage.path)) as file:
@@ -201,7 +205,7 @@ def _summary_of(disk: Disk, damage: Damage) -> Summary:
 
 
 def _check_unchanged(disk: Disk, directory: Path, damage: Damage) -> None:
-    """Raise Corrupt if the log files are not those that were examined."""
+    """Raise Corrupt if the log files have changed since `examine`."""
     bases = log_offsets(disk.list_dir(directory))
     size = sum(
         disk.size(path) - max(position, 0)
@@ -210,6 +214,6 @@ def _check_unchanged(disk: Disk, directory: Path, damage: Damage) -> None:
     )
     if tuple(base for base in bases if base > int(damage.path.stem)) != damage.later or size != damage.size:
         raise Corrupt(
-            f"{directory} has changed since it was examined; nothing was cut. Stop what writes to it, and run "
+            f"{directory} has changed since it was examined; nothing was truncated. Stop the program that writes to it, and run "
             "`stablelog repair` again"
         )

@@ -1,4 +1,6 @@
-"""Replay: reads the log from where the plan says, rebuilds indexes and summaries, and cuts a damaged tail."""
+"""Replay: reads the log from the offset in the plan, rebuilds indexes and summaries, and truncates the log at a damaged
+tail.
+"""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -35,8 +37,8 @@ class Recovered:
 
     Attributes:
         segments: oldest first; the last one is open to append.
-        cuts: what was cut off the log, in its order.
-        snapshots: what was found of them.
+        cuts: the parts that were removed from the end of the log, in the order of the log.
+        snapshots: the snapshots that were found.
     """
 
     segments: list[Segment]
@@ -55,18 +57,18 @@ def recover(
     index_interval: int,
     progress: Progress | None = None,
 ) -> Recovered:
-    """Open the partition in a directory, and put right what a crash left of it.
+    """Open the partition in a directory, and repair the traces of a crash.
 
     Args:
-        listing: of the directory.
-        open_files: counts the open segments.
-        known: what the broker knows of the partition.
-        index_interval: bytes between two entries of the offset index.
+        listing: the listing of the directory.
+        open_files: limits the open segments.
+        known: what the broker knows about the partition.
+        index_interval: the number of bytes between two entries of the offset index.
         progress: called with (bytes done, bytes in all) while the log is read.
 
     Raises:
         NewerFormat: a later release has written to the directory; nothing was changed.
-        Corrupt: bytes that were durable are damaged or gone; no log file was changed.
+        Corrupt: durable bytes are damaged or missing. No log file was changed.
         DiskError: the disk failed.
     """
     check_formats(listing)
@@ -80,7 +82,7 @@ def recover(
 
 
 def _begin(disk: Disk, directory: Path, segment: Segment) -> Recovered:
-    """Begin a log. The file that says where it begins is written when the log file's name is durable."""
+    """Begin a new log. The log-start-offset file is written only after the log file is durable in the directory."""
     segment.create()
     try:
         disk.sync_dir(directory)
@@ -108,8 +110,8 @@ class _Replay:
         self._plan = plan
         self._synced = plan.synced
         self._known = known
-        self._gapless_epoch = NEVER  # compaction leaves gaps in sealed segments
-        self._latest_epoch = 0  # of the batches that were read of a segment
+        self._gapless_epoch = NEVER  # no limit: compaction may leave gaps in sealed segments
+        self._latest_epoch = 0  # the greatest leader epoch of the batches read so far in a segment
         self._index_interval = index_interval
         self._progress = progress
         self._done_size = 0
@@ -119,7 +121,7 @@ class _Replay:
         self._epochs_lost = False
         self._cuts: list[Cut] = []
         self._snapshots = set(plan.directory.snapshots)
-        # Of which a crash has left one file of two.
+        # Offsets of the snapshots of which a crash has left only one of the two files.
         self._partial = {
             offset
             for offset in plan.directory.snapshots
@@ -148,7 +150,8 @@ class _Replay:
             snapshots,
             snapshots - self._partial,
             self._done_size,
-            # Also producers that the replay has met: a close reports that they have expired.
+            # This includes producers from the replayed batches. A close writes a snapshot, so that their expiration is
+            # recorded.
             holds_producers or len(plan.start.producers) > 0,
         )
         return Recovered(kept, plan.start.producers, self._epochs, plan.log_start, self._cuts, found)
@@ -156,12 +159,12 @@ class _Replay:
     # -- leader epochs -----------------------------------------------------------------------------------------
 
     def _read_epochs(self, trusted: list[Segment]) -> None:
-        """Read the leader epochs, or rebuild them from the headers.
+        """Read the leader epochs from their file, or rebuild them from the batch headers.
 
-        They are rebuilt where the file is missing or damaged, or names an epoch that has not begun.
+        They are rebuilt if the file is missing or damaged, or if it has a later epoch than this start of the broker.
 
         Raises:
-            Corrupt: a batch of a trusted segment has an epoch that has not begun.
+            Corrupt: a batch of a trusted segment has a later epoch than this start of the broker.
         """
         epochs = self._plan.directory.epochs()
         if epochs is not None and epochs.latest <= self._known.leader_epoch:
@@ -174,7 +177,7 @@ class _Replay:
                 self._note_epoch(header)
             if self._known.is_established and self._epochs.latest > self._known.leader_epoch:
                 raise Corrupt(
-                    f"{segment.path(LOG)} has a batch of leader epoch {self._epochs.latest}, and the broker is at "
+                    f"{segment.path(LOG)} has a batch of leader epoch {self._epochs.latest}, but this start of the broker has only epoch "
                     f"{self._known.leader_epoch}. Restore the file, or {self._directory.parent / 'cluster.json'}"
                 )
 
@@ -200,7 +203,7 @@ class _Replay:
     # -- reading -----------------------------------------------------------------------------------------------
 
     def _replay(self, segments: list[Segment], trusted: int, start: Start) -> list[Segment]:
-        """Read from `start` to the log's end. Return the remaining segments; the last one is open to append."""
+        """Read the log from `start` to its end. Return the segments that remain. The last one is ready for appends."""
         first = max(place for place, segment in enumerate(segments) if segment.base_offset <= start.offset)
         if self._progress is not None:
             self._all_size = sum(self._disk.size(segment.path(LOG)) for segment in segments[first:])
@@ -220,24 +223,27 @@ class _Replay:
         raise AssertionError("the last segment is never trusted")
 
     def _gap_behind(self, segment: Segment, following: Segment) -> str | None:
-        """Return what is missing between a whole segment and the next one; None if nothing is.
+        """Return a description of the offsets that are missing between a whole segment and the next one; None if none
+        are.
 
         Raises:
-            Corrupt: they overlap.
+            Corrupt: the two segments overlap.
         """
         if following.base_offset < segment.end_offset:
-            raise Corrupt(f"{following.path(LOG)} begins before the segment in front of it ends")
+            raise Corrupt(
+                f"{following.path(LOG)} begins before the end of the segment before it. Restore both files"
+            )
         if following.base_offset == segment.end_offset or self._synced.is_clean:
             return None
         if following.base_offset in self._plan.directory.snapshots:
             return None  # compaction has left the gap
-        return f"offsets {segment.end_offset} to {following.base_offset - 1} are gone"
+        return f"offsets {segment.end_offset} to {following.base_offset - 1} are missing"
 
     def _replay_trusted(self, segment: Segment, start: Start) -> None:
-        """Read a sealed segment into the producer state only, and prove its headers and markers.
+        """Update the producer state from a sealed segment, whose indexes are kept, and prove its headers and markers.
 
         Raises:
-            Corrupt: they are not those that were written.
+            Corrupt: headers or markers have changed since they were written.
         """
         segment.prove_now()
         for position, header in segment.walk(0):
@@ -251,13 +257,13 @@ class _Replay:
                     start.producers.ended(txn)
 
     def _scan(self, segment: Segment, start: Start) -> str | None:
-        """Read a segment's batches into indexes and producer state.
+        """Update the indexes and the producer state from the batches of a segment.
 
         Returns:
-            The damage behind which the segment was cut; None if it is whole.
+            The damage at which the segment was truncated; None if the segment is whole.
 
         Raises:
-            Corrupt: it is not whole, and was durable.
+            Corrupt: durable bytes of the segment are damaged.
         """
         if start.progress is not None and start.progress.base_offset == segment.base_offset:
             segment.open_growing(start.progress, start.indexes)
@@ -282,26 +288,30 @@ class _Replay:
         if changed_size:
             raise Corrupt(
                 f"{segment.path(LOG)}: the offset or the leader epoch of a batch in the first {changed_size} bytes has "
-                "changed since they were durable. Restore the file, or run `stablelog repair`, which names what is lost"
+                "changed since they were durable. Restore the file, or run `stablelog repair`, which first shows what is lost"
             )
         if damage is not None:
             self._cut(segment, damage)
         return damage
 
     def _check_place(self, header: BatchHeader, segment: Segment, position: int) -> None:
-        """Raise Corrupt if a batch cannot stand here: no CRC covers its base offset and its leader epoch."""
+        """Raise Corrupt if the base offset or the leader epoch of a batch is impossible at this position. No CRC of the
+        batch covers these two fields.
+        """
         if header.base_offset < segment.end_offset:
-            wanted = f"not past {segment.end_offset - 1}"
+            wanted = f"which must be greater than {segment.end_offset - 1}"
         elif header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
-            wanted = f"past what a segment of {segment.base_offset} can hold"
+            wanted = (
+                f"which is beyond the offsets that a segment with base offset {segment.base_offset} can hold"
+            )
         elif header.leader_epoch >= self._gapless_epoch and header.base_offset != segment.end_offset:
-            wanted = f"not at {segment.end_offset}"
+            wanted = f"which must be {segment.end_offset}: a batch is missing, or the offset has changed"
         elif (
             self._known.is_established
             and not self._latest_epoch <= header.leader_epoch <= self._known.leader_epoch
         ):
             raise Corrupt(
-                f"the batch at offset {header.base_offset}, byte {position}, says leader epoch {header.leader_epoch}; "
+                f"the batch at offset {header.base_offset}, byte {position}, has leader epoch {header.leader_epoch}, but only "
                 f"{self._latest_epoch} to {self._known.leader_epoch} are possible"
             )
         else:
@@ -314,7 +324,7 @@ class _Replay:
         segment.note(header, position, batch[: HEADER.size], self._index_interval)
         self._note_epoch(header)
         self._latest_epoch = header.leader_epoch
-        assert header.base_offset >= start.offset, "what a snapshot has told of is not read again"
+        assert header.base_offset >= start.offset, "batches before the snapshot are not read again"
         txn = start.producers.take(header, batch, self._known.now_ms)
         if txn is None:
             return
@@ -327,10 +337,10 @@ class _Replay:
     # -- putting right -----------------------------------------------------------------------------------------
 
     def _cut(self, segment: Segment, damage: str) -> None:
-        """Cut a segment behind its last whole batch, and keep what is cut.
+        """Truncate a segment behind its last whole batch, and keep the removed bytes in a `.cut` file.
 
         Raises:
-            Corrupt: what would be cut off was durable, or may have been.
+            Corrupt: the bytes to be removed were durable, or may have been durable.
         """
         path, file = segment.path(LOG), segment.growing_log
         check_cut(path, file, segment.size, segment.end_offset, damage, self._synced)
@@ -341,8 +351,8 @@ class _Replay:
     def _is_as_synced(self, segment: Segment) -> bool:
         """Whether the whole log is known to be durable, and the files beside it need no repair.
 
-        The name of the last segment's log file is durable, too: a partition of this release gets its log start file
-        only when the name of its first log file is durable, and a segment its summary when the next one's name is.
+        The last log file is then durable in the directory, too: the log-start-offset file is written only after the
+        first log file is durable in the directory, and a summary only after the next segment's log file is.
         """
         return (
             (self._synced.is_clean or self._known.is_established)
@@ -352,22 +362,23 @@ class _Replay:
         )
 
     def _finish(self, segment: Segment, later: list[Segment], damage: str) -> None:
-        """Make the last segment durable, ready to append, and cut what lies behind it.
+        """Make the last segment durable and ready for appends, and remove the segments behind it.
 
         Raises:
-            Corrupt: the log ends before what was durable, or may have been.
+            Corrupt: the log ends before an offset that was durable, or durable bytes would be removed.
         """
         if segment.end_offset < self._synced.offset:
             raise Corrupt(
                 f"{segment.path(LOG)} ends at offset {segment.end_offset - 1}; records up to offset "
                 f"{self._synced.offset - 1} were durable, so the disk has lost them. Restore the file, or run "
-                "`stablelog repair`, which names what is lost"
+                "`stablelog repair`, which first shows what is lost"
             )
         if not later and not damage and self._is_as_synced(segment):
             return
         self._cut_segments(segment, later, damage)
         if self._disk.exists(segment.path(SUMMARY)):
-            # A segment with a summary has another one behind it, also if this stops here.
+            # The summary must go first: a segment with a summary must have a segment behind it, also if a crash
+            # interrupts this method.
             self._disk.remove(segment.path(SUMMARY))
             self._disk.sync_dir(self._directory)
         self._write_indexes(segment)
@@ -377,12 +388,12 @@ class _Replay:
         segment.growing.names_changed = False
 
     def _cut_segments(self, last: Segment, later: list[Segment], damage: str) -> None:
-        """Delete the segments behind the log's new end, and keep their log files under another name.
+        """Remove the segments behind the log's new end, and keep the bytes of their log files in `.cut` files.
 
         Raises:
-            Corrupt: they may have been durable.
+            Corrupt: these segments were durable, or may have been durable.
         """
-        damage = f"a segment behind the cut in {last.path(LOG)}: {damage}"
+        damage = f"the segment follows {last.path(LOG)}, where the log was truncated: {damage}"
         for segment in later:
             path = segment.path(LOG)
             if not self._disk.size(path):
@@ -398,7 +409,7 @@ class _Replay:
     def _seal(self, segment: Segment, next_base_offset: int, producers: Producers) -> None:
         """Make a sealed segment durable, and write its summary."""
         self._write_indexes(segment)
-        segment.end_offset = next_base_offset  # behind the last batch there may be what compaction has left
+        segment.end_offset = next_base_offset  # compaction may have removed the last batches
         first_open = producers.first_open_offset()
         segment.seal(next_base_offset if first_open is None else first_open)
         for file in segment.files_to_sync(indexes=True):
@@ -406,9 +417,11 @@ class _Replay:
         self._disk.sync_dir(self._directory)
         assert segment.summary is not None
         if self._epochs_changed:
-            # The next start reads no epochs in front of the snapshot.
+            # The next start takes the earlier leader epochs from this file, because it reads no batch before the
+            # snapshot.
             self._write_epochs()
-        # As when a segment is rolled: once it is deleted, only the snapshot knows of the transactions begun in it.
+        # As when a segment is rolled: when this segment is deleted, only the snapshot has the transactions that began
+        # in it.
         progress = Summary(next_base_offset, next_base_offset, stable_offset=segment.stable_offset)
         table, stem = producers.frozen(), f"{next_base_offset:020d}"
         self._disk.write_together(
@@ -423,7 +436,7 @@ class _Replay:
         segment.settled()
 
     def _write_indexes(self, segment: Segment) -> None:
-        """Write the indexes from memory. Entries of a lost end of the log are removed from the files."""
+        """Write the indexes from memory to their files. This removes entries of batches that the log has lost."""
         if segment.least_aborted_offset is None:
             self._disk.remove(segment.path(TXNINDEX))
         segment.growing.write()

@@ -1,4 +1,6 @@
-"""The tail of a log behind damage: whether it may be cut, and the cut, which keeps the bytes."""
+"""The tail of a log behind damage: whether the log may be truncated there, and the copy that keeps the removed bytes.
+In this module, a *cut* is such a truncation.
+"""
 
 import struct
 from collections.abc import Iterator
@@ -12,25 +14,25 @@ from stablelog.errors import Corrupt
 from stablelog.log.files.names import CUT, LOG
 from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
 
-SCAN_SIZE = 4 << 20  # bytes that are looked through at a time
+SCAN_SIZE = 4 << 20  # how many bytes are searched at a time
 COPY_SIZE = 4 << 20
-MAGIC_AT = 16  # in a batch
+MAGIC_AT = 16  # the position of the magic byte in a batch
 MAGIC = b"\x02"
 OFFSET_AND_LENGTH = struct.Struct(">qi")
-ATTRIBUTES_MASK = 0x7F  # what Kafka has defined
-LONE_SIZE_MAX = 2 << 20  # of a batch that is searched for, if nothing that looks like a batch follows it
-SPARE_READS = 16  # times the file's size may be read for the CRC of larger ones
+ATTRIBUTES_MASK = 0x7F  # the attribute bits that Kafka has defined
+LONE_SIZE_MAX = 2 << 20  # the greatest size of a batch that is found if nothing like a batch follows it
+SPARE_READS = 16  # for larger batches, the CRC checks may read this many times the file's size in all
 
 
 @dataclass(frozen=True, slots=True)
 class SyncedEnd:
-    """Up to where the log was synced when the broker stopped.
+    """The offset up to which the log was synced when the broker stopped.
 
     Attributes:
-        offset: exclusive; everything before it must be there as it was.
-        is_clean: whether the last owner closed the log, so that all of it was synced, whatever `offset` is.
-        is_recorded: whether the broker's recovery point is known. If not, `offset` is what summaries and snapshots
-            say, and more may have been synced.
+        offset: the offset, exclusive. Everything before it must be there unchanged.
+        is_clean: whether the last broker closed the log. If so, all of it was synced, even behind `offset`.
+        is_recorded: whether the recovery point is known. If not, `offset` is from summaries and snapshots, and more may
+            have been synced.
     """
 
     offset: int
@@ -43,21 +45,21 @@ class SyncedEnd:
 
     def __str__(self) -> str:
         if self.is_clean:
-            return "the broker closed the log, all of it was durable"
+            return "all of the log was durable, because the broker closed it"
         return f"records up to offset {self.offset - 1} were durable"
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What was cut off a log file.
+    """The end of a log file that was removed, because the log was truncated there.
 
     Attributes:
         path: the log file.
-        position: of the first byte that was cut.
+        position: the position of the first byte that was removed.
         offset: the first offset that is no longer in the log.
-        size: bytes.
-        kept: the file that holds these bytes now.
-        damage: why it was cut.
+        size: the number of bytes that were removed.
+        kept: the `.cut` file that holds these bytes now.
+        damage: the reason why the log was truncated.
     """
 
     path: Path
@@ -69,51 +71,52 @@ class Cut:
 
     def __str__(self) -> str:
         return (
-            f"{self.path}: {self.size} bytes at byte {self.position}, from offset {self.offset} on, were cut off and "
+            f"{self.path}: {self.size} bytes at byte {self.position}, from offset {self.offset} on, were truncated and "
             f"are kept as {self.kept.name}: {self.damage}"
         )
 
 
 def check_cut(path: Path, file: File, position: int, end_offset: int, damage: str, synced: SyncedEnd) -> None:
-    """Refuse to cut what was synced.
+    """Refuse a truncation that would remove synced bytes.
 
     Args:
-        path: of the log file.
+        path: the path of the log file.
         file: the log file.
-        position: of the damage.
-        end_offset: where the whole batches before the damage end.
-        damage: what is wrong, for the message.
-        synced: up to where the log was synced.
+        position: the position of the damage.
+        end_offset: the end of the whole batches before the damage, exclusive.
+        damage: a description of the damage, for the error message.
+        synced: the offset up to which the log was synced.
 
     Raises:
-        Corrupt: what would be cut was synced, or may have been. Nothing changed.
+        Corrupt: the bytes to be removed were synced, or may have been synced. Nothing changed.
     """
     advice = (
         "Restore the file from a backup, or, to go on without these records, run `stablelog repair`, which "
-        "says first what is lost"
+        "first shows what is lost"
     )
     if synced.covers(end_offset):
-        raise Corrupt(f"{path}: {damage}; {synced}, so the disk has lost or changed them. {advice}")
+        raise Corrupt(f"{path}: {damage}; {synced}, so the disk has lost or changed these bytes. {advice}")
     if synced.is_recorded:
         return
     following = next(batches_behind(file, position, end_offset), None)
     if following is not None:
         raise Corrupt(
             f"{path}: {damage}; a whole batch of offset {following[1].base_offset} follows at byte {following[0]}, "
-            f"and up to where the log was durable is not recorded. {advice}"
+            f"and it is not recorded up to which offset the log was durable. {advice}"
         )
 
 
 def batches_behind(file: File, position: int, end_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield the whole batches that follow damage, as (position, header). Their CRC holds.
+    """Yield the whole batches behind damage, as (position, header). A batch is whole if its CRC matches.
 
-    A damaged batch ends where its own length says, if a whole batch begins there: a record may contain bytes that look like
-    a batch. Otherwise the next batch is searched at every byte.
+    If a whole batch begins at the end that the damaged batch's own length gives, the search continues there, because
+    the records of the damaged batch may contain bytes that look like a batch. Otherwise the next batch is searched at
+    every byte.
 
     Args:
         file: the log file.
-        position: of the damaged batch; -1 if the file is to be read from its beginning.
-        end_offset: batches of earlier offsets are passed over.
+        position: the position of the damaged batch; -1 to search the file from its beginning.
+        end_offset: batches that begin before this offset are ignored.
     """
     search = _Search(file)
     at: int | None = 0 if position < 0 else search.behind_damaged(position, end_offset)
@@ -127,10 +130,11 @@ def batches_behind(file: File, position: int, end_offset: int) -> Iterator[tuple
 
 
 def lost_batches(file: File, position: int, end_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield the whole batches that a cut takes of a log file, as (position, header). Arguments as of `batches_behind`.
+    """Yield the whole batches that a truncation removes from a log file, as (position, header). The arguments are those
+    of `batches_behind`.
 
-    The batch at `position` is one of them if its CRC holds and its offsets fit before the next batch. Such a batch was
-    refused because batches before it are gone, or because of its leader epoch. Its records are whole.
+    The batch at `position` is one of them if its CRC matches and its offsets fit before the next batch. Such a batch
+    counts as damaged because batches before it are missing, or because of its leader epoch. Its records are whole.
     """
     first = _Search(file).whole_at(position, end_offset) if position >= 0 else None
     for at, header in batches_behind(file, position, end_offset):
@@ -143,14 +147,16 @@ def lost_batches(file: File, position: int, end_offset: int) -> Iterator[tuple[i
 
 
 class _Search:
-    """Search for whole batches in a damaged log file. It reads a bounded number of bytes for the CRCs of false ones."""
+    """A search for whole batches in a damaged log file. It bounds the number of bytes that it reads to check the CRCs
+    of bytes that only look like batches.
+    """
 
     def __init__(self, file: File) -> None:
         self._file = file
         self._spare = SPARE_READS * file.size
 
     def behind_damaged(self, position: int, end_offset: int) -> int | None:
-        """Return where the next whole batch begins behind a damaged one; None if none follows."""
+        """Return the position of the next whole batch behind a damaged one; None if no whole batch follows."""
         if self._file.size - position < HEADER.size:
             return None
         length: int = OFFSET_AND_LENGTH.unpack(self._file.read(position, OFFSET_AND_LENGTH.size))[1]
@@ -163,7 +169,7 @@ class _Search:
         return self._search(position + 1, end_offset)
 
     def whole_at(self, position: int, end_offset: int) -> BatchHeader | None:
-        """Return the header of the whole batch that begins here; None if there is none."""
+        """Return the header of the whole batch at this position; None if no whole batch begins there."""
         header = self._header_at(position, end_offset)
         if header is None:
             return None
@@ -186,9 +192,9 @@ class _Search:
         return header if is_plausible else None
 
     def _search(self, begin: int, end_offset: int) -> int | None:
-        """Return where the next whole batch begins, at any byte; None if there is none.
+        """Return the position of the next whole batch, which may begin at any byte; None if there is none.
 
-        The first batch that another batch or the file's end follows is preferred to an earlier lone one.
+        A batch that is followed by another batch, or by the file's end, is preferred to an earlier batch that is not.
         """
         at, lone = begin, None
         while len(chunk := self._file.read(at, SCAN_SIZE)) >= HEADER.size:
@@ -203,7 +209,8 @@ class _Search:
                             return at + place
                         lone = at + place
                 found = chunk.find(MAGIC, found + 1)
-            at += len(chunk) - HEADER.size + 1  # a header that this chunk cuts off is whole in the next one
+            # A header that is incomplete at this chunk's end is complete in the next chunk.
+            at += len(chunk) - HEADER.size + 1
         return lone
 
     def _is_followed(self, position: int, header: BatchHeader) -> bool:
@@ -222,10 +229,10 @@ class _Search:
 
 
 def keep_tail(disk: Disk, path: Path, position: int) -> Path:
-    """Copy the bytes of a log file from `position` on into a file that stays. Durable on return.
+    """Copy the bytes of a log file from `position` on into a `.cut` file. The copy is durable on return.
 
     Returns:
-        The copy: `<base>.cut`, or with a number behind it if that holds other bytes.
+        The path of the copy: `<base>.cut`, or `<base>.cut.<number>` if a file of that name holds other bytes.
     """
     kept, number = path.with_suffix(CUT), 0
     with closing(disk.open(path)) as source:
@@ -244,7 +251,9 @@ def keep_tail(disk: Disk, path: Path, position: int) -> Path:
 
 
 def _is_copy(disk: Disk, kept: Path, source: File, position: int) -> bool:
-    """Whether a file holds the beginning of the bytes to keep: a crash may have interrupted an earlier copy."""
+    """Whether a `.cut` file holds the beginning of the bytes to be copied. If so, it is an earlier copy that a crash
+    has interrupted, and it can be overwritten.
+    """
     size = disk.size(kept)
     with closing(disk.open(kept)) as there:
         return all(
@@ -254,7 +263,9 @@ def _is_copy(disk: Disk, kept: Path, source: File, position: int) -> bool:
 
 
 def keep_segment(disk: Disk, path: Path, offset: int, damage: str) -> Cut | None:
-    """Keep the whole log file of a segment that is to be deleted; None if it is empty."""
+    """Copy the whole log file of a segment that will be removed into a `.cut` file; return None if the log file is
+    empty.
+    """
     assert path.suffix == LOG
     size = disk.size(path)
     if not size:

@@ -1,7 +1,8 @@
-"""What a start takes on trust of a log, and where it begins to read, as the small files of the partition tell.
+"""Decisions at a start of the broker, made by the small files of a partition: which parts of the log it trusts without
+reading them, and where it begins to read.
 
-`plan` opens a partition by it, and `examine` says by it which damage a start passes over. Damage in what a start takes on
-trust does not keep the partition closed: reads of it are refused, and all else is served.
+`plan` uses these decisions to open a partition, and `examine` uses them to find the damage that a start does not
+notice. Damage in a trusted part does not keep the partition offline: only reads of the damaged part are refused.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,13 +20,13 @@ from stablelog.log.segments.segment import Segment
 
 @dataclass(slots=True)
 class Start:
-    """Where replay begins, and what is known there.
+    """The offset where replay begins, and the state of the log there.
 
     Attributes:
-        offset: of the first batch that is replayed.
-        producers: producer state there.
-        progress: of the segment in which it lies, if its indexes are whole.
-        indexes: content of these indexes, in the order of INDEX_SUFFIXES.
+        offset: the offset of the first batch that is replayed.
+        producers: the producer state at this offset.
+        progress: the summary of the segment up to this offset; None if the segment's indexes up to there are not whole.
+        indexes: the content of these indexes, in the order of INDEX_SUFFIXES.
     """
 
     offset: int
@@ -35,9 +36,9 @@ class Start:
 
 
 def trusted_summaries(directory: PartitionDirectory, segments: Sequence[Segment]) -> Iterator[Summary]:
-    """Yield the summaries of the first segments whose files are those of their summaries.
+    """Yield the summaries of the first segments, up to the first segment whose files do not match its summary.
 
-    The last segment is never trusted: it grows.
+    The last segment is never among them, because it grows.
     """
     for segment, following in pairwise(segments):
         summary = directory.summary(segment.base_offset)
@@ -53,14 +54,17 @@ def trusted_summaries(directory: PartitionDirectory, segments: Sequence[Segment]
 def choose_start(
     directory: PartitionDirectory, first_offset: int, unknown_from: int, now_ms: int, *, is_cut: bool = False
 ) -> Start:
-    """Choose the newest snapshot from which replay gives all that is not known without it. Ours is preferred.
+    """Choose the newest snapshot from which replay can begin: one at or before the first segment that replay must read,
+    or one within this segment if its indexes up to the snapshot are whole. A `.producers` file is preferred to Kafka's
+    `.snapshot` file.
 
     Args:
-        directory: of the partition.
-        first_offset: of the first segment.
-        unknown_from: the base offset of the first segment that is not opened by its summary.
-        now_ms: the broker's clock.
-        is_cut: whether this segment will be cut: snapshots within it are removed.
+        directory: the directory of the partition.
+        first_offset: the base offset of the first segment.
+        unknown_from: the base offset of the first segment that is not opened by its summary, so that replay must read
+            it.
+        now_ms: the time of the broker's clock.
+        is_cut: whether this segment will be truncated. Snapshots within it then do not count, because they are removed.
     """
     offsets = [offset for offset in reversed(directory.snapshots) if offset >= first_offset]
     for offset in offsets:
@@ -83,15 +87,16 @@ def choose_start(
 
 
 class Trust:
-    """What a start takes on trust of one partition.
+    """The parts of one partition's log that a start of the broker trusts without reading them.
 
     Args:
-        directory: of the partition.
-        bases: of its segments, ascending, without those before the log's start.
-        leader_epoch: of the last start.
+        directory: the directory of the partition.
+        bases: the base offsets of its segments, ascending, without those before the log start offset.
+        leader_epoch: the leader epoch of the last start.
 
     Attributes:
-        vouched_end: up to where a snapshot lets a start skip the growing segment; None if it reads all of it.
+        vouched_end: the offset of the snapshot up to which a start does not read the growing segment; None if it reads
+            all of the segment.
     """
 
     def __init__(self, directory: PartitionDirectory, bases: list[int], leader_epoch: int) -> None:
@@ -100,7 +105,7 @@ class Trust:
         self._leader_epoch = leader_epoch
         segments = [self._segment(base) for base in bases]
         summaries = list(trusted_summaries(directory, segments))
-        # A start refuses the log where a segment is missing behind a trusted one.
+        # If a segment is missing behind a trusted one, a start refuses the log, so trust ends there.
         sealed = takewhile(
             lambda pair: pair[0].end_offset == pair[1], zip(summaries, bases[1:], strict=False)
         )
@@ -119,14 +124,14 @@ class Trust:
 
     @property
     def _unread(self) -> int:
-        """The base offset of the first segment that a start does not open by its summary."""
+        """The base offset of the first segment that a start does not open by its summary, but reads."""
         return self._bases[len(self._sealed)]
 
     def _start(self, unknown_from: int, *, is_cut: bool) -> Start:
         return choose_start(self._directory, self._bases[0], unknown_from, 0, is_cut=is_cut)
 
     def _find_refused(self) -> Iterator[int]:
-        """Yield the sealed segments from which a start cannot read the leader epochs."""
+        """Yield the base offsets of the sealed segments whose leader epochs a start cannot read, or would refuse."""
         for base, summary in self._sealed.items():
             segment = self._segment(base)
             segment.open_sealed(summary)
@@ -143,16 +148,17 @@ class Trust:
         return base_offset in self._sealed
 
     def replay_start(self, cut_base: int | None) -> int:
-        """Where a start begins to read.
+        """Return the offset where a start begins to read.
 
         Args:
-            cut_base: of the segment in which the log is cut first; None if it is not cut.
+            cut_base: the base offset of the segment in which the log is truncated before the start; None if it is not
+                truncated.
         """
         if cut_base is None:
             return self._start(self._unread, is_cut=False).offset
         return self._start(min(self._unread, cut_base), is_cut=True).offset
 
     def reads(self, base_offset: int, replay_start: int) -> bool:
-        """Whether a start proves the headers and markers of a sealed segment. The growing one is no such segment."""
+        """Whether a start proves the headers and markers of a segment. This is False for the growing segment."""
         summary = self._sealed.get(base_offset)
         return summary is not None and (base_offset in self._refused or replay_start < summary.end_offset)

@@ -1,1 +1,1 @@
-"""The segments of a partition: log files with their indexes, how they are scanned, proven and replaced."""
+"""The segments of a partition: log files with their indexes. This package scans, proves and replaces them."""

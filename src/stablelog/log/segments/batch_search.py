@@ -1,4 +1,4 @@
-"""Walks over the batch headers of a log file, and searches for a batch by offset or position."""
+"""Iteration over the batch headers of a log file, and the search for a batch by offset or position."""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from stablelog.errors import Corrupt
 from stablelog.log.files.names import LOG, PathOf
 
 WALK_READ_SIZE = 64 << 10
-FIND_READ_SIZE = 5 << 10  # an index interval and a header
+FIND_READ_SIZE = 5 << 10  # bytes of one read in a search: an index interval and a header
 OFFSETS = struct.Struct(
     ">"  # the fields of a batch's header that a search reads
     "q"  # base_offset
@@ -21,7 +21,7 @@ OFFSETS = struct.Struct(
 
 
 class Found(NamedTuple):
-    """The place of a batch. `last_offset` is inclusive."""
+    """The position, the size and the offsets of a batch. `last_offset` is inclusive."""
 
     position: int
     size: int
@@ -32,14 +32,15 @@ class Found(NamedTuple):
 def walk(
     path_of: PathOf, log: Callable[[], File], position: int, size: int, read_size: int
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Each batch from the one that begins at `position`, as (position, header).
+    """Yield (position, header) of each batch, from the batch that begins at `position` to the end of the file.
 
     Args:
-        path_of: gives the path of the log file, for messages.
-        log: gives the file. It is asked before each read, because the file may be closed between two batches.
-        position: of a batch.
-        size: of the log file.
-        read_size: bytes of one read.
+        path_of: returns the path of the log file, for error messages.
+        log: returns the open log file. It is called before each read, because the file may be closed between two
+            batches.
+        position: the position of the first batch.
+        size: the size of the log file.
+        read_size: the number of bytes of one read.
 
     Raises:
         Corrupt: the bytes at a position are no batch.
@@ -54,20 +55,23 @@ def walk(
             at += header.size
             reached = position + at
         if reached == position:
-            raise Corrupt(f"{path_of(LOG)}: {size - position} bytes at {position} are no batch")
+            raise Corrupt(
+                f"{path_of(LOG)}: the {size - position} bytes at byte {position} are no batch. Restore the file"
+            )
         position = reached
 
 
 def seek(path_of: PathOf, log: File, position: int, size: int, *, offset: int, end: int) -> Found | None:
-    """Find the first batch from `position` on that ends at `offset` or after it, or past byte `end`.
+    """Find the first batch from `position` on whose last offset is `offset` or greater, or which ends behind byte
+    `end`.
 
     Args:
-        path_of: gives the path of the log file, for messages.
+        path_of: returns the path of the log file, for error messages.
         log: the log file.
-        position: of a batch.
-        size: of the log file.
-        offset: inclusive.
-        end: a position.
+        position: the position of a batch, where the search begins.
+        size: the size of the log file.
+        offset: the least last offset of the batch, inclusive.
+        end: the position behind which a batch may end to be the result.
 
     Raises:
         Corrupt: the bytes at a position are no batch.
@@ -80,11 +84,15 @@ def seek(path_of: PathOf, log: File, position: int, size: int, *, offset: int, e
             base_offset, batch_length, last_offset_delta = unpack(view, at)
             batch_size = batch_length + LENGTH_AND_OFFSET_SIZE
             if batch_size < HEADER.size or last_offset_delta < 0:
-                raise Corrupt(f"{path_of(LOG)}: what stands at byte {position + at} is no batch")
+                raise Corrupt(
+                    f"{path_of(LOG)}: the bytes at byte {position + at} are no batch. Restore the file"
+                )
             if base_offset + last_offset_delta >= offset or position + at + batch_size > end:
                 return Found(position + at, batch_size, base_offset, base_offset + last_offset_delta)
             at += batch_size
         if at == 0:
-            raise Corrupt(f"{path_of(LOG)}: {size - position} bytes at {position} are no batch")
+            raise Corrupt(
+                f"{path_of(LOG)}: the {size - position} bytes at byte {position} are no batch. Restore the file"
+            )
         position += at
     return None

@@ -1,15 +1,15 @@
-"""What a crash interrupted: deleting segments, replacing them by what compaction made of them, writing a file.
+"""Operations that a crash has interrupted: the deletion or replacement of segments, and the writing of a file.
 
-A name tells how far it had come:
+The suffix of a file shows how far the operation had come, and what the next open of the partition does:
 
-    .tmp        a file was being written: it goes, the one it was to replace is there
-    .cleaned    compaction was writing a segment: it goes, those it was made of are there
-    .swap       compaction had written a segment and was putting it in place of others: it is finished. Its log
-                file gets the name when all its other files durably have it, and loses it when all but the summary
-                are in place; in between it says which segments are replaced: those that begin within its offsets,
-                to the end that its summary tells or else to that of its last batch. A summary is in place only
-                while the files that it tells of are
-    .deleted    a segment was deleted, or replaced: it goes
+    .tmp        A file was being written. This file is removed; the file that it was to replace still exists.
+    .cleaned    Compaction was writing a segment. Its files are removed; the original segments still exist.
+    .swap       Compaction had finished a segment, and was putting it in place of the original ones. The open
+                finishes this. The log file gets the suffix after all other files durably have it. It loses the
+                suffix after all other files except the summary are in place. In between, it shows which segments
+                are replaced: those that begin within its offsets, which end as its summary says or, without a
+                summary, with its last batch. A summary is in place only while the files that it describes are.
+    .deleted    A segment was deleted or replaced. Its files are removed.
 
 Source: Kafka's file suffixes.
 """
@@ -39,7 +39,9 @@ CLEANED, SWAP, TMP = ".cleaned", ".swap", ".tmp"
 
 
 def finish_interrupted(listing: Listing) -> None:
-    """Finish or undo what a crash interrupted. The listing is of the partition's directory; it is right afterwards."""
+    """Finish or undo the operations that a crash has interrupted. The listing of the partition's directory is up to
+    date afterwards.
+    """
     if any(name.endswith((DELETED, CLEANED, TMP, SWAP)) for name in listing.names):
         _finish(listing.disk, listing.directory)
         listing.reload()
@@ -48,7 +50,8 @@ def finish_interrupted(listing: Listing) -> None:
 def _finish(disk: Disk, directory: Path) -> None:
     names = _names(disk, directory)
     cleaned = [offset_of(name) for name in names if name.endswith(LOG + CLEANED)]
-    # While its log file has its first name, a swap has not begun. That name goes last: it tells the others apart.
+    # While the log file has the suffix `.cleaned`, the replacement has not begun: the log file is the last one that is
+    # renamed to `.swap`. Its `.swap` files are then removed, and those of other replacements stay.
     not_begun = [
         name for name in names if name.endswith(SWAP) and cleaned and offset_of(name) >= min(cleaned)
     ]
@@ -70,12 +73,14 @@ def _finish(disk: Disk, directory: Path) -> None:
 
 
 def _names(disk: Disk, directory: Path) -> list[str]:
-    """The names of a partition's files; any other file in the directory is left alone."""
+    """Return the names of the partition's files in a directory. Other files are not touched."""
     return [name for name in disk.list_dir(directory) if is_partition_file(name)]
 
 
 def begin_swap(disk: Disk, directory: Path, base_offset: int) -> None:
-    """Let a cleaned segment, all of whose files are durable, take the place of others. After this it will, come what may."""
+    """Begin to put a `.cleaned` segment, whose files are all durable, in place of the original segments: rename its
+    files to `.swap`. After this, recovery finishes the replacement even if a crash comes.
+    """
     for suffix in (*SEGMENT_SUFFIXES[1:], LOG):
         path = directory / f"{base_offset:020d}{suffix}{CLEANED}"
         if suffix == LOG:
@@ -86,10 +91,10 @@ def begin_swap(disk: Disk, directory: Path, base_offset: int) -> None:
 
 
 def finish_swap(disk: Disk, directory: Path, base_offset: int) -> None:
-    """Put a compacted segment in place of those it was made of.
+    """Put a compacted segment in place of the original segments.
 
-    Its files have the suffix .swap, all of them, and that is durable. Done again after a crash, it does what is left:
-    the log file is renamed when all else is durable.
+    All its files durably have the suffix `.swap`. After a crash, a second call does the remaining steps, because the
+    log file loses the suffix only when all other steps are durable.
     """
     stem = f"{base_offset:020d}"
     summary = _summary_of_swap(disk, directory, base_offset)
@@ -111,14 +116,16 @@ def finish_swap(disk: Disk, directory: Path, base_offset: int) -> None:
 
 
 def _summary_of_swap(disk: Disk, directory: Path, base_offset: int) -> Summary | None:
-    """The summary of a swap; None if it is Kafka's, which has none."""
+    """Return the `.swap` summary of a compacted segment; None if Kafka has made the segment, because Kafka has no
+    summaries.
+    """
     with contextlib.suppress(FileNotFoundError, Corrupt):
         return Summary.decode(disk.read_bytes(directory / f"{base_offset:020d}{SUMMARY}{SWAP}"))
     return None
 
 
 def _end_of_swap(disk: Disk, directory: Path, base_offset: int) -> int:
-    """Where the offsets end that a swap of Kafka's replaces, exclusive."""
+    """Return the end of the offsets that a segment compacted by Kafka replaces, exclusive."""
     content = disk.read_bytes(directory / f"{base_offset:020d}{LOG}{SWAP}")
     last = max((header.last_offset for _, header in headers_in(content)), default=base_offset)
     return last + 1

@@ -1,24 +1,24 @@
-"""Limits how many sealed segments hold files open or indexes in memory."""
+"""The limit of sealed segments that have open files or indexes in memory."""
 
 from collections import OrderedDict
 from typing import Protocol
 
 
 class Evictable(Protocol):
-    """A sealed segment, as `OpenFiles` sees it."""
+    """The method of a sealed segment that `OpenFiles` calls."""
 
     def give_back(self) -> None:
-        """Close its files, and drop from memory what its files hold."""
+        """Close the files of the segment, and drop its indexes from memory."""
 
 
 class OpenFiles:
-    """Cache of open sealed segments. It evicts the segment that was used least recently.
+    """Cache of open sealed segments. It evicts the least recently used segment, which closes its files.
 
-    While a partition is opened, perhaps in a thread, it has an `OpenFiles` of its own. Later this one joins that of the
-    broker.
+    While a partition is being opened, perhaps in a thread, it has its own `OpenFiles`. Afterwards, this one joins the
+    `OpenFiles` of the broker.
 
     Args:
-        count_max: how many segments may be open, over all `OpenFiles` that have joined.
+        count_max: how many segments may be open in all `OpenFiles` that have joined.
     """
 
     def __init__(self, count_max: int = 256) -> None:
@@ -30,13 +30,15 @@ class OpenFiles:
         return len(self._segments)
 
     def join(self, shared: "OpenFiles") -> None:
-        """Count the segments together with those of `shared` from now on. One thread uses both then."""
+        """Count these segments together with those of `shared` from now on. From then on, only one
+        thread may use both.
+        """
         segments, self._segments, self._shared = self._segments, OrderedDict(), shared
         for segment in segments:
             shared.used(segment)
 
     def used(self, segment: Evictable) -> None:
-        """Note that the segment is read now."""
+        """Note that the segment is being read, and evict the least recently used one if too many are open."""
         if self._shared is not None:
             self._shared.used(segment)
             return
@@ -48,7 +50,7 @@ class OpenFiles:
             self._segments.popitem(last=False)[0].give_back()
 
     def forget(self, segment: Evictable) -> None:
-        """Note that the segment holds nothing open."""
+        """Note that the segment has no open file and no index in memory."""
         if self._shared is not None:
             self._shared.forget(segment)
         else:

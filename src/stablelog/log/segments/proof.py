@@ -1,9 +1,9 @@
-"""The proof that a log file holds the batches of which its segment's summary was made.
+"""The proof that a log file holds the batches that its segment's summary describes.
 
-A start of the broker trusts the summaries of sealed segments, and a snapshot for the part of the growing segment
-before it, without reading the log. What a disk changed or lost meanwhile is found by this proof, before the first
-read: the CRC-32C over the headers of all batches, each of which holds the CRC of its body and its length. Bodies are
-proven by the scrub.
+A start of the broker does not read the sealed segments, but trusts their summaries. In the same way, it trusts a
+snapshot for the part of the growing segment before it. The proof runs before the first read of such a segment, and
+finds bytes that the disk has changed or lost. It compares the CRC-32C over the headers of all batches, each of which
+contains the length and the CRC of its batch. Only the scrub checks the bodies of the batches.
 """
 
 import struct
@@ -19,24 +19,25 @@ from stablelog.env.disk import Disk, File
 from stablelog.errors import Corrupt
 from stablelog.log.segments.scan import check_crc, scan_batches
 
-SCRUB_SIZE = 1 << 20  # bytes that the scrub reads at a time, about
-PIECE_SIZE = 8 << 20  # bytes that are walked over between two yields, about
-CHUNK_SIZE = 256 << 10  # copies stay in the processor's cache
-SKIPPED_SIZE = 8 << 10  # of batches, on average, whose bodies are not copied along with their headers
-LARGE_SIZE = 256 << 10  # of batches, on average, whose bodies are not read from the disk either
+SCRUB_SIZE = 1 << 20  # about how many bytes the scrub reads at a time
+PIECE_SIZE = 8 << 20  # about how many bytes of the file one step of the proof covers
+CHUNK_SIZE = 256 << 10  # small enough that copies stay in the processor's cache
+# If batches are smaller on average, their bodies are copied together with their headers.
+SKIPPED_SIZE = 8 << 10
+LARGE_SIZE = 256 << 10  # If batches are larger on average, their bodies are not even read from the disk.
 LENGTH = struct.Struct(">i")
-LENGTH_AT = 8  # in a batch
+LENGTH_AT = 8  # the position of batch_length in a batch
 
 
 @dataclass(frozen=True, slots=True)
 class DamagedBatch:
-    """A batch whose body is not what was written.
+    """A batch whose body does not match its CRC.
 
     Attributes:
-        position: of its first byte in the log file.
-        size: bytes.
-        base_offset: of its first record.
-        is_control: whether it is a marker.
+        position: the position of its first byte in the log file.
+        size: the size of the batch in bytes.
+        base_offset: the offset of its first record.
+        is_control: whether the batch is a control batch, such as a marker.
     """
 
     position: int
@@ -55,17 +56,17 @@ def scrub(disk: Disk, path: Path, size: int) -> Iterator[int | DamagedBatch]:
     """Check the CRC of every batch in the first `size` bytes of a log file whose headers are proven.
 
     Args:
-        disk: where the file lies.
-        path: of the log file.
-        size: bytes; they end with a whole batch.
+        disk: the disk of the file.
+        path: the path of the log file.
+        size: how many bytes to check. They end with a whole batch.
 
     Yields:
-        After about SCRUB_SIZE bytes, how many were read; and each damaged batch.
+        After about every SCRUB_SIZE bytes, the number of bytes that were read; and each damaged batch.
 
     Raises:
-        FileNotFoundError: the segment was deleted meanwhile.
+        FileNotFoundError: retention or compaction has deleted the segment.
         DiskError: the file cannot be read.
-        Corrupt: a header is not one.
+        Corrupt: the bytes at the position of a header are no header.
     """
     with closing(disk.open(path)) as file:
         position = read_size = 0
@@ -82,33 +83,35 @@ def scrub(disk: Disk, path: Path, size: int) -> Iterator[int | DamagedBatch]:
 
 
 def bad_crc(path: Path, header: BatchHeader, position: int) -> str:
-    """The message of a batch whose bytes are not those that were written."""
+    """Return the message about a batch whose bytes have changed since they were written."""
     return f"{path}: the CRC of the batch at offset {header.base_offset}, byte {position}, does not hold. Restore the file"
 
 
 def prove_headers(
     disk: Disk, path: Path, size: int, crc: int, mapped: memoryview | None = None
 ) -> Iterator[None]:
-    """Prove the first `size` bytes of a log file, a piece at a time. May run in any thread.
+    """Prove the headers of the batches in the first `size` bytes of a log file, a piece at a time. May run in any
+    thread.
 
     Args:
-        disk: where the file lies.
-        path: of the log file.
-        size: bytes to prove; they end with a whole batch.
-        crc: CRC-32C over the headers of these batches.
-        mapped: these bytes as readers have the file mapped. The proof loads their pages for the readers.
+        disk: the disk of the file.
+        path: the path of the log file.
+        size: how many bytes to prove. They end with a whole batch.
+        crc: the expected CRC-32C over the headers of these batches.
+        mapped: a view of these bytes in the mapped file that readers use. The proof loads its pages into memory, so
+            that the readers need not wait.
 
     Raises:
-        Corrupt: they are not those batches. Names the first batch that is damaged, where that can be told.
+        Corrupt: the file does not hold these batches. The message names the first damaged batch, if it can be found.
         DiskError: the file cannot be read.
     """
     try:
         file = disk.open(path)
     except FileNotFoundError:
-        raise Corrupt(f"{path} is gone, and was durable. Restore it") from None
+        raise Corrupt(f"{path} is missing, and was durable. Restore it") from None
     with closing(file):
         if file.size < size:
-            raise Corrupt(f"{path} holds {file.size} bytes; {size} were durable. Restore it")
+            raise Corrupt(f"{path} holds only {file.size} bytes, but {size} were durable. Restore it")
         yield from _walk(file, path, size, crc, mapped)
 
 
@@ -122,17 +125,18 @@ def _walk(file: File, path: Path, size: int, crc: int, mapped: memoryview | None
                 yield
             piece_end = position + PIECE_SIZE
             if average < LARGE_SIZE:
-                # Headers alone, read one by one, would each wait for the disk.
+                # If each header were read alone, each read would wait for the disk. So the kernel reads ahead.
                 file.will_need(position, min(2 * PIECE_SIZE, size - position))
                 ready_end = min(piece_end, size) if _is_ready(file, mapped, position, piece_end) else 0
         chunk: bytes | memoryview
         if mapped is not None and position + header_size <= ready_end:
             chunk = mapped[position:ready_end]
-            if average < SKIPPED_SIZE:  # slices of bytes cost less than slices of a view
+            if average < SKIPPED_SIZE:  # slices of a `bytes` object cost less than slices of a memoryview
                 chunk = bytes(chunk[:CHUNK_SIZE])
         else:
             chunk_size = CHUNK_SIZE if average < SKIPPED_SIZE else header_size
-            # A copy, because a sector that cannot be read would end the process if it were mapped.
+            # The chunk is a copy: if a sector of the disk cannot be read, access to a mapped page would end the process
+            # with a signal.
             chunk = file.read(position, min(chunk_size, size - position))
         at, last = 0, len(chunk) - header_size
         if last < 0:
@@ -152,12 +156,16 @@ def _walk(file: File, path: Path, size: int, crc: int, mapped: memoryview | None
 
 
 def _is_ready(file: File, mapped: memoryview | None, begin: int, end: int) -> bool:
-    """Whether a piece of the mapped file is in memory now: bodies, too, since readers get them from there."""
+    """Load a piece of the mapped file into memory, including the bodies for the readers. Return whether it is in memory
+    now.
+    """
     return mapped is not None and file.populate(mapped[begin:end])
 
 
 def _damaged(file: File, path: Path, size: int) -> Corrupt:
-    """The error, with the first batch whose CRC does not hold or whose offsets do not follow."""
+    """Return the error. Its message names the first batch whose CRC is wrong or whose offset does not follow the batch
+    before it.
+    """
     end_offset = 0
     why = "the offset or the leader epoch of a batch has changed"
     try:
@@ -165,11 +173,11 @@ def _damaged(file: File, path: Path, size: int) -> Corrupt:
             check_crc(header, batch, position)
             if header.base_offset < end_offset:
                 raise Corrupt(
-                    f"the batch of offset {header.base_offset}, byte {position}, follows offset {end_offset - 1}"
+                    f"the batch of offset {header.base_offset}, byte {position}, is not behind offset {end_offset - 1} of the batch before it"
                 )
             end_offset = header.next_offset
     except Corrupt as error:
         why = str(error)
     return Corrupt(
-        f"{path}: the batches are not those that were synced; {why}. Nothing is read from this segment. Restore the file"
+        f"{path}: the batches have changed since they were synced: {why}. No read gets a batch of this segment. Restore the file"
     )

@@ -1,4 +1,4 @@
-"""The scanner of a log file: reads its batches one after another, and trusts no byte of it.
+"""The scanner of a log file. It reads the batches one after another, and trusts no byte of the file.
 
 Recovery, verification, the repair tools and Spark's directory reader read log files with it.
 """
@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator
 from stablelog.batch.header import HEADER, BatchHeader, Buffer, crc_holds, read_header
 from stablelog.errors import Corrupt
 
-BATCHES_READ_SIZE = 4 << 20  # bytes that are read at a time; more for a batch that is larger
+BATCHES_READ_SIZE = 4 << 20  # how many bytes are read at a time; more for a larger batch
 HEADERS_READ_SIZE = 64 << 10
 Read = Callable[[int, int], bytes]
 
 
 class Torn(Corrupt):
-    """A log file that ends inside a batch: a write is under way, or a crash or a disk has cut the file."""
+    """A log file that ends inside a batch: a write is not finished, or a crash or a disk fault has removed the end of
+    the file.
+    """
 
 
 def scan_batches(read: Read, begin: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
@@ -23,9 +25,9 @@ def scan_batches(read: Read, begin: int, end: int) -> Iterator[tuple[int, BatchH
     The caller checks the CRC (`check_crc`) and the offsets.
 
     Args:
-        read: returns up to a number of bytes of the file at a position.
-        begin: where a batch begins.
-        end: the end of the last batch.
+        read: called as `read(position, size)`; returns up to `size` bytes of the file at this position.
+        begin: the position of the first batch.
+        end: the position behind the last batch.
 
     Raises:
         Torn: the last batch ends behind `end`.
@@ -35,9 +37,10 @@ def scan_batches(read: Read, begin: int, end: int) -> Iterator[tuple[int, BatchH
 
 
 def scan_headers(read: Read, begin: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Yield the position, the header and the 61 bytes of the header of each batch. Arguments as of `scan_batches`.
+    """Yield the position, the header and the 61 bytes of the header of each batch. The arguments are those of
+    `scan_batches`.
 
-    Large bodies are not read. Raises as `scan_batches` does.
+    Large bodies are not read. Raises the same errors as `scan_batches`.
     """
     return _scan(read, begin, end, HEADERS_READ_SIZE, with_bodies=False)
 
@@ -52,7 +55,9 @@ def _scan(
         header = read_header(chunk, position - chunk_begin, chunk_begin)
         needed = header.size if with_bodies else HEADER.size
         if header.size > end - position:
-            raise Torn(f"a torn batch at byte {position}: {end - position} of {header.size} bytes")
+            raise Torn(
+                f"a torn batch at byte {position}: only {end - position} of its {header.size} bytes are there"
+            )
         if position + needed > chunk_begin + len(chunk):
             chunk, chunk_begin = _read_chunk(read, position, end, needed, read_size), position
         at = position - chunk_begin
@@ -63,11 +68,15 @@ def _scan(
 def _read_chunk(read: Read, position: int, end: int, needed: int, read_size: int) -> memoryview:
     chunk = memoryview(read(position, min(max(needed, read_size), end - position)))
     if len(chunk) < needed:
-        raise Torn(f"a torn batch at byte {position}: {len(chunk)} of {needed} bytes")
+        raise Torn(f"a torn batch at byte {position}: only {len(chunk)} of {needed} bytes are there")
     return chunk
 
 
 def check_crc(header: BatchHeader, batch: Buffer, position: int) -> None:
-    """Raise Corrupt if the CRC of a batch, whose first byte is at `position` of its log file, does not hold."""
+    """Raise Corrupt if the CRC of a batch does not match its bytes. `position` is that of the batch in its log file,
+    for the message.
+    """
     if not crc_holds(batch, 0, header):
-        raise Corrupt(f"the CRC of the batch at offset {header.base_offset}, byte {position}, does not hold")
+        raise Corrupt(
+            f"the CRC of the batch at offset {header.base_offset}, byte {position}, does not match its bytes"
+        )

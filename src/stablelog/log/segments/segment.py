@@ -1,8 +1,8 @@
-"""One segment: a file of record batches, and the indexes over it.
+"""One segment: a log file of record batches, and its indexes.
 
-The indexes of the growing segment are in memory, see `growing_indexes`. The indexes of a sealed segment are mapped from
-their files when they are first used. A sealed segment is opened when it is first read; `open_files` limits how many are
-open.
+The indexes of the growing segment are in memory (see `growing_indexes`). The indexes of a sealed segment are mapped
+from their files when they are first used. The log file of a sealed segment is opened when it is first read;
+`open_files` limits how many segments are open.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from stablelog.log.segments.batch_search import WALK_READ_SIZE, Found, seek, wal
 from stablelog.log.segments.open_files import OpenFiles
 from stablelog.log.segments.proof import DamagedBatch, prove_headers, scrub
 
-INTERVAL_SIZE = 4096  # between two entries of an index that is rebuilt in memory
+INTERVAL_SIZE = 4096  # bytes between two entries of an index that is rebuilt in memory
 RELATIVE_OFFSET_MAX = 2**31 - 1
 
 
@@ -37,22 +37,24 @@ class Segment:
     """A segment of one partition.
 
     Attributes:
-        disk: where the segment lies.
-        directory: the partition's own.
-        open_files: counts the segment while it is sealed and open.
-        mark: what compaction puts behind the suffixes of a segment that it writes.
-        path: gives the path of the segment's file with a suffix.
-        base_offset: of its first record, if no compaction has removed it.
-        end_offset: where the next segment begins, exclusive.
-        size: bytes of the log file.
-        created_ms: when it began to grow, by the broker's clock; of a sealed one, the time of its first record.
+        disk: the disk of the segment.
+        directory: the partition's directory.
+        open_files: limits the open sealed segments, and counts this one among them.
+        mark: a second suffix of all file names: `.cleaned` for a segment that compaction is writing, otherwise empty.
+        path: returns the path of the segment's file with a suffix.
+        base_offset: the offset of its first record, unless compaction has removed this record.
+        end_offset: the end of its offsets, exclusive. The next segment begins there.
+        size: the size of the log file in bytes.
+        created_ms: the time when it began to grow, by the broker's clock; for a segment that was opened sealed, the
+            timestamp of its first record.
         least_aborted_offset: the least first offset of the transactions aborted here; None if none was.
-        sealed: nothing more is appended.
-        durable: it is sealed, and all its files are on disk.
-        summary: of a sealed segment, what it holds.
-        passed: bytes that lookups by time have walked from its beginning, and the latest time of a record in them; -1: none.
-        damage: why no read gets any of the log file; None while no damage is known.
-        damaged_batches: batches that the scrub has found damaged, by position. No read gets them.
+        sealed: whether the segment gets no more batches.
+        durable: whether the segment is sealed, and all its files are durable.
+        summary: the summary of a sealed segment; None while it grows.
+        passed: (size, greatest timestamp) of the part from the segment's beginning whose headers lookups by time have
+            read. The timestamp is -1 if this part has no record.
+        damage: the reason why all reads of the log file are refused; None while no such damage is known.
+        damaged_batches: the damaged batches that the scrub has found, by position. Reads of them are refused.
     """
 
     disk: Disk
@@ -78,15 +80,16 @@ class Segment:
     damage: str | None = None
     damaged_batches: list[DamagedBatch] = field(default_factory=list)
     _log: File | None = None
-    _growing: GrowingIndexes | None = None  # until the segment is settled
+    _growing: GrowingIndexes | None = None  # None after the segment is sealed and durable
     _offset_index: OffsetIndex | None = None
     _time_index: TimeIndex | None = None
     _txn_index: TransactionIndex | None = None
     _indexed_position: int = 0
     _replayed_from: tuple[int, int, int] = field(
         init=False
-    )  # position, greatest timestamp before it, its offset
-    _unproven: tuple[int, int] | None = None  # bytes that were taken on trust, and the CRC over their headers
+    )  # position of the next batch, greatest timestamp before it, and its offset
+    # The number of bytes that were trusted without a proof, and the CRC over their headers.
+    _unproven: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         self.path = partial(segment_path, self.directory, self.base_offset, self.mark)
@@ -95,23 +98,25 @@ class Segment:
 
     @property
     def stable_offset(self) -> int:
-        """The first offset that was undecided when the segment was sealed."""
+        """The first offset of the oldest transaction that was open when the segment was sealed; the end offset if none
+        was open.
+        """
         assert self.summary is not None
         return self.summary.stable_offset
 
     @property
     def growing(self) -> GrowingIndexes:
-        """The indexes of a segment that is not settled yet."""
+        """The indexes in memory of a segment that is growing, or sealed and not durable yet."""
         assert self._growing is not None
         return self._growing
 
     # -- making and opening ------------------------------------------------------------------------------------
 
     def create(self) -> None:
-        """Make the log file of a segment that begins to grow. A sync of the directory makes its name durable.
+        """Create the log file of a new growing segment. It is durable in the directory after a sync of the directory.
 
         Raises:
-            DiskError: the file cannot be made; nothing changed.
+            DiskError: the file cannot be created; nothing changed.
         """
         self._log = self.disk.open(self.path(LOG), create=True)
         self._grow()
@@ -121,11 +126,12 @@ class Segment:
         self._offset_index, self._time_index, self._txn_index = growing.offsets, growing.times, growing.txns
 
     def open_sealed(self, summary: Summary, *, is_proven: bool = False) -> None:
-        """Trust a summary that recovery has checked. No read gets the log file before `prove`.
+        """Open a sealed segment by a summary that recovery has checked. Reads of the log file are refused before
+        `prove`.
 
         Args:
-            summary: of the segment.
-            is_proven: whether this process has written the log file itself.
+            summary: the summary of the segment.
+            is_proven: whether this process has written the log file itself, so that no proof is needed.
         """
         self._take(summary)
         self.sealed = self.durable = True
@@ -133,16 +139,16 @@ class Segment:
             self._unproven = None
 
     def open_growing(self, progress: Summary | None = None, indexes: Sequence[bytes] = ()) -> None:
-        """Open the log to be replayed: from its beginning, or from where `progress` says that its indexes are known.
+        """Open the growing segment for replay, from its beginning or from the end of `progress`.
 
-        No read gets what lies before that before `prove`.
+        If `progress` is given, reads of the part that it describes are refused before `prove`.
 
         Args:
-            progress: of a snapshot within the segment.
-            indexes: content of the indexes there, in the order of INDEX_SUFFIXES.
+            progress: the summary of the segment up to a snapshot; None to replay all of it.
+            indexes: the content of the indexes up to this snapshot, in the order of INDEX_SUFFIXES.
 
         Raises:
-            Corrupt: a batch before that is damaged.
+            Corrupt: a batch before the snapshot is damaged.
         """
         self._log = self.disk.open(self.path(LOG))
         if progress is None:
@@ -153,11 +159,12 @@ class Segment:
         self._indexed_position = self.growing.offsets.last_position
         timestamp, self.max_timestamp_offset = self.growing.times.last
         if timestamp < self.max_timestamp:
-            # The greatest timestamp is in a batch behind the last one that is in the offset index.
+            # The batch with the greatest timestamp is behind the last batch in the offset index, so the headers from
+            # there on are read.
             for position, header in self.walk_unproven(self._indexed_position):
                 if not self.base_offset <= header.last_offset < self.end_offset:
                     raise Corrupt(
-                        f"{self.path(LOG)}: the batch at byte {position} begins at offset {header.base_offset}; the "
+                        f"{self.path(LOG)}: the batch at byte {position} begins at offset {header.base_offset}, but the "
                         f"batches that were synced end at {self.end_offset}. Restore the file"
                     )
                 if header.max_timestamp == self.max_timestamp:
@@ -166,7 +173,7 @@ class Segment:
         self._replayed_from = self.size, self.max_timestamp, self.max_timestamp_offset
 
     def adopt_index_files(self, listing: Listing, *, are_synced: bool) -> bool:
-        """Go on with the index files of the growing segment as they are; see `GrowingIndexes.adopt_files`."""
+        """Use the existing index files of the growing segment; see `GrowingIndexes.adopt_files`."""
         position, timestamp, offset = self._replayed_from
         is_short = self.size - position <= WALK_READ_SIZE
         tail = partial(self.walk_unproven, position) if is_short else None
@@ -187,44 +194,49 @@ class Segment:
     # -- growing -----------------------------------------------------------------------------------------------
 
     def has_room(self, size: int, last_offset: int, segment_bytes: int, index_bytes: int) -> bool:
-        """Whether a batch of this size, up to this offset, still belongs here. An empty segment takes any batch."""
+        """Whether a batch of this size and with this last offset fits into the segment. An empty segment accepts any
+        batch.
+        """
         growing = self._growing
         assert growing is not None
         return (
             self.size + size <= segment_bytes
             and last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
             and (len(growing.offsets) + 1) * 8 <= index_bytes
-            and (len(growing.times) + 2) * 12 <= index_bytes  # one place is for the last entry
+            # The time index keeps space for the entry that sealing adds.
+            and (len(growing.times) + 2) * 12 <= index_bytes
         )
 
     def append(self, buffers: Sequence[Buffer]) -> int:
-        """Write the bytes of a batch, or of several. Returns their position. `note` takes them into memory."""
+        """Write the bytes of one batch or several to the log file, and return their position. The caller then calls
+        `note` for each batch.
+        """
         assert self._log is not None
         assert not self.sealed
         assert self._log.size == self.size
         return self._log.append(*buffers)
 
     def note(self, header: BatchHeader, position: int, head: Buffer, interval: int) -> None:
-        """Take a batch that stands at `position` into the indexes and counts.
+        """Add a batch that was written at `position` to the indexes and counts.
 
         Args:
-            header: with its own base offset.
-            position: where in the log file it begins.
-            head: its first 61 bytes as they stand in the file.
-            interval: bytes between two entries of the offset index.
+            header: the header of the batch, with its offset in the log.
+            position: the position of the batch in the log file.
+            head: the 61 bytes of the header in the file.
+            interval: the number of bytes between two entries of the offset index.
         """
         assert position == self.size
         last_offset = header.base_offset + header.last_offset_delta
         if (
             header.max_timestamp > self.max_timestamp and header.record_count
-        ):  # compaction may have emptied it
+        ):  # not if compaction has emptied it
             self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, last_offset
         if position - self._indexed_position > interval:
             self.growing.offsets.append(last_offset, position)
             self.growing.times.append_if_later(self.max_timestamp, self.max_timestamp_offset)
             self._indexed_position = position
         if self.first_timestamp == NOTHING:
-            # A delete horizon stands where the first timestamp did.
+            # A batch with a delete horizon has it in place of the base timestamp.
             self.first_timestamp = (
                 header.max_timestamp if header.attributes & DELETE_HORIZON else header.base_timestamp
             )
@@ -237,13 +249,13 @@ class Segment:
                 self.committed_count += header.record_count
 
     def note_aborted(self, txn: AbortedTxn) -> None:
-        """Take an aborted transaction into the transaction index, in memory only."""
+        """Add an aborted transaction to the transaction index in memory."""
         self.growing.txns.append(txn)
         if self.least_aborted_offset is None or txn.first_offset < self.least_aborted_offset:
             self.least_aborted_offset = txn.first_offset
 
     def progress(self, stable_offset: int) -> Summary:
-        """What the segment holds by now, in the form of a summary."""
+        """Return the summary of the segment up to now."""
         index, timeindex, txnindex = self.growing.contents()
         return Summary(
             self.base_offset,
@@ -266,19 +278,21 @@ class Segment:
 
     @property
     def is_time_index_complete(self) -> bool:
-        """Whether the last entry of the time index is of the greatest timestamp."""
+        """Whether the last entry of the time index has the greatest timestamp of the segment."""
         return not self.size or self.growing.times.last[0] >= self.max_timestamp
 
     def complete_time_index(self) -> None:
-        """Add an entry of the greatest timestamp to the time index in memory, if the last one is behind it."""
+        """Add an entry with the greatest timestamp to the time index in memory, unless its last entry has this
+        timestamp.
+        """
         if self.size:
             self.growing.times.append_if_later(self.max_timestamp, self.max_timestamp_offset)
 
     def seal(self, stable_offset: int) -> None:
-        """End the growth: complete the time index, and write the indexes.
+        """Seal the segment: complete the time index, and write the indexes to their files.
 
         Raises:
-            DiskError: the indexes cannot be written. The segment is not sealed, and goes on growing.
+            DiskError: the indexes cannot be written. The segment is not sealed, and continues to grow.
         """
         self.complete_time_index()
         self.growing.write()
@@ -286,18 +300,18 @@ class Segment:
         self.sealed = True
 
     def files_to_sync(self, *, log: bool = True, indexes: bool) -> list[File]:
-        """The files to be synced so that what was appended is durable.
+        """Return the files that must be synced to make the appended batches durable.
 
         Args:
-            log: the log file, because something was appended since it was synced.
-            indexes: those of the indexes, too, because something will be written that relies on them.
+            log: whether to include the log file, because batches were appended since its last sync.
+            indexes: whether to include the index files, because a file that relies on them will be written.
         """
         assert self._log is not None
         files = [self._log] if log else []
         return files + self.growing.take_dirty_files() if indexes else files
 
     def settled(self) -> None:
-        """Note that a sealed segment is on disk: its files are opened again when they are needed."""
+        """Note that a sealed segment is durable, and close its files. They are opened again when they are needed."""
         assert self.sealed
         self.durable = True
         self.give_back()
@@ -309,7 +323,7 @@ class Segment:
         self._growing = self._offset_index = self._time_index = self._txn_index = None
 
     def cut(self) -> None:
-        """Cut the log file behind the last batch that was noted."""
+        """Truncate the log file behind the last batch for which `note` was called."""
         assert self._log is not None
         self._log.truncate(self.size)
         self._log.sync()
@@ -330,20 +344,20 @@ class Segment:
 
     @property
     def is_proven(self) -> bool:
-        """Whether reads get the log file: this process wrote it, or `prove` has found it whole."""
+        """Whether reads of the log file are allowed: this process has written it, or `prove` has found it whole."""
         return self._unproven is None
 
     def prove(self, mapped: memoryview | None = None) -> Iterator[None]:
-        """Prove the log file that was taken on trust, a piece at a time. May run in any thread.
+        """Prove the log file if it was trusted without a proof, a piece at a time. May run in any thread.
 
         Args:
-            mapped: the bytes to be proven, as readers will have them mapped.
+            mapped: a view of the bytes to be proven in the mapped file that readers will use.
 
         Raises:
-            Corrupt: it is not what was sealed; no read gets any of it from now on.
-            DiskError: it cannot be read.
+            Corrupt: the log file has changed since it was written. All reads of it are refused from now on.
+            DiskError: the log file cannot be read.
         """
-        unproven = self._unproven  # read once: another thread may prove the file meanwhile
+        unproven = self._unproven  # a local copy, because another thread may finish the proof meanwhile
         if unproven is None:
             return
         try:
@@ -354,11 +368,11 @@ class Segment:
         self._unproven = None
 
     def scrub(self) -> Iterator[int | DamagedBatch]:
-        """Check the bodies of the batches that exist by now; see `proof.scrub`. May run in any thread."""
+        """Check the CRCs of all batches that the segment has now; see `proof.scrub`. May run in any thread."""
         return scrub(self.disk, self.path(LOG), self.size)
 
     def note_damaged(self, batch: DamagedBatch) -> bool:
-        """Keep a damaged batch from all reads. Returns whether the damage was not known before."""
+        """Refuse all reads of a damaged batch from now on. Return whether the damage was unknown before."""
         if batch in self.damaged_batches:
             return False
         self.damaged_batches = sorted([*self.damaged_batches, batch], key=lambda known: known.position)
@@ -371,19 +385,19 @@ class Segment:
                 raise Corrupt(f"{self.path(LOG)}: {batch}")
 
     def damaged_behind(self, position: int) -> DamagedBatch | None:
-        """The first damaged batch that begins at or behind this position; None if there is none."""
+        """Return the first damaged batch that begins at or behind this position; None if there is none."""
         return next((batch for batch in self.damaged_batches if batch.position >= position), None)
 
     def prove_now(self) -> None:
-        """Prove the log file at once. Raises as `prove` does."""
+        """Prove the log file at once. Raises the same errors as `prove`."""
         for _ in self.prove():
             pass
 
     def unproven(self) -> Unproven:
-        """The error of a read that needs the proof first."""
+        """Return the Unproven error for a read of this segment."""
         mapped, unproven = None, self._unproven
         if unproven is not None:
-            with contextlib.suppress(Corrupt, DiskError):  # the proof says what is wrong
+            with contextlib.suppress(Corrupt, DiskError):  # if this fails, the proof will report the reason
                 log = self._opened_log()
                 if log.size >= unproven[0]:
                     mapped = log.view(0, unproven[0])
@@ -391,11 +405,11 @@ class Segment:
 
     @property
     def log(self) -> File:
-        """The log file, open.
+        """The open log file.
 
         Raises:
-            Corrupt: the file is gone, or damaged.
-            Unproven: it was not proven since the start of the broker.
+            Corrupt: the file is missing or damaged.
+            Unproven: the file has not been proven since the start of the broker.
         """
         if self.damage is not None:
             raise Corrupt(self.damage)
@@ -405,7 +419,7 @@ class Segment:
 
     @property
     def growing_log(self) -> File:
-        """The log file of a segment that is replayed, open, proven or not."""
+        """The open log file of a segment that is being replayed. It need not be proven."""
         assert not self.durable
         return self._opened_log()
 
@@ -416,22 +430,24 @@ class Segment:
             try:
                 self._log = self.disk.open(self.path(LOG))
             except FileNotFoundError:
-                raise Corrupt(f"{self.path(LOG)} is gone, and was durable. Restore it") from None
+                raise Corrupt(f"{self.path(LOG)} is missing, and was durable. Restore it") from None
         return self._log
 
     @property
     def offset_index(self) -> OffsetIndex:
-        """The offset index, mapped from its file where it is not in memory."""
+        """The offset index. For a durable segment, it is mapped from its file."""
         return self._loaded_indexes()[0] if self._offset_index is None else self._offset_index
 
     @property
     def time_index(self) -> TimeIndex:
-        """The time index, mapped from its file where it is not in memory."""
+        """The time index. For a durable segment, it is mapped from its file."""
         return self._loaded_indexes()[1] if self._time_index is None else self._time_index
 
     @property
     def txn_index(self) -> TransactionIndex:
-        """The transaction index, mapped from its file where it is not in memory. Raises as `load_txn_index`."""
+        """The transaction index. For a durable segment, it is mapped from its file. Raises the same errors as
+        `load_txn_index`.
+        """
         if self._txn_index is None:
             assert self.summary is not None
             self.open_files.used(self)
@@ -439,7 +455,7 @@ class Segment:
         return self._txn_index
 
     def _loaded_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """The offset and the time index of a sealed segment, from their files or rebuilt from the log."""
+        """The offset index and the time index of a sealed segment, mapped from their files or rebuilt from the log."""
         assert self.summary is not None
         self.open_files.used(self)
         found = load_indexes(self.disk, self.path, self.summary) or self._rebuilt_indexes()
@@ -447,9 +463,9 @@ class Segment:
         return found
 
     def _rebuilt_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """The offset and the time index, rebuilt from the batches, proven or not.
+        """The offset index and the time index, rebuilt from the batch headers. The log file need not be proven.
 
-        A start looks up headers before they are proven. No read gets a batch by these indexes before that.
+        Recovery uses these indexes before the proof. A read uses them only after the proof.
         """
         fresh = Segment(self.disk, self.directory, self.base_offset, self.open_files)
         fresh._grow()
@@ -460,24 +476,29 @@ class Segment:
     # -- searching ---------------------------------------------------------------------------------------------
 
     def walk(self, position: int, read_size: int = WALK_READ_SIZE) -> Iterator[tuple[int, BatchHeader]]:
-        """Each batch from the one that begins at `position`, as (position, header). Raises as `log` does."""
+        """Yield (position, header) of each batch from `position` on. Raises the same errors as `log`."""
         return walk(self.path, lambda: self.log, position, self.size, read_size)
 
     def walk_unproven(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """As `walk`, for recovery: also where the log file is not proven."""
+        """Do the same as `walk`, but also if the log file is not proven. Only recovery uses this."""
         return walk(self.path, self._opened_log, position, self.size, WALK_READ_SIZE)
 
     def find(self, offset: int) -> Found | None:
-        """The first batch that ends at `offset` or after it; None if there is none here. Raises as `log` does."""
+        """Return the first batch whose last offset is `offset` or greater; None if this segment has none. Raises the
+        same errors as `log`.
+        """
         return self._seek(self.offset_index.position_before(offset), offset, self.size)
 
     def header_at(self, offset: int) -> BatchHeader | None:
-        """The header of the first batch that ends at `offset` or after it, from the log file, proven or not."""
+        """Return the header of the first batch whose last offset is `offset` or greater. The log file need not be
+        proven.
+        """
         position = self.offset_index.position_before(offset)
         return next((h for _, h in self.walk_unproven(position) if h.last_offset >= offset), None)
 
     def whole_batches(self, first: Found, size: int) -> tuple[int, int]:
-        """Where the last batch ends that is whole within `size` bytes from `first`: (position, next offset).
+        """Return the end of the last whole batch within `size` bytes from the beginning of `first`: (position, next
+        offset).
 
         The result includes at least the first batch.
         """
@@ -488,7 +509,8 @@ class Segment:
         cut = self._seek(begin, self.end_offset, end)
         if cut is None:
             return self.size, self.end_offset
-        # The batch that is cut off begins where the last whole one ends. Between their offsets there may be a gap.
+        # This batch does not fit. It begins where the last whole batch ends; the offset of its first record may be
+        # greater than the end offset of the last whole batch, because of a gap.
         return cut.position, cut.base_offset
 
     def _seek(self, position: int, offset: int, end: int) -> Found | None:

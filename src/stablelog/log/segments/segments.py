@@ -1,8 +1,10 @@
-"""The segments of a partition, oldest first: which one holds an offset, and which have entries of aborted transactions.
+"""The segments of a partition, oldest first. This module finds the segment of an offset, and the segments whose
+transaction indexes concern a range of offsets.
 
-Only the last segment grows; all others are sealed. The summary of a sealed segment has two numbers that the search for
-aborted transactions needs: the first offset that was undecided at its end, which only grows from segment to segment,
-and the least first offset of the transactions aborted in it.
+Only the last segment grows; all others are sealed. The search for aborted transactions uses two numbers from the
+summary of a sealed segment: the stable offset, which is the first offset of the oldest transaction that was open at the
+segment's end, and which never decreases from segment to segment; and the least first offset of the transactions whose
+abort markers are in the segment.
 """
 
 from bisect import bisect_left, bisect_right
@@ -23,8 +25,8 @@ class Segments:
     """The segments of one partition, oldest first.
 
     Attributes:
-        active: the one that grows.
-        bases: the base offsets. Other modules only read them.
+        active: the growing segment.
+        bases: the base offsets of the segments. Other modules only read them.
     """
 
     def __init__(self, segments: list[Segment]) -> None:
@@ -34,9 +36,10 @@ class Segments:
         self.active = segments[-1]
         self.bases = [segment.base_offset for segment in segments]
         self._sealed_size = sum(segment.size for segment in segments[:-1])
-        self._gone = 0  # how many were dropped from the beginning: minima count from there
+        # How many segments were dropped from the beginning; the indexes of `_minima` still count them.
+        self._gone = 0
         self._minima = Minima(self._least_aborted)
-        self._are_proven = False  # all of them; looked at again until they are
+        self._are_proven = False  # whether all segments are known to be proven
 
     def __len__(self) -> int:
         return len(self._row)
@@ -49,35 +52,37 @@ class Segments:
 
     @property
     def size(self) -> int:
-        """Bytes of all log files."""
+        """The size of all log files in bytes."""
         return self._sealed_size + self._row[-1].size
 
     def place_of(self, offset: int) -> int:
-        """The place of the segment in which the offset lies, or of the first one if it lies before all."""
+        """Return the number of the segment that contains the offset; 0 if the offset is before all segments."""
         return max(bisect_right(self.bases, offset) - 1, 0)
 
     def cut_at(self, offset: int) -> tuple[int, int, Segment, list[Segment]]:
-        """Find where to cut a log that is to end at `offset`, or at the beginning of the batch in which that lies.
+        """Find the place where a log must be truncated to end at `offset`, or at the beginning of the batch that
+        contains it.
 
         Returns:
-            The end of the log after the cut; the size that its last log file then has; that segment; and the segments
-            behind it, of which nothing is left. Raises as `Segment.find` does.
+            The end of the log after the truncation; the size of its last log file then; the segment of this log file;
+            and the later segments, which must be removed. Raises the same errors as `Segment.find`.
         """
         place = self.place_of(offset)
         segment, later = self._row[place], self._row[place + 1 :]
         found = segment.find(offset)
-        if found is None:  # compaction has left nothing behind `offset`: the segment stays whole
+        if found is None:  # compaction has removed all batches from `offset` on, so the segment stays whole
             return offset, segment.size, segment, later
         return found.base_offset, found.position, segment, later
 
     def from_base(self, base_offset: int) -> list[Segment]:
-        """The segments that begin at this offset or after it."""
+        """Return the segments with this base offset or a greater one."""
         return self._row[bisect_right(self.bases, base_offset - 1) :]
 
     def unproven_ahead(self, offset: int) -> Unproven | None:
-        """The error of a reader that goes on from `offset` to a segment that is not proven; None without one.
+        """Return the Unproven error that a reader at `offset` will get when it reaches the next segment; None if that
+        segment is proven.
 
-        A segment that is known to be damaged is not proven again.
+        The result is also None if the next segment is known to be damaged, because it is not proven again.
         """
         if self._are_proven:
             return None
@@ -89,7 +94,7 @@ class Segments:
         return None if segment.is_proven or segment.damage is not None else segment.unproven()
 
     def add(self, segment: Segment) -> None:
-        """Add a segment that begins where the last one, sealed by now, ends."""
+        """Add a new growing segment. The last segment must be sealed, and the new one must begin at its end."""
         assert self.active.sealed
         assert segment.base_offset == self.active.end_offset
         self._sealed_size += self.active.size
@@ -98,7 +103,7 @@ class Segments:
         self.bases.append(segment.base_offset)
 
     def drop_first(self, count: int) -> list[Segment]:
-        """Take out the oldest segments. Returns them."""
+        """Remove the oldest segments from this list, and return them."""
         assert 0 <= count < len(self._row)
         dropped = self._row[:count]
         del self._row[:count]
@@ -108,7 +113,7 @@ class Segments:
         return dropped
 
     def replaced(self, place: int, count: int, segment: Segment) -> "Segments":
-        """The segments with one in the place of `count` sealed ones, of the same offsets."""
+        """Return the segments with `segment` in place of `count` sealed segments with the same range of offsets."""
         assert segment.sealed
         assert segment.base_offset == self._row[place].base_offset
         assert segment.end_offset == self._row[place + count - 1].end_offset
@@ -117,11 +122,12 @@ class Segments:
     # -- aborted transactions ----------------------------------------------------------------------------------
 
     def aborted(self, place: int, start: int, end: int) -> list[AbortedTxn]:
-        """The aborted transactions that touch [start, end), of which `start` lies in the segment at `place`.
+        """Return the aborted transactions with offsets in [start, end). `place` is the number of the segment that
+        contains `start`.
 
-        The search ends with the first sealed segment whose stable offset reaches `end`: at its end, every transaction
-        that began before `end` had ended. Up to there the search opens only the indexes that have a transaction with a
-        first offset before `end`. However many segments there are, it opens no index without a result.
+        The search ends with the first sealed segment whose stable offset reaches `end`: at the end of this segment,
+        every transaction that began before `end` had ended. Up to there, the search opens only those transaction
+        indexes that have an entry with a first offset before `end`.
         """
         last = len(self._row) - 1
         low = bisect_left(self._row, end, place, last, key=lambda segment: segment.stable_offset)
@@ -138,16 +144,17 @@ class Segments:
 
     def _least_aborted(self, begin: int, end: int) -> Iterator[int]:
         for number in range(begin, end):
-            # Segments that were dropped before the first search are not opened.
+            # Segments that were dropped before the first search are not in `_row` any more.
             least = self._row[number - self._gone].least_aborted_offset if number >= self._gone else None
             yield NO_ABORT if least is None else least
 
 
 def cut_files(disk: Disk, directory: Path, segment: Segment, position: int, later: Sequence[Segment]) -> None:
-    """Cut the log file of a closed segment at `position`, and remove the files of later ones. Durable on return.
+    """Truncate the log file of a closed segment to `position`, and remove the files of the later segments. Durable on
+    return.
 
-    The summaries are removed first. That also makes durable what the caller has removed from the directory. After a
-    crash no file then says that the log was durable past the cut.
+    The summaries are removed first, and the sync of the directory makes this durable, together with the removals of the
+    caller. After a crash, no file can then claim that the log was durable past its new end.
     """
     for sealed in (segment, *later):
         disk.remove(sealed.path(SUMMARY))

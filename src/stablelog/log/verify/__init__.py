@@ -1,13 +1,14 @@
 """Verification: proves every file of a partition from its log, and writes nothing.
 
-A directory whose broker runs can be verified too. Its files only grow, and a finding about the last segment concerns
-the bytes that the segment held when its size was read. An index of that segment may be behind the log, because the
-broker writes it from time to time. The newest snapshot says how far the index has to reach.
+A directory with a running broker can be verified, too. Its files only grow, and a finding about the last segment
+concerns the bytes that the segment held when its size was read. An index file of this segment may lack entries, because
+the broker writes it only from time to time. The newest snapshot records which entries the index file must have.
 
-What retention has deleted cannot be read: transactions that began before the log's start are taken from the snapshot
-there. Where compaction has removed batches, an entry may name an earlier beginning than the log shows.
+Verification cannot read what retention has deleted. It takes transactions that began before the log start offset from
+the snapshot there. If compaction has removed batches, an entry of the transaction index may have an earlier first
+offset than the log shows.
 
-`directory` goes over the partition, `segment` proves the files of one segment, and `snapshots` proves the snapshots.
+`directory` verifies a whole partition, `segment` proves the files of one segment, and `snapshots` proves the snapshots.
 """
 
 from stablelog.log.verify.directory import verify_directory

@@ -1,4 +1,4 @@
-"""One partition: its segments in their order, then the files that concern the whole log."""
+"""Verification of one partition: first its segments in their order, then the files that concern the whole log."""
 
 import contextlib
 from collections.abc import Iterator
@@ -24,9 +24,10 @@ def verify_directory(
     """Prove the files of a partition from its log.
 
     Args:
-        disk: has the partition.
+        disk: the disk of the partition.
         directory: the partition's directory.
-        recovery_point: the synced end that the broker has recorded, read before this is called.
+        recovery_point: the recorded offset up to which the log was synced, exclusive. The caller must read it before
+            this call.
         gapless_epoch: the first leader epoch whose batches follow each other without a gap in the growing segment.
     """
     try:
@@ -43,7 +44,7 @@ def verify_directory(
     except Corrupt as error:
         path = directory / LOG_START_FILE
         yield Finding(path, str(error).removeprefix(f"{path} "))
-    # Apache Kafka has no such file; `ops.verify` knows whether it has to be there.
+    # Apache Kafka does not write this file. `ops.verify` reports the file if it must exist and is missing.
     if log_start is not None:
         yield from _verify_first(directory, names, bases, log_start)
     yield from _find_lost(state, names, bases, log_start or 0)
@@ -65,13 +66,13 @@ def verify_directory(
     if log_start is not None and log_start > state.end_offset:
         message = f"says that the log begins at offset {log_start}; it ends at {state.end_offset}"
         yield Finding(directory / LOG_START_FILE, message)
-    # A running broker may have deleted a segment meanwhile.
+    # A running broker may have deleted a segment during the verification; its end is then not known.
     if state.are_begins_known and all(disk.exists(state.path(base, LOG)) for base in bases):
         yield from snapshots.prove_past_end()
 
 
 def _verify_first(directory: Path, names: list[str], bases: list[int], log_start: int) -> Iterator[Finding]:
-    """Report the first segment if its log file is gone."""
+    """Report the first segment if its log file is missing."""
     if not bases:
         message = "is gone: there is no log file, and the partition was made with one"
     elif bases[0] > log_start:
@@ -82,21 +83,23 @@ def _verify_first(directory: Path, names: list[str], bases: list[int], log_start
 
 
 def _find_lost(state: LogState, names: list[str], bases: list[int], log_start: int) -> Iterator[Finding]:
-    """Find log files that are gone: their summaries are there, or the summary of the segment before them is."""
+    """Report missing log files. A log file is missing if its summary exists, or if the summary of the segment before
+    ends at its base offset.
+    """
     begins = {offset_of(name) for name in names if is_summary(name)}
     ends = set()
     for base in bases:
         with contextlib.suppress(Corrupt, NewerFormat):
             ends.add(Summary.decode(state.content(base, SUMMARY) or b"").end_offset)
     for base in sorted((begins | ends) - set(bases)):
-        # A running broker may delete or compact the segment meanwhile.
+        # A running broker may delete or compact the segment during the verification, so its files are looked up again.
         is_lost = base in ends or state.disk.exists(state.path(base, SUMMARY))
         if base >= log_start and is_lost and not state.disk.exists(state.path(base, LOG)):
             yield Finding(state.path(base, LOG), "is gone, and was durable")
 
 
 def _verify_epochs(state: LogState) -> Iterator[Finding]:
-    """Hold the file of leader epochs against the batches. A start rebuilds a missing file."""
+    """Compare the file of leader epochs with the batches. A missing file is no finding, because a start rebuilds it."""
     path = state.directory / EPOCH_FILE
     content = read_if_there(state.disk, path)
     if content is None:
@@ -109,8 +112,8 @@ def _verify_epochs(state: LogState) -> Iterator[Finding]:
     known = state.epochs.entries
     if not said or not known or not state.is_complete:
         return
-    # Retention and DeleteRecords remove the beginning of either, and Kafka lets the first epoch that is left begin at the
-    # log's start. So they are compared from where both are known.
+    # Retention and DeleteRecords remove the first epochs from the file and from the log, and Kafka lets the first
+    # remaining epoch begin at the log start offset. So the epochs are compared from the first offset that both contain.
     begin = max(said[0][1], known[0][1])
     if begin >= state.end_offset:
         return

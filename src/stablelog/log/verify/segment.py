@@ -1,4 +1,6 @@
-"""The files of one segment, proven from its log file: the batches, both indexes, the transaction index, the summary."""
+"""Verification of the files of one segment: it proves the batches, the three indexes and the summary
+from the log file.
+"""
 
 import contextlib
 from collections.abc import Iterator
@@ -20,7 +22,7 @@ from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
 from stablelog.log.verify.snapshots import SnapshotProof
 from stablelog.log.verify.state import Finding, LogState
 
-COVERED: Final = {  # the fields of a summary that describe another file
+COVERED: Final = {  # fields of a summary that describe another file, with the suffix of that file
     "log_size": LOG,
     "log_crc": LOG,
     "index_crc": INDEX,
@@ -31,12 +33,13 @@ COVERED: Final = {  # the fields of a summary that describe another file
 
 @dataclass(slots=True)
 class _Batches:
-    """What the batches of a segment say, up to the last batch that was read.
+    """Values computed from the batches of a segment, up to the last batch that was read.
 
     Attributes:
         max_timestamp: the greatest timestamp of batches with records.
-        max_timestamp_of_all: the same with batches that compaction has emptied. Kafka's time index has these, too.
-        empty_aborts: offset -> producer id of control batches that end no known transaction.
+        max_timestamp_of_all: the greatest timestamp of all batches, including those that compaction has emptied.
+            Kafka's time index counts these, too.
+        empty_aborts: by offset, the producer id of control batches that end no transaction in the producer state.
     """
 
     end_offset: int
@@ -54,9 +57,9 @@ class SegmentProof:
     """Proves the files of one segment and advances the state of the log.
 
     Args:
-        state: what the log says up to the end of the segment before this one.
-        snapshots: those of the partition.
-        base_offset: of the segment.
+        state: the state of the log up to the end of the segment before this one.
+        snapshots: the snapshots of the partition.
+        base_offset: the base offset of the segment.
         following: the base offset of the next segment; None for the last segment.
         gapless_epoch: the first leader epoch whose batches follow each other without a gap in the growing segment.
     """
@@ -76,14 +79,17 @@ class SegmentProof:
         self._is_last = following is None
         self._gapless_epoch = gapless_epoch
         self._seen = _Batches(base_offset)
-        self._offset_place = self._time_place = 0  # the next entry of each index
-        self._last_indexed = NOTHING  # the offset of the entry of the offset index that was proven last
+        self._offset_place = self._time_place = 0  # the number of the next entry to be proven in each index
+        self._last_indexed = NOTHING  # the offset in the last proven entry of the offset index
 
     def run(self) -> Iterator[Finding]:
-        """Prove the files. A segment that a running broker has deleted meanwhile has no findings."""
+        """Prove the files of the segment. If a running broker has deleted the segment meanwhile, there
+        are no findings.
+        """
         state, base, seen = self._state, self._base_offset, self._seen
-        # The log's size is taken before the indexes are read, so that no index can be behind what is read of the log. The
-        # summary is read before the size: once there is a summary, the log file grows no more.
+        # The index files are read after the size of the log file. So they never lack entries for the bytes that are
+        # verified because the log has grown meanwhile. The summary is read before the size: if there is a summary, the
+        # log file does not grow any more.
         self._summary = state.content(base, SUMMARY)
         try:
             file = state.disk.open(state.path(base, LOG))
@@ -106,7 +112,7 @@ class SegmentProof:
                 yield self._finding(LOG, str(error))
         state.end_offset = max(state.end_offset, seen.end_offset)
         if self._following is not None and seen.end_offset < self._following:
-            state.is_compacted = True  # Kafka's compaction may leave a segment without any batch
+            state.is_compacted = True  # Kafka's compaction may have removed all batches of the segment
         yield from self._snapshots.prove_up_to(state.end_offset)
         if is_whole:
             if not self._is_last:
@@ -120,12 +126,13 @@ class SegmentProof:
     # -- batches -----------------------------------------------------------------------------------------------
 
     def _prove_batches(self, file: File) -> Iterator[Finding]:
-        """Prove each batch by itself, with the index entries that point to it.
+        """Prove each batch, and the index entries that point to it.
 
-        A torn batch at the end of the last segment is a write under way, or a crash left it. A start cuts it off.
+        A torn batch at the end of the last segment is no finding: a write is not finished, or a crash has left it. A
+        start truncates the log there.
 
         Raises:
-            Corrupt: what stands there is no batch, or not the one that was written.
+            Corrupt: the bytes at the position of a batch are no batch, or have changed since they were written.
         """
         marks = self._snapshots.marks(self._base_offset) if self._is_last else {}
         seen = self._seen
@@ -146,17 +153,19 @@ class SegmentProof:
                 raise
 
     def _check_offsets(self, header: BatchHeader, position: int) -> None:
-        """Raise Corrupt if a batch does not follow the one before it."""
+        """Raise Corrupt if the offset of a batch is impossible behind the batch before it."""
         end_offset = self._seen.end_offset
         begins = f"the batch at byte {position} begins at offset {header.base_offset}"
         if header.base_offset < end_offset:
-            raise Corrupt(f"{begins}, not past {end_offset - 1}")
+            raise Corrupt(f"{begins}, which must be greater than {end_offset - 1}")
         is_gapless = self._is_last and header.leader_epoch >= self._gapless_epoch
         if is_gapless and header.base_offset > end_offset:
-            raise Corrupt(f"{begins}; the offsets from {end_offset} on are gone, or its offset has changed")
+            raise Corrupt(
+                f"{begins}; the offsets from {end_offset} on are missing, or the offset of this batch has changed"
+            )
 
     def _reach(self, header: BatchHeader) -> Iterator[Finding]:
-        """Bring the state of the log up to the beginning of a batch."""
+        """Update the state of the log up to the beginning of a batch."""
         state = self._state
         is_whole = header.is_control or header.record_count == header.last_offset_delta + 1
         if header.base_offset > state.end_offset or not header.record_count or not is_whole:
@@ -191,7 +200,9 @@ class SegmentProof:
         seen.end_offset = state.end_offset = header.next_offset
 
     def _times_with(self, header: BatchHeader) -> tuple[int, int]:
-        """The greatest timestamp up to a batch: of batches with records, and of all."""
+        """Return the greatest timestamp up to and including a batch: of the batches with records, and of
+        all batches.
+        """
         seen = self._seen
         of_records = header.max_timestamp if header.record_count else NOTHING
         return max(seen.max_timestamp, of_records), max(seen.max_timestamp_of_all, header.max_timestamp)
@@ -199,14 +210,15 @@ class SegmentProof:
     # -- offset and time index ---------------------------------------------------------------------------------
 
     def _prove_entries(self, position: int, header: BatchHeader) -> Iterator[Finding]:
-        """Prove the next entry of each index, if it points to this batch or before it."""
+        """Prove the next entry of each index, if the entry points to this batch or to an earlier position."""
         place = self._offset_place
         if place < len(self._offset_index) and self._offset_index[place][1] <= position:
             offset, at = self._offset_index[place]
             if at != position:
                 yield self._finding(INDEX, _no_batch(place, at))
             elif offset < header.last_offset or self._last_indexed >= header.base_offset:
-                # Kafka before 4.2 named the last offset of a whole append, of several batches.
+                # Before 4.2, Kafka wrote the last offset of a whole append into the entry. An append may consist of
+                # several batches, so this offset may be greater than the last offset of the batch.
                 batch = f"[{header.base_offset}, {header.last_offset}]"
                 yield self._finding(
                     INDEX, f"entry {place} says offset {offset} for byte {at}, whose batch is {batch}"
@@ -257,7 +269,9 @@ class SegmentProof:
         yield self._finding(TXNINDEX, f"entry {place} is {there}; the log says {right}")
 
     def _prove_txns_by_end(self, found: list[AbortedTxn], wanted: list[AbortedTxn]) -> Iterator[Finding]:
-        """Compare the entries where the log does not show every beginning any more."""
+        """Compare the entries by the offsets of their markers, if the log does not contain the beginning of every
+        transaction any more.
+        """
         by_end = {txn.last_offset: txn for txn in found}
         for right in wanted:
             there = by_end.pop(right.last_offset, None)
@@ -272,7 +286,8 @@ class SegmentProof:
                     f"the entry of the abort at {right.last_offset} is {there}; the log says {right}",
                 )
         for there in by_end.values():
-            # Kafka's compaction keeps an entry until it has removed the marker, as long as nothing is left to hide.
+            # Kafka's compaction keeps an entry until it removes the abort marker, even if no record of the transaction
+            # remains.
             is_marked = self._seen.empty_aborts.get(there.last_offset) == there.producer_id
             if self._state.are_begins_known and not is_marked:
                 yield self._finding(TXNINDEX, f"the entry {there} is of no transaction in the log")
@@ -281,7 +296,7 @@ class SegmentProof:
 
     def _prove_summary(self) -> Iterator[Finding]:
         if self._summary is None:
-            return  # the segment is growing, or sealed and not durable yet
+            return  # the segment grows, or was sealed and is not durable yet
         try:
             summary = Summary.decode(self._summary)
         except (Corrupt, NewerFormat) as error:
@@ -292,7 +307,7 @@ class SegmentProof:
             said = getattr(summary, name)
             if said == value:
                 continue
-            # The CRC of the summary holds, so the other file has changed.
+            # The CRC of the summary matches, so the other file has changed and not the summary.
             suffix = COVERED.get(name)
             if suffix is None:
                 yield Finding(path, f"{name} is {said}; the files say {value}")
@@ -300,7 +315,7 @@ class SegmentProof:
                 yield self._finding(suffix, f"has {name} {value}; {path.name} says {said}")
 
     def _summary_fields(self) -> dict[str, int]:
-        """The fields of the summary, as far as the log shows them."""
+        """Compute the fields of the summary that the log determines."""
         state, seen = self._state, self._seen
         fields = {
             "base_offset": self._base_offset,

@@ -1,4 +1,6 @@
-"""Both files of each snapshot, held against the producer state that the log shows at the snapshot's offset."""
+"""Verification of the snapshots: both files of each snapshot are compared with the producer state that the log gives at
+the snapshot's offset.
+"""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -20,7 +22,7 @@ class SnapshotProof:
     """Proves the snapshots of a partition in the order of their offsets, while the log is read.
 
     Args:
-        state: what the log says up to the last batch that was read.
+        state: the state of the log up to the last batch that was read.
         names: the names in the partition's directory.
     """
 
@@ -28,19 +30,20 @@ class SnapshotProof:
         self._state = state
         self._pending = snapshot_offsets(names)[
             ::-1
-        ]  # offsets of those that are not proven yet, greatest first
+        ]  # offsets of the snapshots that are not proven yet, descending
 
     def begin_at(self, offset: int) -> None:
-        """Take the producer state where the log begins from the snapshot of this offset."""
+        """Take the producer state at the beginning of the log from the snapshot of this offset."""
         state = self._state
         state.are_begins_known = False
-        # A file that cannot be read is among those that are proven.
+        # If the file cannot be read, `_prove` reports it later.
         with contextlib.suppress(Corrupt, NewerFormat):
             if (ours := state.content(offset, PRODUCERS)) is not None:
                 table = decode_producers(ours)[0]
             elif (kafkas := state.content(offset, SNAPSHOT)) is not None:
                 table = decode_snapshot(kafkas, 0)
-                # It has the last batch of each producer, and does not count the records of open transactions.
+                # A `.snapshot` file has only the last batch of each producer, and no number of records of an open
+                # transaction.
                 state.batches_known = 1
                 state.are_counts_known = all(producer.txn_first_offset == NO_TXN for producer in table)
             else:
@@ -49,7 +52,9 @@ class SnapshotProof:
             state.are_begins_known = True
 
     def marks(self, base_offset: int) -> dict[int, int]:
-        """CRC over the batch headers of a segment, by the bytes that the log file had, as pending snapshots say."""
+        """Return the CRCs over the batch headers of a segment that pending snapshots record. Each CRC covers the number
+        of bytes that is its key.
+        """
         marks = {}
         for offset in self._pending:
             with contextlib.suppress(Corrupt, NewerFormat):
@@ -73,7 +78,9 @@ class SnapshotProof:
             yield from self._prove(offset, is_known=False)
 
     def _prove(self, offset: int, *, is_known: bool) -> Iterator[Finding]:
-        """Prove both files of a snapshot. Their producers are compared only if the state there is known."""
+        """Prove both files of a snapshot. Their producers are compared only if the producer state at its offset is
+        known.
+        """
         for suffix, batch_count in ((PRODUCERS, self._state.batches_known), (SNAPSHOT, 1)):
             content, path = self._state.content(offset, suffix), self._state.path(offset, suffix)
             if content is None:
@@ -96,7 +103,7 @@ class SnapshotProof:
         log_says = self._state.producers.frozen()
         for known in log_says:
             there = said.get(known.producer_id)
-            # A producer that has been silent for long is forgotten, unless its transaction is open.
+            # The producer may have expired before the snapshot, unless its transaction is open.
             if there is None and known.txn_first_offset == NO_TXN:
                 continue
             if there is None or not agrees_with_log(there, known, batch_count):
@@ -106,7 +113,7 @@ class SnapshotProof:
                 yield Finding(path, f"producer {there.producer_id} has not written to the log")
 
     def _prove_progress(self, path: Path, progress: Summary) -> Iterator[Finding]:
-        """Prove that the indexes of a snapshot's segment begin with what they held at the snapshot."""
+        """Prove that the indexes of a snapshot's segment begin with the entries that they had at the snapshot."""
         state, base_offset = self._state, progress.base_offset
         if not state.disk.exists(state.path(base_offset, LOG)) or state.is_compacted:
             return
@@ -118,13 +125,15 @@ class SnapshotProof:
 
 
 def agrees_with_log(said: Producer, known: Producer, batch_count: int) -> bool:
-    """Whether a snapshot says the same of a producer as the log, or less: the producer may have been forgotten."""
+    """Whether the state of a producer in a snapshot matches the log. It may have fewer batches than the log, because
+    the producer may have expired in between.
+    """
     batches, kept = known.batches[-batch_count:], said.batches[-batch_count:]
     if batch_count == 1:
-        # Kafka's snapshot has one time for a producer, of its last batch or of the marker that came after it.
+        # A `.snapshot` file has one timestamp for a producer: that of its last batch or of the marker behind it.
         batches, kept = ([batch._replace(timestamp_ms=NOTHING) for batch in rows] for rows in (batches, kept))
     if known.coordinator_epoch != NOTHING:
-        # Version 1 of the file also has batches of ended transactions.
+        # A `.producers` file of version 1 also has the batches of ended transactions.
         kept = kept[max(len(kept) - len(batches), 0) :]
     return (
         said.producer_epoch == known.producer_epoch

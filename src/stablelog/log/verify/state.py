@@ -1,4 +1,4 @@
-"""What a log says, from its first batch to the last one that was read, and what a file says that does not agree."""
+"""The state of a log from its first batch to the last one that was read, and the findings of verification."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,11 +12,11 @@ from stablelog.log.producer_state.producers import Producers
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that does not agree with the log.
+    """A file, or a part of a file, that contradicts the log.
 
     Attributes:
-        path: the file.
-        message: what is wrong, with offset or entry.
+        path: the path of the file.
+        message: a description of the contradiction, with the offset or the entry.
     """
 
     path: Path
@@ -25,18 +25,18 @@ class Finding:
 
 @dataclass(slots=True)
 class LogState:
-    """What the log of a partition says up to the last batch that was read.
+    """The state of a partition's log up to the last batch that was read.
 
     Attributes:
-        disk: has the partition.
+        disk: the disk of the partition.
         directory: the partition's directory.
-        end_offset: behind the last batch.
-        producers: the producer state there.
+        end_offset: the end of the last batch, exclusive.
+        producers: the producer state at this offset.
         epochs: the leader epochs of the batches.
-        are_begins_known: whether the beginning of every transaction is known that ends in the log.
-        are_counts_known: whether the records of every open transaction are counted.
+        are_begins_known: whether the first offset of every transaction that ends in the log is known.
+        are_counts_known: whether the number of records of every open transaction is known.
         batches_known: how many of the last batches of each producer are known.
-        is_compacted: whether batches are missing.
+        is_compacted: whether compaction has removed batches.
     """
 
     disk: Disk
@@ -51,7 +51,7 @@ class LogState:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the log shows all of every transaction that ends in it."""
+        """Whether the log contains all batches of every transaction that ends in it."""
         return self.are_begins_known and not self.is_compacted
 
     def path(self, offset: int, suffix: str) -> Path:
@@ -59,5 +59,5 @@ class LogState:
         return file_path(self.directory, offset, suffix)
 
     def content(self, offset: int, suffix: str) -> bytes | None:
-        """The content of this file now; None if it is missing."""
+        """Return the current content of the partition's file with this offset and suffix; None if it is missing."""
         return read_if_there(self.disk, self.path(offset, suffix))
