@@ -175,7 +175,7 @@ def lose_directory(path):
             write(f"[]\n{crc32c(b'[]'):08x}\n"),
             "a value in it is of another type than expected",
         ),
-        ("t-0/partition.metadata", write("version: 0\n"), "names no topic id: it has no topic_id"),
+        ("t-0/partition.metadata", write("version: 0\n"), "contains no valid topic id: it has no topic_id"),
         ("meta.properties", lose, "is gone; the next start writes it again"),
         ("meta.properties", change("version=1", "version=2"), "of version 2; this release reads"),
         (

@@ -882,7 +882,7 @@ def test_the_ids_of_blocks_rise_from_each_to_the_next():
 
     assert len(ProducerTable.of_blocks([block(1, 3), block(4), block(9)])) == 4
     for blocks in ([block(1, 3), block(3)], [block(1, 3), block(2)], [block(3), block(3)]):
-        with pytest.raises(Corrupt, match="do not rise behind 3"):
+        with pytest.raises(Corrupt, match="do not ascend behind id 3"):
             ProducerTable.of_blocks(blocks)
 
 
@@ -996,7 +996,9 @@ def test_a_batch_whose_offset_was_written_already_is_a_finding(read_size, monkey
     changed(log, path_of(0), headers(log, path_of(0))[2][0] + 7)  # 3 in place of 2
     changed(log, path_of(0), headers(log, path_of(0))[1][0] + 7)  # 0 in place of 1
     found = [one for one in verify_directory(log.disk, DIRECTORY) if one.path == path_of(0)]
-    assert any("comes after 0" in one.message or "not past 0" in one.message for one in found)
+    assert any(
+        "must be greater than 0" in one.message or "is not behind offset 0" in one.message for one in found
+    )
 
 
 def test_behind_damage_only_what_may_stand_there_is_taken_for_a_batch():
@@ -1045,7 +1047,7 @@ def test_a_lookup_of_an_offset_meets_only_what_may_be_a_batch(at, new, is_refuse
     content[at : at + 4] = new.to_bytes(4, "big", signed=True)
     log.disk.damage(path_of(0), bytes(content))
     if is_refused:
-        with pytest.raises(Corrupt, match=f"{path_of(0)}: what stands at byte 0 is no batch"):
+        with pytest.raises(Corrupt, match=f"{path_of(0)}: the bytes at byte 0 are no batch"):
             segment.find(1)
     else:
         assert segment.find(0).position == 0

@@ -1,1 +1,3 @@
-"""Views: the log of a partition in another order than the order of the writes. There is one: commit order."""
+"""Views: a view presents the log of a partition in another order than that of the writes. There is one view: commit
+order.
+"""

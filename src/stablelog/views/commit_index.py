@@ -1,12 +1,12 @@
 """The commit index of one segment of a commit-ordered topic.
 
-A commit index has one entry for each transaction whose commit marker is in the segment, and one for each run of batches
-outside transactions. The entries are in commit order. An entry names its extents: the ranges of bytes in the log files
-where the batches are.
+A commit index has one entry for each transaction whose commit marker is in the segment, and one for each run of
+consecutive batches outside transactions. The entries are in commit order. An entry names its extents: the ranges of
+bytes in the log files where the batches are.
 
-The index is a cache of the log. A start rebuilds it if a file is missing or does not match its summary. If a file cannot
-be written, as on a full disk, the index is served from memory and is written later. No file is synced: the CRCs of the
-summary show what a crash has lost or torn.
+The index can be rebuilt from the log: a start of the broker rebuilds it if a file is missing or does not match the
+summary of the index. If a file cannot be written, as on a full disk, the index is read from memory and is written
+later. No file is synced: the CRCs in the summary reveal bytes that a crash has lost.
 
 Source: the DistributedLog paper, "commit record plus local sequence number".
 """
@@ -39,16 +39,17 @@ from stablelog.views.row_file import RowFile
 
 
 class CommitIndex:
-    """The commit index of one segment. It grows with the segment and is sealed after it.
+    """The commit index of one segment. It grows with the segment, and is sealed after the segment.
 
     Attributes:
         base_offset: the base offset of the segment.
-        view_end: the end position of the last entry in this index or before it.
+        view_end: the end position of the last entry in this index or in an earlier one.
         least_first_offset: the least first offset of the index's transactions.
-        latest_sequence: the greatest commit sequence in this partition up to here; -1 if there is none.
+        latest_sequence: the greatest commit sequence in this partition up to the end of this index; -1 if there is
+            none.
         latest_ms: the latest commit time in the index; -1 if there is none.
-        summary: what `.commitsummary` says; None while the index grows.
-        is_written: the index is sealed, and its files are complete.
+        summary: the content of the `.commitsummary` file; None while the index grows.
+        is_written: whether the index is sealed and its files are complete.
         entries: the rows of the entries, in commit order.
         extents: the rows of the extents of all entries.
     """
@@ -73,7 +74,7 @@ class CommitIndex:
     # -- growing -----------------------------------------------------------------------------------------------
 
     def create(self, before: "CommitIndex | None") -> None:
-        """Start an empty index, and overwrite files of an earlier one.
+        """Start an empty index, and remove the content of existing files.
 
         Args:
             before: the index of the previous segment.
@@ -158,7 +159,8 @@ class CommitIndex:
     # -- sealed ------------------------------------------------------------------------------------------------
 
     def open_sealed(self, segment: Summary) -> bool:
-        """Use the files of a sealed segment. Return False if they are not complete or belong to another segment.
+        """Open the index of a sealed segment from its files. Return False if the files are incomplete or belong to
+        another segment.
 
         Args:
             segment: the summary of the segment.
@@ -181,7 +183,7 @@ class CommitIndex:
         return True
 
     def take(self, summary: CommitSummary) -> None:
-        """Use the files that this summary describes, without a check."""
+        """Open the index from the files that this summary describes, without checking them."""
         self.summary = summary
         self.view_end = summary.view_end
         self.least_first_offset = summary.least_first_offset
@@ -212,7 +214,7 @@ class CommitIndex:
     def entries_between(self, first: int, end: int) -> tuple[list[int], list[int], list[int], list[int]]:
         """Return entries as columns: first_offset, producer_id, extent_first, extent_count.
 
-        An `Entry` object for each would cost more than all work that is done with it.
+        An `Entry` object for each entry would cost more time than all work with its fields.
         """
         rows = self.entries.between(first, end)
         return (
@@ -227,12 +229,13 @@ class CommitIndex:
         return Extent(*self.extents[place])
 
     def extents_between(self, first: int, end: int, long: Entry | None = None) -> Iterator[ExtentColumns]:
-        """Yield the extents from number `first` to before number `end` as columns, one part for each segment.
+        """Yield the extents from number `first` to before number `end` as columns. Consecutive extents in the same
+        segment are one item.
 
         Args:
             first: the number of the first extent.
             end: the number after the last extent.
-            long: the entry that all these extents belong to, if its transaction is long.
+            long: the entry of the transaction to which all these extents belong, if the transaction is long.
         """
         rows = self.extents.between(first, end)
         if long is not None:
@@ -255,15 +258,20 @@ class CommitIndex:
             begin = end
 
     def place_of(self, position: int) -> int:
-        """Return the number of the first entry that ends behind this position; `len` if there is none."""
+        """Return the number of the first entry that ends behind this position; the number of all entries if there is
+        none.
+        """
         return bisect_right(self.entries, position, key=lambda entry: entry[0] + entry[1])
 
     def place_at_time(self, time_ms: int) -> int:
-        """Return the number of the first entry with this commit time or a later one; `len` if there is none."""
+        """Return the number of the first entry with this commit time or a later one; the number of all entries if there
+        is none.
+        """
         return bisect_left(self.entries, time_ms, key=itemgetter(2))
 
     def place_after(self, commit_sequence: int) -> int:
-        """Return the number of the first transaction with a greater commit sequence; `len` if there is none.
+        """Return the number of the first entry with a greater commit sequence; the number of all entries if there is
+        none.
 
         A partition contains the transactions of one transaction group in the order of their commit sequences.
         """

@@ -1,12 +1,12 @@
 """Commit order: what a read-committed consumer of a commit-ordered topic reads.
 
 The commit marker of a transaction with N records in the partition takes N+1 offsets: its own, and one for each record.
-These N offsets are the positions of the records in commit order. A record outside transactions has its offset as its
-position. The log itself therefore contains all that commit order needs, so it is the same after a restart, a truncation
-or in a copy of the log.
+These N offsets are the positions of the records in commit order. A record outside transactions has its own offset as
+its position. The log itself therefore determines commit order, which is the same after a restart, after a truncation
+and in a copy of the log.
 
-A read goes from the marker to the batches of the transaction and returns them with another base offset and another
-leader epoch, which the CRC does not cover. The view contains only committed transactions and records outside
+A read finds the batches of a transaction by its marker, and returns them with another base offset and another leader
+epoch. The CRC does not cover these two fields. The view contains only committed transactions and records outside
 transactions. No reader waits for the open transaction of another producer, and the response lists no aborted ones.
 
 Source: the DistributedLog paper; docs/architecture.md, "Commit order".
@@ -30,16 +30,17 @@ from stablelog.views.fetch_assembler import FetchAssembler
 from stablelog.views.index_builder import IndexBuilder
 from stablelog.views.index_format import NO_PRODUCER, Entry
 
-SEQUENTIAL_READERS_MAX = 256  # readers of a partition that are recognized when they continue
+# How many readers of a partition are recognized when they continue where their last read ended.
+SEQUENTIAL_READERS_MAX = 256
 
 
 class Committed(NamedTuple):
-    """A transaction of the view, or a run outside transactions, at the positions [start, end).
+    """A transaction of the view, or a run of records outside transactions, at the positions [start, end).
 
     Attributes:
         start: the first position.
         end: the position after the last record.
-        commit_sequence: -1 outside transactions.
+        commit_sequence: the commit sequence of the transaction; -1 for a run outside transactions.
         time_ms: the commit time.
     """
 
@@ -50,7 +51,7 @@ class Committed(NamedTuple):
 
 
 class CommitOrder:
-    """The view of one partition in commit order. `advance` adds what has become durable.
+    """The view of one partition in commit order. `advance` adds the transactions that have become durable.
 
     Args:
         partition: a partition of a commit-ordered topic.
@@ -69,7 +70,8 @@ class CommitOrder:
         self.indexes = self._builder.indexes
         self._read_ends: dict[int, None] = {}  # positions where the last reads ended, oldest first
         self._start = 0
-        # Base offset of an index -> log start offset, number of entries that were searched, sequence that was found.
+        # By base offset of an index, for `_torn_sequence`: the log start offset at the search, the number of entries
+        # searched, and the sequence found.
         self._torn: dict[int, tuple[int, int, int]] = {}
         try:
             self._builder.load(progress)
@@ -83,7 +85,8 @@ class CommitOrder:
     def start_offset(self) -> int:
         """The first position that can be read.
 
-        A transaction that commits later but began before the log start offset is torn. The view leaves it out.
+        A transaction that commits behind this position but began before the log start offset is torn. The view leaves
+        it out.
         """
         return max(self._start, self._partition.start_offset)
 
@@ -99,7 +102,7 @@ class CommitOrder:
 
     @property
     def failure(self) -> DiskError | None:
-        """Why the commit index of a sealed segment is not written yet; None if all are written."""
+        """The error that has kept the commit index of a sealed segment from being written; None if all are written."""
         return self._builder.failure
 
     def open_record_counts(self) -> dict[int, int]:
@@ -107,17 +110,20 @@ class CommitOrder:
         return {producer_id: one.extents.record_count for producer_id, one in self._builder.open.items()}
 
     def first_needed_offset(self) -> int:
-        """Return the first offset of the log that the view, or a transaction that is open now, needs."""
+        """Return the first offset of the log that belongs to a transaction of the view, or to a transaction that is
+        open now.
+        """
         needed = [one.first_offset for one in self._builder.open.values()]
         start = self.start_offset
         place = self._place_of(start)
         needed += [index.least_first_offset for index in self.indexes[place + 1 :]]
         index = self.indexes[place]
         needed += [index[at].first_offset for at in range(index.place_of(start), len(index))]
-        return max(min([start, *needed]), self._partition.start_offset)  # torn transactions need nothing
+        # Torn transactions are left out, so offsets before the log start do not count.
+        return max(min([start, *needed]), self._partition.start_offset)
 
     def whole_from(self, position: int) -> int:
-        """Return the position, or the end of the transaction that it is in: no transaction is divided there."""
+        """Return the position, or the end of its transaction if the position is in the middle of a transaction."""
         entry = next(self._entries_from(position), None)
         if entry is None or entry.producer_id == NO_PRODUCER or entry.start >= position:
             return position
@@ -126,15 +132,17 @@ class CommitOrder:
     # -- changes -----------------------------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Add what has become durable. Index files that cannot be written are written later: see `failure`."""
+        """Add the batches of the log that have become durable. Index files that cannot be written now are written
+        later: see `failure`.
+        """
         self._builder.advance()
 
     def begin_at(self, start_offset: int) -> None:
-        """Hide all positions before this one, which divides no transaction."""
+        """Hide all positions before this one, which must not be in the middle of a transaction."""
         self._start = max(self.start_offset, start_offset)
 
     def forget_deleted(self) -> None:
-        """Drop the indexes of segments that were deleted. The log start offset may be in a later segment."""
+        """Drop the commit indexes of segments that retention has deleted."""
         for index in self._builder.forget_deleted():
             self._torn.pop(index.base_offset, None)
 
@@ -145,22 +153,23 @@ class CommitOrder:
     # -- reading -----------------------------------------------------------------------------------------------
 
     def read(self, start: int, size_max: int, *, at_least_one: bool = True) -> Slice:
-        """Read whole batches in commit order from a position: at most `size_max` bytes, but one if `at_least_one`.
+        """Read whole batches in commit order from a position: at most `size_max` bytes, but one batch of any size if
+        `at_least_one`.
 
-        The first batch is the one that contains `start`, or the next one after it. A client would take the records of
-        an earlier batch for the records that it asked for.
+        The first batch is the one that contains `start`, or the next one after it. A batch before it must not be
+        returned, because a client would take its records for those at `start`.
 
         Raises:
-            OffsetOutOfRange: `start` was removed, or is after the end of the log.
+            OffsetOutOfRange: `start` is before the start of the view, or after its end.
             Corrupt: the first batch is damaged.
             Unproven: the segment of the first batch has not been proven since the start of the broker.
         """
         if not self.start_offset <= start <= max(self._partition.high_watermark, self.end_offset):
             raise OffsetOutOfRange(
-                f"position {start} of {self._partition.topic}-{self._partition.index} is not in "
-                f"[{self.start_offset}, {self.end_offset}]"
+                f"position {start} is not in the view of {self._partition.topic}-{self._partition.index}, which has the "
+                f"positions {self.start_offset} to {self.end_offset} (exclusive)"
             )
-        # A reader that begins at the start of the view will read on.
+        # A reader that begins at the start of the view is expected to continue with the following positions.
         reads_on = start in self._read_ends or start == self.start_offset
         self._read_ends.pop(start, None)
         response = FetchAssembler(start, size_max, at_least_one=at_least_one, reads_on=reads_on)
@@ -169,7 +178,7 @@ class CommitOrder:
         except (Corrupt, Unproven):
             if response.end == start:
                 raise
-            # The next read begins there and raises the error.
+            # The damage is at the end of this response. The next read begins there and raises the error.
         self._read_ends[response.end] = None
         if len(self._read_ends) > SEQUENTIAL_READERS_MAX:
             del self._read_ends[next(iter(self._read_ends))]
@@ -190,7 +199,8 @@ class CommitOrder:
     def look_up_time(self, timestamp_ms: int) -> Lookup:
         """Find the first position of a commit at this time or later, in steps.
 
-        A record outside transactions has its own time. The result is (position, time, leader epoch), or None.
+        Records outside transactions are found by their own timestamps. The result is (position, time, leader epoch), or
+        None.
         """
         return (
             yield from in_steps(
@@ -202,7 +212,8 @@ class CommitOrder:
         """Do one step of a lookup by time.
 
         Returns:
-            The result; a batch outside transactions that may contain it; a position where the next step begins; or None.
+            The found record; or a batch outside transactions that may contain it; or the position where the next step
+            begins; or None if there is no such record.
         """
         count = 0
         for index in self.indexes[self._place_of(start) :]:
@@ -211,7 +222,8 @@ class CommitOrder:
             for place in range(max(index.place_at_time(timestamp_ms), index.place_of(start)), len(index)):
                 entry = index[place]
                 if count >= STEP_COUNT_MAX:
-                    return entry.start  # behind `start`, because this step has searched an earlier entry
+                    # Greater than `start`, because this step has already searched an earlier entry.
+                    return entry.start
                 count += 1
                 if self._is_torn(entry):
                     continue
@@ -243,7 +255,7 @@ class CommitOrder:
         Args:
             start: the position.
             count_max: how many transactions to return.
-            with_outside: whether to return runs of records outside transactions, too.
+            with_outside: whether to also return runs of records outside transactions.
         """
         found: list[Committed] = []
         for entry in self._entries_from(max(start, self.start_offset)):
@@ -259,29 +271,31 @@ class CommitOrder:
     def offset_after(self, commit_sequence: int) -> int:
         """Return where the first transaction with a greater commit sequence starts; the view's end if there is none.
 
-        Records outside transactions before this position count as earlier.
+        Records outside transactions before this position count as earlier than the transaction.
         """
         at = bisect_right(self.indexes, commit_sequence, key=attrgetter("latest_sequence"))
         if at == len(self.indexes):
             return self.end_offset
         index = self.indexes[at]
         place = index.place_after(commit_sequence)
-        # An index without such an entry got its latest sequence from a segment that was deleted.
+        # The index may have no such entry: its latest sequence then comes from a segment that was deleted.
         return max(index[place].start, self.start_offset) if place < len(index) else self.start_offset
 
     def removed_sequence(self) -> int | None:
         """Return the greatest commit sequence of a transaction that may have lost records to retention.
 
-        DeleteRecords counts as retention. All transactions with greater commit sequences are complete.
+        A DeleteRecords request counts as retention. All transactions with greater commit sequences are complete.
 
         Returns:
-            -1 if no transaction has lost records. None if this is unknown, because no commit is left.
+            -1 if no transaction has lost records. None if this is unknown, because the view contains no transaction.
         """
         start = self.start_offset
-        is_log_whole = self._partition.segments()[0].base_offset == 0  # the indexes then contain every commit
+        # If so, the indexes contain every commit of the partition.
+        is_log_whole = self._partition.segments()[0].base_offset == 0
         known = -1 if start == 0 else self._sequence_before(start)
         if known == -1 and not is_log_whole and self.latest_sequence != -1:
-            # The segments before were deleted with their indexes. The first commit that is left gives an upper bound.
+            # The earlier segments were deleted together with their indexes. The first remaining commit gives an upper
+            # bound of the result.
             for first in self.transactions(start, 1):
                 known = first.commit_sequence - 1
         found = max(known, self.torn_sequence())
@@ -290,12 +304,12 @@ class CommitOrder:
     def torn_sequence(self) -> int:
         """Return the greatest commit sequence of a torn transaction; -1 if there is none.
 
-        A torn transaction is left out although positions before it may remain in the view.
+        The view leaves out a torn transaction, even if it still has positions before it.
         """
         return max(self._torn_sequence(index) for index in self.indexes)
 
     def _sequence_before(self, position: int) -> int:
-        """Return the greatest commit sequence before a position; -1 if there is none or if it is unknown."""
+        """Return the greatest commit sequence before a position; -1 if there is none, or if it is unknown."""
         at = self._place_of(position)
         index = self.indexes[at]
         place = index.place_of(position)
@@ -310,7 +324,8 @@ class CommitOrder:
     def _torn_sequence(self, index: CommitIndex) -> int:
         """Return the greatest commit sequence of an index's torn transactions; -1 if there is none.
 
-        The index may have a million entries, so each call searches only the new ones.
+        The index may have a million entries, so each call searches only the entries that were added since the last
+        call.
         """
         log_start = self._partition.start_offset
         if index.least_first_offset >= log_start:
@@ -327,11 +342,15 @@ class CommitOrder:
     # -- places ------------------------------------------------------------------------------------------------
 
     def _is_torn(self, entry: Entry) -> bool:
-        """Whether retention has removed the beginning of a transaction. The view then leaves out all of it."""
+        """Whether retention has removed the beginning of a transaction. If so, the view leaves out the whole
+        transaction.
+        """
         return entry.producer_id != NO_PRODUCER and entry.first_offset < self._partition.start_offset
 
     def _place_of(self, position: int) -> int:
-        """Return the place of the first index whose entries end behind a position; the last one if there is none."""
+        """Return the number of the first commit index whose entries end behind a position; the number of the last index
+        if there is none.
+        """
         return bisect_right(self.indexes, position, hi=len(self.indexes) - 1, key=attrgetter("view_end"))
 
     def _entries_from(self, position: int) -> Iterator[Entry]:

@@ -1,4 +1,4 @@
-"""Commit order as the order of a partition: makes the view, and records where it begins.
+"""Commit order as the order of a partition: makes the partition's view, and records where the view begins.
 
 Read-uncommitted readers get the records in the order of the writes. For read-committed readers, the end of the view is
 the last stable offset: a transaction that is open delays no other one.
@@ -21,22 +21,22 @@ class CommitOrdered:
     """The order of the partitions of commit-ordered topics; see `log.view.Order`.
 
     Args:
-        disk: where the partitions lie.
+        disk: the disk of the partitions.
     """
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
     def check_formats(self, listing: Listing) -> None:
-        """Check the versions of the commit indexes. Raises NewerFormat."""
+        """Check the format versions of the commit indexes. Raises NewerFormat."""
         check_formats(listing)
 
     def load(self, log: ViewedLog, known: Known, progress: Callable[[int, int], None] | None) -> CommitOrder:
-        """Make the view of a log that was recovered.
+        """Make the view of a log after its recovery.
 
         Raises:
-            Corrupt: the file that says where the view begins is missing or damaged, or says an offset past the log's
-                end.
+            Corrupt: the file that records the start of the view is missing or damaged, or names an offset past the
+                log's end.
         """
         start = self._read_start(log, known)
         view = CommitOrder(log, self._disk, progress)
@@ -49,18 +49,18 @@ class CommitOrdered:
         if start is None:
             if known.is_established:
                 raise Corrupt(
-                    f"{path} is gone: where the view begins is not known, and records that were deleted could be read "
+                    f"{path} is missing: where the view begins is not known, and records that were deleted could be read "
                     "again. Restore the file"
                 )
             start = 0
             self.write_start(log, start)
         if start > log.end_offset:
             raise Corrupt(
-                f"{path} says that the view begins at offset {start}, and the log ends at {log.end_offset}. Restore "
+                f"{path} says that the view begins at offset {start}, but the log ends at {log.end_offset}. Restore "
                 "the file, or the log files"
             )
         return start
 
     def write_start(self, log: ViewedLog, start_offset: int) -> None:
-        """Record where the view begins. It is durable on return."""
+        """Record the position where the view begins. The record is durable on return."""
         self._disk.write_atomic(log.directory / VIEW_START_FILE, encode_log_start(start_offset))

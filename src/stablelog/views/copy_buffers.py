@@ -1,16 +1,19 @@
 """Reuse of the memory into which responses copy small batches.
 
-The first touch of a new page costs more than the copies into it. Therefore the memory of a few responses is kept. No
-caller has to report that a response was sent: a `BytesIO` refuses writes while a view of it exists.
+The first write to a new page of memory costs more than the copies into it. Therefore the memory of a few responses is
+kept and used again. No caller has to report that a response was sent, because a `BytesIO` refuses writes while a view
+of it exists.
 """
 
 from io import BytesIO
 
-KEPT_COUNT = 4  # responses, of about a megabyte each
+KEPT_COUNT = 4  # how many responses' buffers are kept, of about a megabyte each
 
 
 class CopyBuffers:
-    """Memory of responses. A response takes one buffer, and gives it back while views of it still exist."""
+    """Pool of buffers for responses. The assembler of a response takes a buffer, and returns it when the response is
+    assembled. Views of the buffer may exist after that.
+    """
 
     def __init__(self) -> None:
         self._kept: list[BytesIO] = []
@@ -29,7 +32,7 @@ class CopyBuffers:
         return BytesIO()
 
     def give_back(self, memory: BytesIO) -> None:
-        """Keep a buffer. It is written again when no view of it exists."""
+        """Keep a buffer for a later response. It is used again only when no view of it exists."""
         if len(self._kept) < KEPT_COUNT:
             self._kept.append(memory)
 

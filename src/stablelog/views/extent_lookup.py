@@ -1,7 +1,7 @@
 """Lookup of the extents that a reader in commit order gets next.
 
 A response may contain thousands of small transactions. The extents of many transactions are therefore looked up
-together, as columns. The work for each batch is then one turn of a list comprehension.
+together, as columns. The work for each batch is then one iteration of a list comprehension.
 """
 
 from collections.abc import Iterator
@@ -11,23 +11,27 @@ from stablelog.views.commit_index import CommitIndex
 from stablelog.views.extents import LONG_COUNT, ExtentColumns
 from stablelog.views.index_format import NO_PRODUCER, Entry
 
-ENTRIES_AT_ONCE = 64  # entries that are read together
-FIRST_AT_ONCE = 64  # extents of the first lookup: a fetch may need only a few
-LEAST_AT_ONCE = 16  # extents of a later lookup
+ENTRIES_AT_ONCE = 64  # how many entries are read together
+FIRST_AT_ONCE = 64  # how many extents the first lookup finds: a fetch may use only a few
+LEAST_AT_ONCE = 16  # how many extents a later lookup finds at least
 MOST_AT_ONCE = 512
-SHORT, TORN = -1, -2  # kinds of entries that are handled together; other entries have their number as kind
+# The kinds of entries that are handled together with others of their kind. For another entry, the kind is its own
+# number.
+SHORT, TORN = -1, -2
 
 
 def extents_from(
     index: CommitIndex, start: int, log_start: int, size_max: int
 ) -> Iterator[ExtentColumns | Entry]:
-    """Yield what a reader gets from a position to the end of an index. An entry is a run outside transactions.
+    """Yield the extents from a position to the end of an index, as columns; for a run of batches outside transactions,
+    yield its extent and its entry.
 
     Args:
         index: the commit index of one segment.
-        start: the position. The first extent is the one that contains it.
+        start: the position. The first extent contains it.
         log_start: the log start offset. Transactions that began before it are torn and are left out.
-        size_max: how many bytes the reader needs. More may be yielded; the estimate avoids needless lookups.
+        size_max: how many bytes the reader needs. The generator estimates how many extents these are, and may yield
+            more.
     """
     place, count, size_left = index.place_of(start), FIRST_AT_ONCE, size_max
     if place == len(index):
@@ -43,7 +47,7 @@ def extents_from(
             for extents in index.extents_between(first, end, entry):
                 yield extents
                 size += extents.size
-            # The next extents are estimated to be as large as these.
+            # The following extents are estimated to be as large as these.
             size_left -= size
             count = min(max(size_left * (end - first) // size + 1, LEAST_AT_ONCE), MOST_AT_ONCE)
             first = end
@@ -75,7 +79,7 @@ def _ranges(index: CommitIndex, place: int, log_start: int) -> Iterator[tuple[in
 
 
 def _kind(number: int, producer_id: int, has_lost_first: bool, extent_count: int) -> int:
-    """Return how an entry is handled: `SHORT`, `TORN`, or its number for a range of its own."""
+    """Return the kind of an entry: `SHORT`, `TORN`, or, for an entry that is a range of its own, its number."""
     if producer_id == NO_PRODUCER:
         return number
     if has_lost_first:

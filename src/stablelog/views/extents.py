@@ -1,4 +1,4 @@
-"""Extents: the places of a transaction's batches in the log files, in bounded memory.
+"""Extents: the ranges of bytes in the log files that hold a transaction's batches, kept in bounded memory.
 
 An extent is a range of bytes in a segment. A batch of ALONE_SIZE bytes or more has an extent of its own, so a reader
 knows its end without reading its header. Small batches that are close together share one extent, because an extent for
@@ -8,9 +8,9 @@ of other producers. The limits GAP_SIZE_MAX and SHARED_SIZE_MAX bound this work.
 An open transaction with LONG_COUNT extents moves them to a file of its own, the *spill file*, which is deleted when the
 transaction ends. While the disk does not accept them, they stay in memory.
 
-The commit writes the extents into the commit index, together with the bytes that replace the first bytes of each batch
-in a response. These bytes take a tenth of a microsecond for each extent. For a long transaction the readers compute
-them, because the commit would take too long.
+When a transaction commits, its extents are written into the commit index, together with the bytes that replace the
+first bytes of each batch in a response. To compute these bytes takes a tenth of a microsecond for each extent. For a
+long transaction this would delay the commit for too long, so the readers compute them.
 
 Format: docs/formats.md, "Commit index".
 """
@@ -26,14 +26,17 @@ from stablelog.batch.header import LENGTH_AND_OFFSET_SIZE
 from stablelog.env.disk import Buffer, File
 from stablelog.errors import DiskError
 
-ALONE_SIZE = 512  # from this size on, a batch has an extent of its own, which is a sixteenth of its size
-GAP_SIZE_MAX = 512  # between two batches that share an extent: the headers of a few foreign batches
-SHARED_SIZE_MAX = (
-    16 << 10
-)  # of a shared extent: a reader in the middle of a transaction skips at most this much
-LONG_COUNT = 2048  # a transaction with this many extents is long: they leave memory while it is open
-SEVERAL = 0  # the length of an extent that may hold several batches, whose headers a reader has to read
-# The first three fields replace the first 16 bytes of a batch that is alone in its extent: see `batch.header.PREFIX`.
+# A batch of this size or more has an extent of its own. The extent takes a sixteenth of this size.
+ALONE_SIZE = 512
+# Greatest distance between two batches that share an extent: a few headers of other batches.
+GAP_SIZE_MAX = 512
+SHARED_SIZE_MAX = 16 << 10  # greatest size of a shared extent, which a reader may have to skip
+# A transaction with at least this many extents is long: while it is open, its extents are in a spill file.
+LONG_COUNT = 2048
+# The value of `length` in an extent that may hold several batches, whose headers a reader must read.
+SEVERAL = 0
+# If a batch is alone in its extent, the first three fields replace the first 16 bytes of the batch in a response: see
+# `batch.header.PREFIX`.
 EXTENT = struct.Struct(
     ">"
     "q"  # base_offset: the position of the first batch in commit order
@@ -43,7 +46,7 @@ EXTENT = struct.Struct(
     "I"  # begin: byte of the first batch in the log file
     "I"  # end: byte after the last batch
 )
-COPY_SIZE = 1 << 20  # bytes of whole extents that are copied from the spill file at a time
+COPY_SIZE = 1 << 20  # about how many bytes are copied from the spill file at a time, in whole extents
 assert COPY_SIZE % EXTENT.size == 0
 
 
@@ -59,14 +62,15 @@ class Extent(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size of the extent in bytes."""
         return self.end - self.begin
 
 
 class ExtentColumns(NamedTuple):
     """Extents in the log file of one segment, in commit order. All columns have the same length.
 
-    An `Extent` object for each of thousands of extents would cost more than the copy of its batch.
+    Columns are used because an `Extent` object for each of thousands of extents would cost more time than the copy of
+    its batch.
 
     Attributes:
         segment: the base offset of the segment.
@@ -84,7 +88,7 @@ class ExtentColumns(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of all extents."""
+        """The size of all extents together in bytes."""
         return sum(self.ends) - sum(self.begins)
 
     def part(self, first: int, end: int) -> "ExtentColumns":
@@ -99,7 +103,8 @@ class ExtentColumns(NamedTuple):
 
 
 class Extents:
-    """The extents of one open transaction. Their positions count from 0, and their leader epoch is 0.
+    """The extents of one open transaction. Its positions in commit order are unknown before the commit, so the
+    positions in the extents count from 0, and the leader epoch is 0.
 
     Attributes:
         count: the number of extents.
@@ -115,7 +120,7 @@ class Extents:
         self.record_count = 0
 
     def add(self, segment: int, position: int, size: int, record_count: int) -> None:
-        """Add a batch of the transaction. It is behind all batches that were added before."""
+        """Add a batch of the transaction. The batch must be behind all batches that were added before."""
         last, end = self._last, position + size
         if (
             last is not None
@@ -142,7 +147,8 @@ class Extents:
             with contextlib.suppress(DiskError):  # the extents stay in memory until the disk accepts them
                 if self._spill is None:
                     self._spill = self._make_spill()
-                # A copy: an error that a caller keeps would hold a buffer of the extents, which could then not grow.
+                # The file gets a copy. With a view of the buffer, an error that a caller keeps would also keep the
+                # view, and the buffer could not grow.
                 self._spill.append(bytes(self._kept))
                 self._kept = bytearray()
 
@@ -169,7 +175,9 @@ class Extents:
 
 
 def placed(rows: Buffer, start: int, leader_epoch: int) -> bytes:
-    """Return rows of extents with the positions of a transaction that starts at `start`, and with its leader epoch."""
+    """Return a copy of the rows of extents in which the positions begin at `start`, and which have this
+    leader epoch.
+    """
     base_offsets = array("q", [start + before_count for before_count in column("q", rows, 0, EXTENT.size)])
     longs = array("q", bytes(rows))
     longs[0::4] = _big_endian(base_offsets)
@@ -184,8 +192,8 @@ def column(typecode: str, rows: Buffer, place: int, row_size: int) -> "array[int
     Args:
         typecode: the type of the numbers, as in `array`.
         rows: the rows.
-        place: the place of the column in a row, in numbers of this type.
-        row_size: bytes of a row.
+        place: the number of values of this type before the column in a row.
+        row_size: the size of a row in bytes.
     """
     numbers = array(typecode, bytes(rows))
     return _big_endian(numbers[place :: row_size // numbers.itemsize])

@@ -1,14 +1,15 @@
 """Assembly of a fetch response in commit order.
 
 The batches of a transaction are scattered over the log. A response contains each batch with another base offset and
-leader epoch, which the CRC does not cover. All other bytes are those of the log. The first 16 bytes of a large batch
-come from the commit index, and the rest is a slice of the mapped file. Small batches are copied into one buffer: two
-pieces for the socket would cost more than the copy.
+another leader epoch, which the CRC does not cover. All other bytes are those of the log. The first 16 bytes of a large
+batch come from the commit index, and the rest is a slice of the mapped log file. Small batches are copied into one
+buffer, because two separate pieces for the socket would cost more time than the copy.
 
-A batch may have a hundred bytes. The code therefore handles a batch only within comprehensions over hundreds of batches,
-which may belong to several transactions.
+A batch may have only a hundred bytes, so the cost for each batch matters. The code therefore handles batches in
+comprehensions over hundreds of batches, which may belong to several transactions.
 
-A damaged batch ends the response. The batches before it are sent. The next fetch starts at it and gets the error.
+A damaged batch ends the response. The batches before it are sent. The next fetch starts at the damaged batch and gets
+the error.
 """
 
 import io
@@ -32,9 +33,10 @@ from stablelog.views.copy_buffers import COPY_BUFFERS
 from stablelog.views.extents import SEVERAL, Extent, ExtentColumns
 from stablelog.views.index_format import Entry
 
-SMALL_LENGTH_MAX = 4096  # the copy of a batch of this size costs about as much as two pieces for the socket
-COPIED_SIZE_MAX = 1 << 20  # of one response, which uses this memory until the reader has received it
-PAGE_SIZE = 4096  # bytes in one page are read from the disk together
+SMALL_LENGTH_MAX = 4096  # to copy a batch of this size takes about as long as to send two pieces
+# Greatest size of the copies in a response, which stay in memory until the reader has received it.
+COPIED_SIZE_MAX = 1 << 20
+PAGE_SIZE = 4096  # the kernel reads at least a whole page of this size from the disk
 LOOKED_AT = struct.Struct(
     ">"
     "8x"  # base offset
@@ -56,7 +58,7 @@ class FetchAssembler:
     Attributes:
         start: the first position of the fetch.
         end: the position after the last batch; `start` while there is no batch.
-        room: how many more bytes fit into the response.
+        room: how many more bytes of batches fit into the response.
     """
 
     def __init__(self, start: int, size_max: int, *, at_least_one: bool, reads_on: bool) -> None:
@@ -64,11 +66,11 @@ class FetchAssembler:
 
         Args:
             start: the first position of the fetch.
-            size_max: bytes.
+            size_max: the greatest size of the response in bytes.
             at_least_one: whether the response contains a first batch that is larger than `size_max`.
-            reads_on: whether the reader continues where an earlier fetch ended. It will then also read what is between
-                the batches of this transaction, so the system's readahead serves it best. For another reader the
-                assembler requests exactly the extents from the disk.
+            reads_on: whether the reader continues where an earlier fetch ended. Such a reader will also read the
+                batches of other transactions in between, so the operating system's readahead serves it best. For
+                another reader, the assembler requests exactly the bytes of the extents from the disk.
         """
         self.start = self.end = start
         self.room = size_max
@@ -77,7 +79,8 @@ class FetchAssembler:
         self._reads_on = reads_on
         self._buffers: list[Buffer] = []
         self._copies: io.BytesIO | None = None
-        self._copied: dict[int, range] = {}  # place in the buffers -> range of the copies that belongs there
+        # By index in the list of buffers: which copies belong at this place.
+        self._copied: dict[int, range] = {}
 
     def slice(self) -> Slice:
         """Return the response. No batch may be added afterwards."""
@@ -114,7 +117,7 @@ class FetchAssembler:
         return has_room
 
     def _request(self, log: File, extents: ExtentColumns) -> None:
-        """Request as many of the extents from the disk as the response has room for, all at once."""
+        """Ask the operating system to read as many of the extents as the response has room for, all at once."""
         asked_begin = asked_end = extents.begins[0]
         wanted_size = 0
         for begin, end in zip(extents.begins, extents.ends, strict=True):
@@ -128,7 +131,7 @@ class FetchAssembler:
         log.will_need(asked_begin, asked_end - asked_begin)
 
     def _add(self, data: memoryview, batches: ExtentColumns) -> bool:
-        """Add batches, each alone in its extent. Return whether the response has room for more."""
+        """Add batches of which each is alone in its extent. Return whether the response has room for more."""
         if not batches.lengths:
             return True
         if max(batches.lengths) <= SMALL_LENGTH_MAX:
@@ -158,7 +161,8 @@ class FetchAssembler:
         pieces[0::2] = prefixes
         skip = PREFIX.size
         pieces[1::2] = [data[begin + skip : end] for begin, end in zip(begins, ends, strict=True)]
-        self.room -= size  # too much if not all batches fit; no batch is added afterwards then
+        # This subtracts too much if not all batches fit, which does no harm: in this case no batch is added afterwards.
+        self.room -= size
         if are_small:
             self._copied_room -= size
             self._copy(pieces)
@@ -170,7 +174,7 @@ class FetchAssembler:
         return has_room and self.room > 0
 
     def _copy(self, pieces: list[Buffer]) -> None:
-        """Copy small batches. Batches that follow each other in the response are one buffer."""
+        """Copy small batches. Batches that follow each other in the response become one piece for the socket."""
         if self._copies is None:
             self._copies = COPY_BUFFERS.take()
         begin = self._copies.tell()
@@ -201,7 +205,7 @@ class FetchAssembler:
             if found is None or found.position >= extent.end:
                 raise Corrupt(
                     f"the batches outside transactions from position {entry.start} on end before position {self.start}, "
-                    "which the commit index says is among them"
+                    "although the commit index says that they contain it"
                 )
             if found.size > room and not (self._wants_one and self.end == self.start):
                 return False
@@ -219,7 +223,7 @@ class FetchAssembler:
 
 
 def split(data: memoryview, extents: ExtentColumns, start: int) -> tuple[ExtentColumns, Corrupt | None]:
-    """Split extents that may hold several batches into extents of one batch.
+    """Split extents that may hold several batches into extents of one batch each.
 
     Args:
         data: the log file.
@@ -227,8 +231,8 @@ def split(data: memoryview, extents: ExtentColumns, start: int) -> tuple[ExtentC
         start: batches that end before this position are left out.
 
     Returns:
-        The batches, and None. If the headers in an extent do not fit together, it is unknown which of them is damaged:
-        the batches of the extents before it, and the error.
+        The batches, and None. If the headers in an extent contradict each other, it is unknown which of them is
+        damaged. In this case, the batches of the extents before it, and the error.
     """
     unpack, pack = LOOKED_AT.unpack_from, PREFIX.pack
     found = ExtentColumns(extents.segment, [], [], [], [])
@@ -242,15 +246,16 @@ def split(data: memoryview, extents: ExtentColumns, start: int) -> tuple[ExtentC
             continue
         base_offset, _, leader_epoch = PREFIX.unpack(prefix)
         count = len(prefixes)
-        _, _, _, producer_id = unpack(data, begin)  # the first batch belongs to the transaction
-        at, last_at = begin, end - HEADER.size  # no batch begins behind `last_at`
+        # An extent begins with a batch of its transaction, which gives the producer id.
+        _, _, _, producer_id = unpack(data, begin)
+        at, last_at = begin, end - HEADER.size  # behind `last_at`, there is no space for a header
         while at < end:
             length, attributes, last_offset_delta, batch_producer_id = unpack(data, at)
             next_at = at + length + LENGTH_AND_OFFSET_SIZE
             ends_well = next_at <= last_at or next_at == end
             if length < LENGTH_MIN or last_offset_delta < 0 or not ends_well:
                 return found.part(0, count), Corrupt(
-                    f"byte {at} of the log file of segment {extents.segment} should begin a batch, and none does. The commit "
+                    f"byte {at} of the log file of segment {extents.segment} is not the beginning of a batch, but the commit "
                     f"index expects batches of producer {producer_id} there"
                 )
             if batch_producer_id == producer_id and attributes & KIND == TRANSACTIONAL:
@@ -262,9 +267,10 @@ def split(data: memoryview, extents: ExtentColumns, start: int) -> tuple[ExtentC
                     ends.append(next_at)
                 base_offset = next_offset
             at = next_at
-        if base_offset <= start:  # the first extent contains `start`, and the others are behind it
+        if base_offset <= start:
+            # The first extent must contain `start`, so a batch of the transaction is missing.
             return found, Corrupt(
-                f"the batches of producer {producer_id} end before position {start}, which the commit index says is theirs"
+                f"the batches of producer {producer_id} end before position {start}, although the commit index says that they contain it"
             )
     return found, None
 

@@ -1,11 +1,12 @@
 """Construction of the commit indexes of one partition from its log.
 
 The builder reads the headers of the durable part of the log once, in the order of the writes. For each open transaction
-it keeps the extents of the batches. A commit marker turns them into an entry of the commit index of the marker's segment.
-An abort marker drops them. Batches outside transactions that follow each other become one entry.
+it keeps the extents of the batches. A commit marker turns them into an entry of the commit index of the marker's
+segment. An abort marker drops them. Batches outside transactions that follow each other become one entry.
 
-A start trusts the sealed commit indexes that are complete, and reads the log from there. The summary of the last trusted
-index lists the transactions that were open at its end. The builder finds their batches again in the earlier segments.
+A start of the broker trusts the sealed commit indexes whose files are complete, and reads the log from the end of the
+last one. The summary of the last trusted index lists the transactions that were open at its end. The builder finds
+their batches again in the earlier segments.
 """
 
 from collections import deque
@@ -27,30 +28,31 @@ from stablelog.views.index_format import NO_PRODUCER
 
 SPILL_SUFFIX = ".openextents"
 TORN = -1  # the first offset of a torn transaction: one whose beginning retention has removed
-INDEXES_OPEN = 16  # sealed commit indexes of a partition that keep their files open
+INDEXES_OPEN = 16  # how many sealed commit indexes of a partition keep their files open
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction that is open where the builder has read to."""
+    """A transaction that is open at the position in the log up to which the builder has read."""
 
     first_offset: int
     extents: Extents
 
 
 class IndexBuilder:
-    """Builds the commit indexes of one partition. `advance` reads what has become durable.
+    """Builds the commit indexes of one partition. `advance` reads the batches that have become durable.
 
     Attributes:
         indexes: the commit indexes, one for each segment that the builder has reached. The last one grows.
-        open: the transactions that are open where the builder has read to, by producer id.
-        failure: why a sealed index is not written yet; None if all are.
+        open: by producer id, the transactions that are open at the position up to which the builder has read.
+        failure: the error that has kept a sealed index from being written; None if all are written.
     """
 
     def __init__(self, partition: ViewedLog, disk: Disk) -> None:
         self._partition = partition
         self._disk = disk
-        self._unwritten: deque[CommitIndex] = deque()  # sealed indexes that are not written, oldest first
-        self._position = 0  # where the builder has read to in the segment of the last index
+        # Sealed indexes whose files are not written yet, oldest first.
+        self._unwritten: deque[CommitIndex] = deque()
+        self._position = 0  # the position up to which the builder has read the segment of the last index
         self.indexes: list[CommitIndex] = []
         self.open: dict[int, OpenTransaction] = {}
         self.failure: DiskError | None = None
@@ -58,7 +60,7 @@ class IndexBuilder:
     # -- start -------------------------------------------------------------------------------------------------
 
     def load(self, progress: Callable[[int, int], None] | None) -> None:
-        """Open the sealed indexes that are complete, and read the log from there.
+        """Open the sealed indexes whose files are complete, and read the log from the end of the last one.
 
         Args:
             progress: called with (bytes done, bytes of the log).
@@ -107,12 +109,12 @@ class IndexBuilder:
             found = segment.find(least)
             for position, header in () if found is None else segment.walk(found.position):
                 known = self.open.get(header.producer_id)
-                # The log accepts no other batches of a producer while its transaction is open.
+                # While a transaction is open, the log contains no batch of its producer outside this transaction.
                 if known is not None and header.base_offset >= known.first_offset:
                     _add_batch(known, segment, position, header)
 
     def forget_deleted(self) -> list[CommitIndex]:
-        """Close the indexes of segments that were deleted. Return them."""
+        """Close the indexes of segments that retention has deleted, and return them."""
         first = self._partition.segments()[0].base_offset
         gone = [index for index in self.indexes if index.base_offset < first]
         for index in gone:
@@ -132,9 +134,9 @@ class IndexBuilder:
     # -- indexes -----------------------------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Read what has become durable, and write the indexes of the segments that were sealed.
+        """Read the batches that have become durable, and write the indexes of the segments that were sealed.
 
-        Indexes that cannot be written stay in memory. A later call writes them. `failure` is the reason.
+        Indexes that cannot be written stay in memory. A later call writes them. `failure` holds the error.
         """
         if self._unwritten:
             self._write_sealed()
@@ -142,7 +144,7 @@ class IndexBuilder:
             pass
 
     def _read_segments(self) -> Iterator[Segment]:
-        """Read from where the builder has read to up to the high watermark. Yield each segment after it was read."""
+        """Continue reading up to the high watermark. Yield each segment after it was read."""
         limit = self._partition.high_watermark
         segments = self._partition.segments()
         place = len(segments) - 1
@@ -229,7 +231,8 @@ class IndexBuilder:
         def make_spill() -> File:
             file = self._disk.open(path, create=True)
             try:
-                self._disk.remove(path)  # the system frees the space when the file is closed
+                # The open file stays usable, and the system frees its space when it is closed.
+                self._disk.remove(path)
             except DiskError:
                 file.close()
                 raise
@@ -252,7 +255,7 @@ class IndexBuilder:
             ended.extents.close()
 
     def _commit(self, header: BatchHeader, commit_sequence: int, ended: OpenTransaction | None) -> None:
-        """Add an entry for a transaction.
+        """Add an entry for a committed transaction.
 
         Args:
             header: the header of the commit marker.
@@ -260,14 +263,15 @@ class IndexBuilder:
             ended: the transaction; None if the log contains no batch of it.
 
         Raises:
-            Corrupt: the log is complete, and the marker takes another number of positions than the transaction has records.
+            Corrupt: no batch of the transaction was deleted, but its marker takes another number of positions than the
+                transaction has records.
         """
         count = header.last_offset_delta
         whole = ended if ended is not None and ended.extents.record_count == count else None
         if whole is None and self._partition.segments()[0].base_offset == 0:
             raise Corrupt(
                 f"{self._partition.topic}-{self._partition.index}: the commit marker at offset {header.base_offset} has "
-                f"{count} positions, and its transaction {ended.extents.record_count if ended else 0} records"
+                f"{count} positions, but its transaction has {ended.extents.record_count if ended else 0} records"
             )
         start = header.base_offset + 1
         self.indexes[-1].add(
@@ -287,5 +291,6 @@ def _is_outside_transactions(found: tuple[int, BatchHeader]) -> bool:
 
 
 def _add_batch(transaction: OpenTransaction, segment: Segment, position: int, header: BatchHeader) -> None:
-    # A batch takes a position for each offset. Compaction may leave fewer records, and does not change the positions.
+    # A batch takes one position for each of its offsets. Compaction may remove records from it, but does not change the
+    # positions.
     transaction.extents.add(segment.base_offset, position, header.size, header.last_offset_delta + 1)

@@ -16,7 +16,7 @@ from stablelog.log.files.names import COMMIT_SUFFIXES
 from stablelog.views.extents import LONG_COUNT
 
 ENTRIES_SUFFIX, EXTENTS_SUFFIX, SUMMARY_SUFFIX = COMMIT_SUFFIXES
-NO_PRODUCER = -1  # the producer id of an entry for batches outside transactions
+NO_PRODUCER = -1  # the producer id in the entry of a run outside transactions
 NOTHING = 2**63 - 1  # greater than any offset
 ENTRY = struct.Struct(
     ">"
@@ -52,7 +52,9 @@ CRC = struct.Struct(">I")
 
 
 class EarlierForm(Corrupt):
-    """An undamaged commit index of an earlier version. The next start of the partition rebuilds it from the log."""
+    """A commit index is undamaged, but in the format of an earlier release. The next start of the broker rebuilds it
+    from the log.
+    """
 
 
 class Entry(NamedTuple):
@@ -78,7 +80,9 @@ class Entry(NamedTuple):
 
     @property
     def is_long(self) -> bool:
-        """Whether the extents count positions from 0. A reader then adds the entry's start and leader epoch."""
+        """Whether the transaction is long. The positions in its extents then count from 0, and a reader adds the
+        entry's start position and leader epoch.
+        """
         return self.extent_count >= LONG_COUNT
 
 
@@ -136,11 +140,13 @@ class CommitSummary:
             len(content) < SUMMARY.size + CRC.size
             or crc32c(content[: -CRC.size]) != CRC.unpack(content[-CRC.size :])[0]
         ):
-            raise Corrupt("a commit summary that is damaged")
+            raise Corrupt("a commit summary is damaged: its CRC or its size is wrong")
         version, *fields, open_count = SUMMARY.unpack_from(content)
         refuse_newer("a commit summary", version, VERSION)
         if 0 < version < VERSION:
-            raise EarlierForm(f"a commit summary of the older version {version}")
+            raise EarlierForm(f"a commit summary has the older version {version}")
         if version != VERSION or len(content) != SUMMARY.size + open_count * OPEN.size + CRC.size:
-            raise Corrupt(f"a commit summary of version {version} with {len(content)} bytes")
+            raise Corrupt(
+                f"a commit summary of version {version} has {len(content)} bytes, which is no possible size"
+            )
         return cls(*[*fields, tuple(OPEN.iter_unpack(content[SUMMARY.size : -CRC.size]))])

@@ -1,9 +1,9 @@
 """Search for the last commit sequence of a commit-ordered partition that is not open.
 
-After a start a transaction group rejects commits until it knows the last commit sequence of all its partitions, and it
-may take long until all are open. This module therefore reads as little as possible: from the end of the log back to the
-last commit marker, in steps that begin at entries of the offset index. The summary of a sealed commit index contains the
-commit sequence.
+After a start of the broker, a transaction group rejects commits until it knows the last commit sequence in all its
+partitions, and it may take long until all partitions are open. This module therefore reads as little as possible: from
+the end of the log back to the last commit marker, in steps that begin at entries of the offset index. The summary of a
+sealed commit index contains the commit sequence.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from stablelog.log.segments.segment import Segment
 from stablelog.views.commit_index import CommitIndex
 
 NO_COMMIT = -1
-STEP_SIZE = 16 << 10  # bytes of the first step back from the end; each further step is twice as long
+STEP_SIZE = 16 << 10  # how many bytes of the log the first step searches; each further step is twice as long
 
 
 def last_commit_sequence(disk: Disk, directory: Path) -> int:
@@ -50,7 +50,7 @@ def last_commit_sequence(disk: Disk, directory: Path) -> int:
 
 
 def _is_whole(disk: Disk, index: CommitIndex) -> bool:
-    """Whether the files of a sealed commit index are complete and belong to its segment. If so, open the index."""
+    """Open a sealed commit index. Return False if its files are incomplete or belong to another segment."""
     with contextlib.suppress(FileNotFoundError, Corrupt):
         summary = Summary.decode(disk.read_bytes(index.path(SUMMARY)))
         return index.open_sealed(summary)
@@ -80,7 +80,7 @@ def _steps(disk: Disk, segment: Segment) -> Iterator[tuple[int, int]]:
     end, step = segment.size, STEP_SIZE
     while end:
         known = index.position_at_or_before(end - step)
-        # After a crash, an index that was not synced may contain anything.
+        # After a crash, an offset index that was not synced may contain any bytes, so its entry is checked.
         is_batch = known < end and _is_batch(segment.growing_log, known, segment.base_offset)
         begin = known if is_batch else 0
         yield begin, end
@@ -101,7 +101,8 @@ def _last_between(segment: Segment, begin: int, end: int) -> int:
     The search ends at a damaged or incomplete batch.
     """
     log = segment.growing_log
-    controls: list[int] = []  # only the last of them is decoded
+    # Positions of the control batches; only the last commit marker among them is decoded.
+    controls: list[int] = []
     with contextlib.suppress(Corrupt):
         for position, header in segment.walk_unproven(begin):
             if position + header.size > end:

@@ -1,6 +1,6 @@
-"""File of rows of one size, such as the entries or the extents of a commit index.
+"""A file of rows of equal size, such as the entries or the extents of a commit index.
 
-New rows are kept in memory and are written in pieces of TAIL_SIZE bytes. While the disk does not take them, as on a
+New rows are kept in memory and are written in pieces of TAIL_SIZE bytes. While the disk does not accept them, as on a
 full disk, they stay in memory and can be read from there.
 """
 
@@ -17,13 +17,13 @@ TAIL_SIZE = 64 << 10
 
 
 class RowFile:
-    """Rows in a file, followed by rows in memory. No row is split between the two.
+    """Rows in a file, followed by rows in memory. Each row is either completely in the file or completely in memory.
 
     Args:
         disk: the disk of the file.
-        path: the name of the file.
-        row: the struct of one row.
-        written_size: bytes of the rows that the file contains already.
+        path: the path of the file.
+        row: the `struct.Struct` of one row.
+        written_size: the size of the rows that the file contains already, in bytes.
 
     Attributes:
         crc: CRC-32C over the rows that were appended.
@@ -36,14 +36,15 @@ class RowFile:
         self._written_size = written_size
         self._tail = bytearray()
         self._file: File | None = None
-        self._is_torn = False  # the file ends in a part of a failed write, and accepts no more writes
+        # Whether the file ends with a part of a failed write, so that it accepts no more writes.
+        self._is_torn = False
         self.crc = 0
 
     def prepare(self) -> None:
-        """Open the file for writing, and cut it to the rows that were written completely.
+        """Open the file for writing, and truncate it behind the last row that was written completely.
 
         Raises:
-            DiskError: the file cannot be opened or cut. The rows stay in memory, and `write` tries again.
+            DiskError: the file cannot be opened or truncated. The rows stay in memory, and `write` tries again.
         """
         file = self._disk.open(self._path, create=not self._written_size)
         try:
@@ -56,7 +57,7 @@ class RowFile:
 
     @property
     def size(self) -> int:
-        """Bytes of all rows."""
+        """The size of all rows in bytes."""
         return self._written_size + len(self._tail)
 
     def __len__(self) -> int:
@@ -82,7 +83,8 @@ class RowFile:
         assert self._file is not None
         if self._tail:
             try:
-                # A copy: an error that a caller keeps would hold a buffer of the tail, which could then not grow.
+                # The file gets a copy. With a view of the buffer, an error that a caller keeps would also keep the
+                # view, and the buffer could not grow.
                 self._file.append(bytes(self._tail))
             except DiskError as error:
                 self._is_torn = not error.undone
@@ -108,6 +110,6 @@ class RowFile:
         return self._file.view(position, size)
 
     def close(self) -> None:
-        """Close the file, for good if it is open."""
+        """Close the file. If it was open, this object cannot read it any more."""
         if self._file is not None:
             self._file.close()

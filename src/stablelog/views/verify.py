@@ -1,7 +1,7 @@
-"""Verification of commit indexes: proves that they say the same as the log. Writes nothing and rebuilds no index.
+"""Verification of commit indexes: it proves that they match the log. It writes nothing and rebuilds no index.
 
-It reads the log in another way than `commit_order`: batch by batch, and it keeps the batches of every transaction. So a
-fault in one of them shows.
+Verification reads the log in another way than `index_builder`: it remembers every batch of every transaction instead of
+extents. So it finds a fault in either of the two programs.
 """
 
 import contextlib
@@ -31,11 +31,11 @@ from stablelog.views.index_format import (
     Entry,
 )
 
-Place = tuple[int, int]  # segment, position of a batch in it
+Place = tuple[int, int]  # the base offset of a segment, and the position of a batch in its log file
 
 
 class _Transaction(NamedTuple):
-    """A committed transaction, as the log has it. `places` are those of its batches."""
+    """A committed transaction as found in the log. `places` are the places of its batches."""
 
     start: int
     record_count: int
@@ -43,27 +43,31 @@ class _Transaction(NamedTuple):
 
 
 class _Contents(NamedTuple):
-    """Contents of a segment: transactions that commit in it, and batches outside transactions."""
+    """The contents of a segment: the transactions whose commit markers are in it, and the places of batches outside
+    transactions.
+    """
 
     transactions: list[_Transaction]
     outside: list[Place]
 
 
 class LogWalk:
-    """The log, read from its first batch to its last.
+    """A reader of the log from its first batch to its last one.
 
     Attributes:
-        headers: the headers of the batches that an open transaction may lead to.
+        headers: by place, the headers of the batches to which an entry of this or of a later segment may refer.
     """
 
     def __init__(self, disk: Disk, directory: Path) -> None:
         self._disk = disk
         self._directory = directory
         self.headers: dict[Place, BatchHeader] = {}
-        self._open: dict[int, list[Place]] = {}  # batches of open transactions, by producer id
+        # By producer id: the places of the batches of its open transaction.
+        self._open: dict[int, list[Place]] = {}
 
     def contents_of(self, base_offset: int) -> _Contents:
-        """Read a segment. Transactions are in the order of the view. `log.verify` reports a torn batch at the end.
+        """Read the batch headers of a segment, and return its contents. The transactions are in commit order. A torn
+        batch at the end is ignored here, because `log.verify` reports it.
 
         Raises:
             Corrupt: a batch is damaged.
@@ -88,12 +92,12 @@ class LogWalk:
         return found
 
     def forget_before(self, base_offset: int) -> None:
-        """Forget the batches of earlier segments that no open transaction can lead to any more."""
+        """Drop the headers of earlier segments, as far as no open transaction has a batch there."""
         needed = min([base_offset, *(places[0][0] for places in self._open.values())])
         self.headers = {place: header for place, header in self.headers.items() if place[0] >= needed}
 
     def batches_of(self, entry: Entry, extents: list[Extent]) -> list[Place]:
-        """Where the batches stand that the extents of an entry lead to."""
+        """Return the places of the batches in the extents of an entry."""
         return [
             place
             for extent in extents[entry.extent_first : entry.extent_first + entry.extent_count]
@@ -101,7 +105,9 @@ class LogWalk:
         ]
 
     def batches_in(self, extent: Extent, producer_id: int) -> list[Place]:
-        """Where the batches of a producer stand in an extent; without a producer, all data batches."""
+        """Return the places of a producer's data batches in an extent. For NO_PRODUCER, return the places of all data
+        batches.
+        """
         found = []
         position = extent.begin
         while position < extent.end and (extent.segment, position) in self.headers:
@@ -116,7 +122,7 @@ def verify_view(disk: Disk, directory: Path) -> Iterator[Finding]:
     """Prove the sealed commit indexes of a partition from its log. Without commit indexes there are no findings.
 
     Args:
-        disk: has the partition.
+        disk: the disk of the partition.
         directory: the partition's directory.
     """
     names = disk.list_dir(directory)
@@ -142,7 +148,7 @@ def _verify_index(
     try:
         summary = CommitSummary.decode(disk.read_bytes(path))
     except EarlierForm:
-        return  # no damage: the next start of the broker rebuilds the index
+        return  # this is no damage: the next start of the broker rebuilds the index
     except (Corrupt, NewerFormat) as error:
         yield Finding(path, str(error))
         return
@@ -165,7 +171,7 @@ def _verify_index(
 
 
 def _faults(entries: list[Entry], extents: list[Extent], said: _Contents, walk: LogWalk) -> Iterator[str]:
-    """Yield what is wrong with the entries of a commit index, or with their extents."""
+    """Yield a message for each fault in the entries of a commit index or in their extents."""
     for one, following in pairwise(entries):
         if following.start < one.end:
             yield f"the entry at {following.start} follows one that ends at {one.end}"
@@ -203,12 +209,14 @@ def _transaction_faults(
 
 
 def _is_whole(said: _Transaction, walk: LogWalk) -> bool:
-    """Whether retention has left all of a transaction."""
+    """Whether the log still contains all batches of a transaction, so that retention has deleted none."""
     return sum(walk.headers[place].last_offset_delta + 1 for place in said.places) == said.record_count
 
 
 def _are_placed(entry: Entry, extents: list[Extent], walk: LogWalk) -> bool:
-    """Whether the extents of an entry say what a reader gets in place of the first bytes of each batch."""
+    """Whether the extents of an entry have the right values for the bytes that replace the first bytes of each batch in
+    a response.
+    """
     position, leader_epoch = (0, 0) if entry.is_long else (entry.start, entry.leader_epoch)
     for extent in extents[entry.extent_first : entry.extent_first + entry.extent_count]:
         places = walk.batches_in(extent, entry.producer_id)

@@ -43,7 +43,7 @@ def test_a_marker_that_does_not_lie_past_the_last_one_is_refused():
     """Scenario 2: last offsets strictly grow."""
     made = index(ENTRIES[:2])
     for last_offset in (15, 14):
-        with pytest.raises(ValueError, match="markers only go on"):
+        with pytest.raises(ValueError, match="the offset of its marker must be greater"):
             made.append(AbortedTxn(9, 3, last_offset, 20))
     assert len(made) == 2
 

@@ -131,7 +131,7 @@ def test_no_log_is_cut_that_a_lost_or_damaged_start_offset_keeps_closed(name, co
     if content is None:
         log.disk.lose(DIRECTORY / name)
     before = state(log.disk)
-    with pytest.raises(Corrupt, match=rf"{name} is (gone|damaged)"):
+    with pytest.raises(Corrupt, match=rf"{name} is (missing|damaged)"):
         examine(
             log.disk, DIRECTORY, replace(EXPECTED, start_files=frozenset({LOG_START_FILE, VIEW_START_FILE}))
         )

@@ -118,7 +118,9 @@ def test_a_proof_accepts_the_batches_that_were_synced_and_no_others(seed, monkey
                     proven(file(bytes(changed) + behind), len(content), crc)
         with pytest.raises(Corrupt, match="are not those that were synced"):
             proven(file(content + behind), len(content), crc ^ 1)
-        with pytest.raises(Corrupt, match=f"holds only {len(content) - 1} bytes, but {len(content)} were durable"):
+        with pytest.raises(
+            Corrupt, match=f"holds only {len(content) - 1} bytes, but {len(content)} were durable"
+        ):
             proven(file(content[:-1]), len(content), crc)
 
 
@@ -201,9 +203,9 @@ def test_a_proof_names_the_first_batch_that_is_not_what_it_was():
         (second, bytes(7) + b"\x0a", "the batch of offset 10, byte {1}, follows offset 10"),
         (second, bytes(7) + b"\x0b", unknown),
         (second + 12, b"\0\0\0\2", unknown),  # a leader epoch
-        (first + 30, b"\1", "the CRC of the batch at offset 10, byte {0}, does not hold"),
+        (first + 30, b"\1", "the CRC of the batch at offset 10, byte {0}, does not match its bytes"),
         (second + 8, b"\0\0\1\0", "a torn batch at byte {1}: "),
-        (second + 8, b"\0\0\0\0", "batch at byte {1} claims a length of 0 bytes"),
+        (second + 8, b"\0\0\0\0", "batch at byte {1} has batch_length 0, which no batch can have"),
         (first + 16, b"\1", "batch at byte {0} has magic 1"),
     ):
         changed = content[:at] + new + content[at + len(new) :]

@@ -427,7 +427,7 @@ def test_an_unknown_codec_is_named():
 
 def test_a_bomb_is_not_unpacked():
     body = encode_batch([Record(0, 1, None, bytes(70 << 20))], codec=Codec.ZSTD)
-    with pytest.raises(Corrupt, match="unpack to more than"):
+    with pytest.raises(Corrupt, match="decompress to more than"):
         decoded(body)
 
 
