@@ -1,4 +1,4 @@
-"""A broker in a process of its own that runs as long as a `with` block of Python.
+"""A broker in its own process, which runs as long as a `with` block of Python.
 
 with stablelog.serve() as broker:
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})

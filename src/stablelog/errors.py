@@ -1,17 +1,17 @@
 """The error classes of stablelog.
 
     StablelogError
-    ├── Refused              a request that cannot be done as asked; nothing changed; carries Kafka's error code
-    │   └── OffsetOutOfRange the asked offset is not in the log; the reader must reset
-    ├── Corrupt              bytes that are not what was written: stop, and look at the named file
-    ├── NewerFormat          a file or record that a later release has written: stop, and start that release
+    ├── Refused              the broker cannot carry out a request; nothing changed; it has Kafka's error code
+    │   └── OffsetOutOfRange the requested offset is not in the log; the reader must choose another one
+    ├── Corrupt              bytes have changed since they were written: stop, and restore the named file
+    ├── NewerFormat          a later release has written a file or record: stop, and start that release
     ├── Unavailable          the disk or the broker failed; nothing was acknowledged
-    │   ├── DiskError        one call to the disk failed; carries the operating system's error number
+    │   ├── DiskError        one call to the disk failed; it has the operating system's error number
     │   └── StoreError       one call to an object store failed
-    ├── ObjectMissing        an object store has no object of this key
-    ├── ObjectExists         an object of this key exists: another writer was first
-    ├── Unproven             a log file has not been checked since the start: prove it, and retry
-    └── InvalidConfig        a setting that is unknown or outside its valid range
+    ├── ObjectMissing        an object store has no object with this key
+    ├── ObjectExists         an object with this key exists: another writer was first
+    ├── Unproven             a log file was not checked since the broker's start: prove it, and retry
+    └── InvalidConfig        a setting is unknown or outside its valid range
 
 A class exists only where a caller acts differently. Every other error for a Kafka client is a `Refused` with Kafka's
 error code. Any other exception is a bug: the broker logs it and closes the connection that caused it.

@@ -1,3 +1,3 @@
-"""Values that every room shares."""
+"""Types that all packages of stablelog share."""
 
-TopicPartition = tuple[str, int]  # topic name, index of the partition
+TopicPartition = tuple[str, int]  # topic name, and number of the partition in the topic

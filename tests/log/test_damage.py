@@ -127,7 +127,7 @@ def test_a_log_start_past_the_end_refuses_the_partition(start, content):
     text = encode_log_start(start) if content is None else content.format(start).encode()
     log.disk.damage(DIRECTORY / LOG_START_FILE, text)
     before = [path for path in log.disk.files() if path.suffix == ".log"]
-    with pytest.raises(Corrupt, match=rf"begins at offset {start}, and the log ends at {log.end_offset}"):
+    with pytest.raises(Corrupt, match=rf"begins at offset {start}, but the log ends at {log.end_offset}"):
         log.open(clean=True)
     assert [path for path in log.disk.files() if path.suffix == ".log"] == before
     assert any("it ends at" in found.message for found in verify_directory(log.disk, DIRECTORY))

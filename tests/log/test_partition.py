@@ -263,7 +263,7 @@ def test_a_read_outside_the_log_says_where_the_log_is(isolation):
     log = write("- - -")
     log.partition.delete_records(1)
     for offset in (0, 4, -1):
-        with pytest.raises(OffsetOutOfRange, match=r"not in \[1, 3\]"):
+        with pytest.raises(OffsetOutOfRange, match=r"which has the offsets 1 to 3 \(exclusive\)"):
             log.partition.read(offset, 100, isolation)
     assert log.partition.read(3, 100, isolation).size == 0
 

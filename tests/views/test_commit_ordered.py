@@ -217,7 +217,7 @@ def test_where_the_view_begins_is_not_guessed():
     log.disk.write_atomic(path, encode_log_start(9))
     log.open(clean=True, is_established=True).close()
     log.disk.write_atomic(path, encode_log_start(10))
-    with pytest.raises(Corrupt, match="begins at offset 10, and the log ends at 9"):
+    with pytest.raises(Corrupt, match="begins at offset 10, but the log ends at 9"):
         log.open(clean=True, is_established=True)
 
 

@@ -24,11 +24,11 @@ class AbortedFilter:
         # Heap of (first_offset, producer_id) of the aborted transactions that begin behind the last batch.
         self._ahead: list[tuple[int, int]] = []
         self._known: set[tuple[int, int]] = set()  # the entries of the heap `_ahead`
-        self._aborting: set[int] = set()  # producers whose records are dropped
+        self._aborting: set[int] = set()  # ids of producers in whose aborted transaction the filter is
         self._ended: dict[int, int] = {}  # by producer: the offset of the last abort marker
 
     def add(self, aborted: Aborted, first_offset: int) -> None:
-        """Add aborted transactions that may concern the batches from `first_offset` on.
+        """Add aborted transactions, as a Fetch response lists them whose batches begin at `first_offset`.
 
         A transaction that was added before, or whose marker is before `first_offset`, has no effect.
         """

@@ -20,17 +20,17 @@ Buffer = bytes | bytearray | memoryview
 HEADER = struct.Struct(
     ">"
     "q"  # base_offset
-    "i"  # batch_length: bytes after this field
-    "i"  # leader_epoch: set by the leader, outside the CRC
+    "i"  # batch_length: the number of bytes after this field
+    "i"  # leader_epoch: the leader assigns it; the CRC does not cover it
     "b"  # magic: always 2
     "I"  # crc: CRC-32C of everything after this field
     "h"  # attributes
     "i"  # last_offset_delta
     "q"  # base_timestamp
     "q"  # max_timestamp
-    "q"  # producer_id: -1 without a producer
-    "h"  # producer_epoch: -1 without a producer
-    "i"  # base_sequence: -1 without a producer, and in markers
+    "q"  # producer_id: -1 if the batch has no producer
+    "h"  # producer_epoch: -1 if the batch has no producer
+    "i"  # base_sequence: -1 if the batch has no producer, and in markers
     "i"  # record_count
 )
 PREFIX = struct.Struct(">qii")  # base_offset, batch_length, leader_epoch: the leader assigns offset and epoch
@@ -96,7 +96,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """Offset after the last record."""
+        """Offset of the last record plus 1."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
@@ -110,7 +110,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> Codec:
-        """The compression of the records. Raises Corrupt for a codec that Kafka does not define."""
+        """The compression codec of the records. Raises Corrupt for a codec that Kafka does not define."""
         number = self.attributes & CODEC_MASK
         if number >= len(CODECS):
             raise Corrupt(f"batch at offset {self.base_offset} has the unknown compression codec {number}")
@@ -197,7 +197,9 @@ def write_crc(batch: bytearray) -> None:
 
 
 def assemble(header: BatchHeader, packed: bytes) -> bytes:
-    """Return the batch with this header and these compressed records. `batch_length` and `crc` are computed."""
+    """Return the batch with this header and these compressed records. The function computes
+    `batch_length` and `crc`.
+    """
     batch_length = HEADER.size + len(packed) - LENGTH_AND_OFFSET_SIZE
     batch = bytearray(HEADER.pack(header.base_offset, batch_length, *header[2:]))
     batch += packed

@@ -51,7 +51,7 @@ NULL_SIZE = encode_varint(-1)
 
 
 def _field(value: bytes | None) -> tuple[bytes, bytes]:
-    """Encode a key, value or header with its size. Return both as bytes."""
+    """Encode a key, a value or a part of a header: its size as a varint, followed by its bytes."""
     return (NULL_SIZE, b"") if value is None else (encode_varint(len(value)), value)
 
 
@@ -222,7 +222,7 @@ def find_by_time(
 
 
 def is_decoded_quickly(header: BatchHeader) -> bool:
-    """Whether any batch with this header is decoded in some milliseconds, whatever its bytes are."""
+    """Whether a batch with this header is decoded within some milliseconds, whatever its record bytes are."""
     if header.record_count > QUICK_COUNT_MAX or header.codec is Codec.ZSTD:
         return False
     return header.codec is Codec.NONE or header.size <= QUICK_PACKED_SIZE_MAX

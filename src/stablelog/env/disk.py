@@ -78,7 +78,7 @@ class File(Protocol):
         """Return when every byte of the file is durable. Safe to call from any thread.
 
         Raises:
-            DiskError: it is unknown which bytes are durable. A later sync that succeeds does not prove that they are.
+            DiskError: it is unknown which bytes are durable. Even if a later sync succeeds, they may be lost.
         """
 
     def close(self) -> None:
@@ -119,8 +119,8 @@ class Disk(Protocol):
     def write_together(self, files: Mapping[Path, Content]) -> None:
         """Replace several files of one directory, each as a whole, with one sync of the directory. Durable on return.
 
-        After a crash, each file on its own holds its old or its new content. If the content of one file cannot be
-        written, no file is replaced.
+        After a crash, each file holds its old or its new content, independently of the others. If the content of one
+        file cannot be written, no file is replaced.
 
         Args:
             files: contents by path; at least one.

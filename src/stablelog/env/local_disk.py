@@ -58,7 +58,7 @@ def _disk_error(what: str, error: OSError, *, undone: bool = True, size: int = 0
 
 
 class LocalFile:
-    """A file of the operating system."""
+    """An open file of the operating system: the `File` of a real broker."""
 
     def __init__(self, path: Path, *, create: bool, read_only: bool) -> None:
         flags = os.O_RDONLY if read_only else os.O_RDWR | (os.O_CREAT if create else 0)
@@ -70,7 +70,7 @@ class LocalFile:
 
     @property
     def size(self) -> int:
-        """Bytes in the file."""
+        """The size of the file in bytes."""
         return self._size
 
     def append(self, *buffers: Buffer) -> int:

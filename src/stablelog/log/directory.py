@@ -63,7 +63,7 @@ class PartitionDirectory:
         return self._summaries[base_offset]
 
     def epochs(self) -> LeaderEpochs | None:
-        """The leader epochs; None if their file is missing or damaged."""
+        """Return the leader epochs; None if the leader-epoch-checkpoint file is missing or damaged."""
         with contextlib.suppress(FileNotFoundError, Corrupt):
             return LeaderEpochs.decode(self.listing.read(EPOCH_FILE))
         return None

@@ -54,7 +54,9 @@ class LogConfig:
 
     @property
     def is_commit_ordered(self) -> bool:
-        """Whether read-committed readers get whole transactions in the order of their commits."""
+        """Whether the topic is commit-ordered: read-committed readers get whole transactions in the order of their
+        commits.
+        """
         return self.order == "commit"
 
     @property

@@ -22,7 +22,7 @@ from stablelog.log.model import Slice
 from stablelog.log.segments.segment import Segment
 from stablelog.log.segments.segments import Segments
 
-TimestampedOffset = tuple[int, int, int]  # offset, timestamp, leader epoch
+TimestampedOffset = tuple[int, int, int]  # offset, timestamp and leader epoch of a record
 Work = Callable[[], Any]
 # A lookup in steps. It yields after each step, so that the event loop can serve other requests. If it yields a
 # function, the caller runs this function, perhaps in a thread, and sends the result back.

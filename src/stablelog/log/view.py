@@ -40,7 +40,7 @@ class ViewedLog(Protocol):
 
 
 class View(Protocol):
-    """The view of an open log. Its positions are offsets of the log."""
+    """The view of an open log. A position of the view is an offset that the log has assigned."""
 
     @property
     def failure(self) -> DiskError | None:

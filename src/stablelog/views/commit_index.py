@@ -98,7 +98,9 @@ class CommitIndex:
         leader_epoch: int,
         extents: Iterable[Buffer],
     ) -> None:
-        """Add an entry at the end of the view. `Entry` describes the fields, `Extents.rows` the extents."""
+        """Add an entry at the end of the view. `index_format.ENTRY` describes its fields. `extents` are rows as
+        returned by `Extents.rows`.
+        """
         assert start >= self.view_end
         assert self.summary is None, "a sealed index does not grow"
         extent_first = len(self.extents)
@@ -123,10 +125,11 @@ class CommitIndex:
             self.least_first_offset = min(self.least_first_offset, first_offset)
 
     def seal(self, segment: Summary, opened: Sequence[tuple[int, int]]) -> None:
-        """End the index. It covers the whole segment.
+        """Seal the index, which covers the whole segment by now.
 
         Args:
-            segment: the summary of the segment. A later start recognizes the index by its end offset and its CRC.
+            segment: the summary of the segment. The commit index records its end offset and its CRC, so that a later
+                start can check that the index belongs to this segment.
             opened: (producer id, first offset) of each transaction that is open at the segment's end.
         """
         self.summary = CommitSummary(
@@ -148,7 +151,7 @@ class CommitIndex:
         """Write a sealed index to its files, and close them.
 
         Raises:
-            DiskError: a part of the index is only in memory. Readers get it from there.
+            DiskError: a part of the index could not be written. It stays in memory, where it can be read.
         """
         assert self.summary is not None
         self.entries.write()

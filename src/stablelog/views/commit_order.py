@@ -68,7 +68,7 @@ class CommitOrder:
         self._partition = partition
         self._builder = IndexBuilder(partition, disk)
         self.indexes = self._builder.indexes
-        self._read_ends: dict[int, None] = {}  # positions where the last reads ended, oldest first
+        self._read_ends: dict[int, None] = {}  # positions where the last reads have ended, oldest first
         self._start = 0
         # By base offset of an index, for `_torn_sequence`: the log start offset at the search, the number of entries
         # searched, and the sequence found.
@@ -185,7 +185,7 @@ class CommitOrder:
         return response.slice()
 
     def _assemble(self, response: FetchAssembler) -> None:
-        """Add batches to a response until it has no more room."""
+        """Add batches in commit order to a response until no more fit."""
         for index in self.indexes[self._place_of(response.start) :]:
             for part in extents_from(index, response.start, self._partition.start_offset, response.room):
                 if isinstance(part, ExtentColumns):

@@ -40,11 +40,11 @@ SEVERAL = 0
 EXTENT = struct.Struct(
     ">"
     "q"  # base_offset: the position of the first batch in commit order
-    "i"  # length: batch_length of the batch, or SEVERAL
-    "i"  # leader_epoch: of the marker
-    "q"  # segment: base offset of the segment
-    "I"  # begin: byte of the first batch in the log file
-    "I"  # end: byte after the last batch
+    "i"  # length: the batch_length of the batch, or SEVERAL
+    "i"  # leader_epoch: the leader epoch of the commit marker
+    "q"  # segment: the base offset of the segment
+    "I"  # begin: the position of the first batch in the log file
+    "I"  # end: the position behind the last batch
 )
 COPY_SIZE = 1 << 20  # about how many bytes are copied from the spill file at a time, in whole extents
 assert COPY_SIZE % EXTENT.size == 0

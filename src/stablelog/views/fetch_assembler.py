@@ -83,7 +83,7 @@ class FetchAssembler:
         self._copied: dict[int, range] = {}
 
     def slice(self) -> Slice:
-        """Return the response. No batch may be added afterwards."""
+        """Return the response as a `Slice`. No batch may be added afterwards."""
         if self._copies is not None:
             copies = self._copies.getbuffer()
             COPY_BUFFERS.give_back(self._copies)

@@ -27,7 +27,7 @@ from stablelog.views.extents import EXTENT, SEVERAL, Extent, Extents
 from stablelog.views.index_format import NO_PRODUCER
 
 SPILL_SUFFIX = ".openextents"
-TORN = -1  # the first offset of a torn transaction: one whose beginning retention has removed
+TORN = -1  # stands for the first offset of a torn transaction, whose beginning retention has removed
 INDEXES_OPEN = 16  # how many sealed commit indexes of a partition keep their files open
 
 
@@ -206,7 +206,7 @@ class IndexBuilder:
                     _add_batch(known, segment, position, header)
 
     def _add_outside(self, segment: Segment, batches: Iterator[tuple[int, BatchHeader]]) -> None:
-        """Add an entry for batches outside transactions that follow each other."""
+        """Add an entry for a run of consecutive batches outside transactions."""
         begin, header = next(batches)
         start, end, latest_ms = header.base_offset, header.next_offset, header.max_timestamp
         self._position = begin + header.size

@@ -28,23 +28,23 @@ ENTRY = struct.Struct(
     "q"  # latest_sequence: the greatest commit sequence of this entry and of all before it in the partition; -1 none
     "q"  # extent_first: the number of the first extent
     "i"  # extent_count
-    "i"  # leader_epoch: of the marker
+    "i"  # leader_epoch: the leader epoch of the commit marker
 )
 SUMMARY = struct.Struct(
     ">"
     "h"  # version: 3
-    "q"  # base_offset: of the segment
-    "q"  # end_offset: of the segment
-    "I"  # log_crc: from the summary of the segment
-    "q"  # view_end: the end position of the last entry up to here
-    "q"  # least_first_offset: the least first offset of its transactions; 2^63-1 if it has none
+    "q"  # base_offset: the base offset of the segment
+    "q"  # end_offset: the end offset of the segment, exclusive
+    "I"  # log_crc: the CRC over the batch headers, from the segment's summary
+    "q"  # view_end: the end position of the last entry in this index or an earlier one
+    "q"  # least_first_offset: the least first offset of the index's transactions; 2^63-1 if it has none
     "q"  # latest_sequence: the greatest commit sequence up to the segment's end; -1 none
-    "q"  # latest_ms: the latest commit time in the segment; -1 none
+    "q"  # latest_ms: the latest commit time in the segment; -1 if there is no entry
     "q"  # entries_size
     "I"  # entries_crc
     "q"  # extents_size
     "I"  # extents_crc
-    "i"  # open_count: how many transactions are open at the end; (producer id, first offset) of each follow
+    "i"  # open_count: how many (producer id, first offset) of open transactions follow
 )
 OPEN = struct.Struct(">qq")
 VERSION = 3

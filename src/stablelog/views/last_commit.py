@@ -72,7 +72,9 @@ def _last_in_segment(disk: Disk, directory: Path, base_offset: int) -> int:
 
 
 def _steps(disk: Disk, segment: Segment) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of bytes to search, from the end of a log file back. Each range begins with a batch."""
+    """Yield the ranges of bytes to search, from the end of a log file backwards. Each range begins at the beginning of
+    a batch.
+    """
     try:
         index = OffsetIndex(segment.base_offset, disk.read_bytes(segment.path(INDEX)))
     except FileNotFoundError:

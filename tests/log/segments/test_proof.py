@@ -211,7 +211,7 @@ def test_a_proof_names_the_first_batch_that_is_not_what_it_was():
         changed = content[:at] + new + content[at + len(new) :]
         with pytest.raises(Corrupt) as raised:
             proven(WatchedFile(changed + bytes(900)), len(content), crc)
-        assert str(raised.value).startswith(f"{PATH}: the batches are not those that were synced; ")
+        assert str(raised.value).startswith(f"{PATH}: the batches are not those that were synced: ")
         assert why.format(first, second) in str(raised.value), (at, new)
 
 

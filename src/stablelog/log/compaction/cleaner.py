@@ -57,7 +57,7 @@ class Cleaned:
 
 
 class _CancelledError(Exception):
-    """The pass was cancelled."""
+    """The compaction pass was cancelled."""
 
 
 class Compaction:
@@ -280,7 +280,7 @@ class Cleaning:
     """
 
     def __init__(self, disk: Disk, directory: Path, open_files: OpenFiles) -> None:
-        self.first_dirty_offset: int  # the partition sets it when its log is loaded
+        self.first_dirty_offset: int  # set by the partition when its log is loaded
         self._disk = disk
         self._directory = directory
         self._open_files = open_files

@@ -1,4 +1,4 @@
-"""The names of a partition's files: an offset in 20 digits, and a suffix that says what the file is.
+"""The names of a partition's files. Most names are an offset in 20 digits, and a suffix for the kind of the file.
 
 Format: docs/formats.md, "The data directory".
 """

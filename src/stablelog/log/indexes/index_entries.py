@@ -8,7 +8,9 @@ from stablelog.env.disk import Buffer
 
 
 class IndexEntries:
-    """The entries of one index. A mapped index becomes a copy in memory when the first entry is added."""
+    """The entries of one index. An index that is mapped from its file is copied into memory when the first entry is
+    added.
+    """
 
     ENTRY: ClassVar[struct.Struct]
 

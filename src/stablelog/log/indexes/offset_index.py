@@ -14,7 +14,7 @@ from stablelog.log.indexes.index_entries import IndexEntries, count_used
 
 ENTRY = struct.Struct(
     ">"
-    "i"  # offset of the batch's last record, relative to the segment's base offset
+    "i"  # the last offset of the batch, relative to the segment's base offset
     "i"  # position of the batch in the log file
 )
 OFFSET, POSITION = struct.Struct(">i"), struct.Struct(">4xi")
@@ -38,11 +38,11 @@ class OffsetIndex(IndexEntries):
 
     @property
     def last_position(self) -> int:
-        """The position in the last entry; 0 without one."""
+        """The position in the last entry; 0 if there is no entry."""
         return self[self._count - 1][1] if self._count else 0
 
     def append(self, last_offset: int, position: int) -> None:
-        """Add the entry of a batch. Offsets and positions only grow."""
+        """Add the entry of a batch, which must be behind the batches of all other entries."""
         assert not self._count or self[self._count - 1] < (last_offset, position)
         self._add(ENTRY.pack(last_offset - self._base_offset, position))
 

@@ -22,20 +22,20 @@ SUMMARY = struct.Struct(
     "I"  # crc: CRC-32C of everything after this field
     "q"  # base_offset
     "q"  # end_offset: exclusive
-    "q"  # first_timestamp: of the first batch, ms; -1 if the segment is empty
-    "q"  # max_timestamp: ms; -1 if the segment is empty
-    "q"  # log_size: bytes of the log file
-    "I"  # log_crc: CRC-32C over the headers of its batches, each of which holds the CRC of its body
-    "q"  # index_size: bytes of the offset index
+    "q"  # first_timestamp: the timestamp of the first batch, ms; -1 if the segment is empty
+    "q"  # max_timestamp: the greatest timestamp, ms; -1 if the segment is empty
+    "q"  # log_size: the size of the log file in bytes
+    "I"  # log_crc: CRC-32C over the headers of all batches; each header contains the CRC of its batch
+    "q"  # index_size: the size of the offset index in bytes
     "I"  # index_crc
     "q"  # timeindex_size
     "I"  # timeindex_crc
-    "q"  # txnindex_size: 0 if no transaction was aborted here
+    "q"  # txnindex_size: 0 if no abort marker is in the segment
     "I"  # txnindex_crc
-    "q"  # record_count: data records in the segment
-    "q"  # committed_count: records outside transactions here, and records of transactions whose commit marker is here
-    "q"  # stable_offset: the first offset that was undecided at the segment's end; end_offset if none was
-    "q"  # least_aborted_offset: least first offset of the transactions aborted here; -1 if none was
+    "q"  # record_count: the number of data records in the segment
+    "q"  # committed_count: records outside transactions, and records whose commit marker is in the segment
+    "q"  # stable_offset: first offset of the oldest transaction open at the end; end_offset if none is
+    "q"  # least_aborted_offset: least first offset of the transactions aborted in this segment; -1 none
 )
 CRC_END = 6
 NOTHING = -1

@@ -14,7 +14,7 @@ from stablelog.log.indexes.index_entries import IndexEntries, count_used
 ENTRY = struct.Struct(
     ">"
     "q"  # timestamp, ms
-    "i"  # last offset of the batch that has it, relative to the segment's base offset
+    "i"  # last offset of the batch with this timestamp, relative to the segment's base offset
 )
 TIMESTAMP = struct.Struct(">q")
 NO_TIMESTAMP = -1  # the timestamp of batches without records, which get no entry

@@ -20,9 +20,9 @@ ENTRY = struct.Struct(
     ">"
     "h"  # version: always 0
     "q"  # producer_id
-    "q"  # first_offset: of the transaction's first record
-    "q"  # last_offset: of its abort marker, inclusive
-    "q"  # stable_offset: the first offset still undecided once that marker was written
+    "q"  # first_offset: the offset of the transaction's first record
+    "q"  # last_offset: the offset of its abort marker, inclusive
+    "q"  # stable_offset: first offset of the oldest transaction that was open after this marker
 )
 VERSION = 0
 FIRST, LAST, STABLE = struct.Struct(">10xq"), struct.Struct(">18xq"), struct.Struct(">26xq")

@@ -27,9 +27,9 @@ SNAPSHOT_ENTRY: Final = struct.Struct(
     "q"  # producer_id
     "h"  # producer_epoch
     "i"  # last_sequence: -1 none
-    "q"  # last_offset: of the last batch, -1 none
-    "i"  # offset_delta: of the last batch
-    "q"  # timestamp: of the last batch or marker, ms; -1 none
+    "q"  # last_offset: the last offset of the last batch; -1 none
+    "i"  # offset_delta: the last batch's last offset minus its first
+    "q"  # timestamp: the timestamp of the last batch or marker, ms; -1 none
     "i"  # coordinator_epoch: -1 none
     "q"  # current_txn_first_offset: -1 none
 )
@@ -42,7 +42,7 @@ BATCH_ROW: Final = struct.Struct(
 )
 TXN_ROW: Final = struct.Struct(
     ">"
-    "q"  # txn_started: by the broker's clock, ms
+    "q"  # txn_started: when the open transaction began, by the broker's clock, ms
     "q"  # txn_record_count
 )
 USED_SIZE: Final = 8

@@ -248,7 +248,7 @@ class Producers:
             )
 
     def check_epoch(self, header: BatchHeader) -> None:
-        """Refuse a batch with an older epoch than the producer's.
+        """Refuse a batch with an older producer epoch than the one in the producer state.
 
         Raises:
             Refused: invalid_producer_epoch.
@@ -293,9 +293,11 @@ class Producers:
     # -- changes -----------------------------------------------------------------------------------------------
 
     def batch_refused(self, header: BatchHeader) -> None:
-        """Remember the lowest sequence that verification refused, and reject later ones until it is retried (KIP-890).
+        """Remember the lowest sequence number of a producer's batches that transaction verification refused. Batches
+        with later sequence numbers are refused until this one is retried (KIP-890).
 
-        Sequences are compared within an epoch; a newer epoch replaces an older one, and an older one changes nothing.
+        Sequence numbers are compared within one producer epoch. A batch of a newer epoch replaces the remembered epoch
+        and sequence number; a batch of an older epoch changes nothing.
         """
         if self._look_up(header.producer_id) is not None:
             return  # the sequence check already rejects the batches behind the refused one
@@ -453,7 +455,9 @@ def _check_epoch(producer: Producer, header: BatchHeader) -> None:
 
 
 def _check_follows(producer: Producer, header: BatchHeader) -> None:
-    """Refuse a batch that does not follow the producer's last one, or lies outside its open transaction."""
+    """Refuse a batch whose sequence number does not follow the producer's last one, or which is outside the producer's
+    open transaction.
+    """
     if header.producer_epoch > producer.producer_epoch:
         if header.base_sequence != 0:
             raise _out_of_order(

@@ -405,10 +405,10 @@ class _Walk:
         return Damage(self.path, odd.position, odd.end_offset, why)
 
     def _check(self, header: BatchHeader, batch: memoryview) -> Damage | None:
-        """Compare a batch with the batches before it.
+        """Check a batch against the batches before it.
 
         Returns:
-            The damage, if an earlier batch is damaged.
+            The damage, if this batch shows that an earlier one is damaged; otherwise None.
 
         Raises:
             Corrupt: this batch is damaged.

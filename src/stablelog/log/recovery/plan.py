@@ -29,7 +29,7 @@ from stablelog.log.recovery.trust import Start, choose_start, trusted_summaries
 from stablelog.log.segments.open_files import OpenFiles
 from stablelog.log.segments.segment import Segment
 
-NEVER = 2**31  # greater than any leader epoch
+NEVER = 2**31  # greater than any leader epoch; as `gapless_epoch`, it allows gaps everywhere
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ class _Replay:
             self._write_epochs()
         if plan.log_start > end_offset:
             raise Corrupt(
-                f"{self._directory / LOG_START_FILE} says that the log begins at offset {plan.log_start}, and the log "
+                f"{self._directory / LOG_START_FILE} says that the log begins at offset {plan.log_start}, but the log "
                 f"ends at {end_offset}. Restore the file, or the log files"
             )
         self._planner.drop(plan.deleted)
@@ -192,7 +192,7 @@ class _Replay:
     # -- snapshots ---------------------------------------------------------------------------------------------
 
     def _drop_snapshots_past(self, end_offset: int) -> None:
-        """Remove the snapshots past the log's end: new records will have their offsets."""
+        """Remove the snapshots past the log's end, because new records will get these offsets."""
         dropped = [offset for offset in self._plan.directory.snapshots if offset > end_offset]
         for offset in dropped:
             for suffix in (SNAPSHOT, PRODUCERS):
@@ -236,7 +236,7 @@ class _Replay:
         if following.base_offset == segment.end_offset or self._synced.is_clean:
             return None
         if following.base_offset in self._plan.directory.snapshots:
-            return None  # compaction has left the gap
+            return None  # compaction has left the gap between the segments
         return f"offsets {segment.end_offset} to {following.base_offset - 1} are missing"
 
     def _replay_trusted(self, segment: Segment, start: Start) -> None:

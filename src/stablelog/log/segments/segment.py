@@ -379,7 +379,7 @@ class Segment:
         return True
 
     def check_undamaged(self, begin: int, end: int) -> None:
-        """Raise Corrupt if a batch in these bytes of the log file is known to be damaged."""
+        """Raise Corrupt if a batch in the bytes [begin, end) of the log file is known to be damaged."""
         for batch in self.damaged_batches:
             if begin < batch.position + batch.size and batch.position < end:
                 raise Corrupt(f"{self.path(LOG)}: {batch}")

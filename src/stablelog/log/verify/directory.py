@@ -32,7 +32,7 @@ def verify_directory(
     """
     try:
         check_formats(Listing(disk, directory))
-    except NewerFormat as newer:  # a file of an unknown format cannot be proven
+    except NewerFormat as newer:  # a file in an unknown format cannot be verified
         yield Finding(Path(newer.place), str(NewerFormat(newer.what, newer.found, newer.known)))
         return
     names = disk.list_dir(directory)

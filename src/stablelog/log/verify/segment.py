@@ -237,7 +237,7 @@ class SegmentProof:
             self._time_place += 1
 
     def _prove_index_ends(self) -> Iterator[Finding]:
-        """Report an entry behind the last batch of a sealed segment."""
+        """Report index entries that point behind the last batch of a sealed segment."""
         if self._offset_place < len(self._offset_index):
             at = self._offset_index[self._offset_place][1]
             yield self._finding(INDEX, _no_batch(self._offset_place, at))

@@ -64,14 +64,14 @@ class SnapshotProof:
         return marks
 
     def prove_up_to(self, end_offset: int) -> Iterator[Finding]:
-        """Prove the pending snapshots up to this offset, which the log has reached."""
+        """Prove the pending snapshots up to this offset. The log has been read up to there."""
         while self._pending and self._pending[-1] <= end_offset:
             offset = self._pending.pop()
             is_known = self._state.is_complete and offset == self._state.end_offset
             yield from self._prove(offset, is_known=is_known)
 
     def prove_past_end(self) -> Iterator[Finding]:
-        """Report the snapshots of offsets that the log does not reach."""
+        """Report the snapshots whose offsets are past the end of the log."""
         for offset in self._pending:
             message = f"is of offset {offset}; the log ends at {self._state.end_offset}"
             yield Finding(self._state.path(offset, SNAPSHOT), message)
