@@ -40,7 +40,7 @@ def test_signed_ones(number, before):
 
 
 def test_what_does_not_end_is_refused():
-    with pytest.raises(ValueError, match="does not end"):
+    with pytest.raises(ValueError, match="is longer than 5 bytes"):
         read_uvarint(b"\xff" * 5 + b"\0", 0)
-    with pytest.raises(Corrupt, match="does not end"):
+    with pytest.raises(Corrupt, match="more than 64 bits"):
         read_varint(b"\xff" * 10 + b"\0", 0)

@@ -63,7 +63,7 @@ def test_heads_are_the_beginnings_of_records(written, codec, size):
 def test_heads_of_what_is_no_batch_are_refused():
     batch = bytearray(encode_batch([Record(0, 0, b"key", b"value")]))
     batch[61] = 0x7E  # the record's size
-    with pytest.raises(Corrupt, match="a record of 63 bytes"):
+    with pytest.raises(Corrupt, match="a record has a size of 63 bytes"):
         record_heads(batch, 0, 2)
 
 

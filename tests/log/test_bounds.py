@@ -471,7 +471,7 @@ def test_a_log_file_that_gets_shorter_before_it_is_proven_is_damaged():
     log.disk.damage(path_of(0), log.disk.read_bytes(path_of(0))[:-1])
     with pytest.raises(Unproven) as raised:
         log.partition.read(0, 100, Isolation.LOG_END)
-    with pytest.raises(Corrupt, match="bytes; "):
+    with pytest.raises(Corrupt, match="bytes, but "):
         list(raised.value.prove())
     with pytest.raises(Corrupt, match=str(path_of(0))):
         log.partition.read(0, 100, Isolation.LOG_END)
@@ -486,7 +486,7 @@ def test_reads_outside_the_log_and_of_a_lost_file_are_refused():
             if is_there:
                 log.partition.read(start, 1, isolation)
             else:
-                with pytest.raises(OffsetOutOfRange, match=f"offset {start} of t-0 is not in"):
+                with pytest.raises(OffsetOutOfRange, match=f"offset {start} is not in the log of t-0"):
                     log.partition.read(start, 1, isolation)
     log.partition.close()
     log.partition = log.open(clean=True)

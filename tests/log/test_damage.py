@@ -60,7 +60,7 @@ def test_a_segment_that_is_gone_is_named_whichever_it_is(clean, which, what):
     for suffix in SEGMENT_SUFFIXES if what == "all files" else (".log",):
         log.disk.lose(path_of(base, suffix))
     before = {path: log.disk.read_bytes(path) for path in log.disk.files() if path.suffix == ".log"}
-    with pytest.raises(Corrupt, match=r"gone|ends at offset"):
+    with pytest.raises(Corrupt, match=r"missing|ends at offset"):
         log.open(clean=clean, is_established=True, leader_epoch=1, recovery_point=log.end_offset)
     assert {path: log.disk.read_bytes(path) for path in log.disk.files() if path.suffix == ".log"} == before
     if which == 0:
@@ -247,7 +247,7 @@ def test_damage_anywhere_in_a_header_is_found_and_the_batches_behind_it_too(at):
 def test_a_last_batch_with_another_offset_is_refused():
     log = growing()
     damaged_batch(log, -1, 7)
-    with pytest.raises(Corrupt, match=r"begins at offset \d+, not"):
+    with pytest.raises(Corrupt, match=r"begins at offset \d+, which must be"):
         log.open(recovery_point=log.partition.end_offset, gapless_epoch=0)
 
 
@@ -480,7 +480,7 @@ def test_a_sealed_log_file_that_ends_early_behind_a_whole_batch_is_refused(clean
     path = path_of(log.bases[which])
     size = headers(log, path)[batch_count][0]
     log.disk.damage(path, log.disk.read_bytes(path)[:size])
-    with pytest.raises(Corrupt, match=f"{path} has {size} bytes"):
+    with pytest.raises(Corrupt, match=f"{path} has only {size} bytes"):
         log.open(clean=clean, is_established=True, leader_epoch=1, recovery_point=log.end_offset)
     assert path in {finding.path for finding in verify_directory(log.disk, DIRECTORY)}
 
@@ -501,7 +501,7 @@ def test_a_damaged_offset_index_is_rebuilt_also_where_a_transaction_is_open(clea
 def test_a_changed_leader_epoch_in_the_growing_segment_is_refused():
     log = several_segments()
     changed(log, path_of(log.bases[-1]), 15, bits=0x01)
-    with pytest.raises(Corrupt, match="leader epoch 0; 1 to 1 are possible"):
+    with pytest.raises(Corrupt, match="leader epoch 0, but only 1 to 1 are possible"):
         log.open(is_established=True, leader_epoch=1, recovery_point=log.end_offset)
 
 

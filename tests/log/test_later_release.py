@@ -124,5 +124,5 @@ def test_each_decoder_names_the_version_that_it_does_not_know(suffix):
         with pytest.raises(NewerFormat) as raised:
             decode(version.to_bytes(2, "big") + FILES[suffix][2:])
         assert (raised.value.found, raised.value.known) == (version, KNOWN[suffix])
-    with pytest.raises(Corrupt, match=f"of version {KNOWN[suffix] + 101}"):
+    with pytest.raises(Corrupt, match=f"has version {KNOWN[suffix] + 101}"):
         decode((KNOWN[suffix] + 101).to_bytes(2, "big") + FILES[suffix][2:])

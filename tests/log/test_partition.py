@@ -760,7 +760,7 @@ def test_an_append_that_an_unexpected_error_interrupts_fails_the_partition(origi
     for call in (append, lambda: log.partition.read(0, 1, Isolation.LOG_END)):
         with pytest.raises(
             Unavailable,
-            match="t-0 has failed and needs a restart of the broker: an append was written and not",
+            match="t-0 has failed and needs a restart: an append was written and not",
         ):
             call()
     assert reasons == [log.partition.failure], "it is told once"

@@ -49,7 +49,7 @@ class Usability:
         """Raise Unavailable if the partition has failed or is closed."""
         if self.is_writing or self._failed is not None:
             raise Unavailable(
-                f"partition {self._name} has failed and needs a restart of the broker: {self.failure}"
+                f"partition {self._name} has failed and needs a restart: {self.failure}"
             )
         if self.is_closed:
             self.check_open()

@@ -288,7 +288,7 @@ def test_values_of_a_later_release_are_refused_as_such() -> None:
         (HEAD_HEX + "06", "state 6"),
         (EXAMPLE_HEX + "00", "1 bytes follow the last field"),
         (HEAD_HEX + "02" + "0202ff0100", "not UTF-8"),
-        (HEAD_HEX + "02" + "ffffffffff01", "a varint is incomplete"),
+        (HEAD_HEX + "02" + "ffffffffff01", "a varint is longer than 5 bytes"),
         (HEAD_HEX + "02" + "02027400", "cut short"),
     ],
 )  # fmt: skip

@@ -179,5 +179,5 @@ def _damaged(file: File, path: Path, size: int) -> Corrupt:
     except Corrupt as error:
         why = str(error)
     return Corrupt(
-        f"{path}: the batches are not those that were synced: {why}. No read gets a batch of this segment. Restore the file"
+        f"{path}: the batches are not those that were synced; {why}. No read gets a batch of this segment. Restore the file"
     )

@@ -45,14 +45,12 @@ class Segment:
         base_offset: the offset of its first record, unless compaction has removed this record.
         end_offset: the end of its offsets, exclusive. The next segment begins there.
         size: the size of the log file in bytes.
-        created_ms: the time when it began to grow, by the broker's clock; for a segment that was opened sealed, the
-            timestamp of its first record.
+        created_ms: when it began to grow, by the broker's clock; if it was opened sealed, its first timestamp.
         least_aborted_offset: the least first offset of the transactions aborted here; None if none was.
         sealed: whether the segment gets no more batches.
         durable: whether the segment is sealed, and all its files are durable.
         summary: the summary of a sealed segment; None while it grows.
-        passed: (size, greatest timestamp) of the part from the segment's beginning whose headers lookups by time have
-            read. The timestamp is -1 if this part has no record.
+        passed: size and greatest timestamp of the first part, whose headers lookups by time have read; -1: no record.
         damage: the reason why all reads of the log file are refused; None while no such damage is known.
         damaged_batches: the damaged batches that the scrub has found, by position. Reads of them are refused.
     """
@@ -88,8 +86,7 @@ class Segment:
     _replayed_from: tuple[int, int, int] = field(
         init=False
     )  # position of the next batch, greatest timestamp before it, and its offset
-    # The number of bytes that were trusted without a proof, and the CRC over their headers.
-    _unproven: tuple[int, int] | None = None
+    _unproven: tuple[int, int] | None = None  # size of the trusted bytes, and the CRC over their headers
 
     def __post_init__(self) -> None:
         self.path = partial(segment_path, self.directory, self.base_offset, self.mark)
@@ -98,9 +95,7 @@ class Segment:
 
     @property
     def stable_offset(self) -> int:
-        """The first offset of the oldest transaction that was open when the segment was sealed; the end offset if none
-        was open.
-        """
+        """The first offset of the oldest transaction that was open at the segment's end; the end if none was."""
         assert self.summary is not None
         return self.summary.stable_offset
 
@@ -126,8 +121,7 @@ class Segment:
         self._offset_index, self._time_index, self._txn_index = growing.offsets, growing.times, growing.txns
 
     def open_sealed(self, summary: Summary, *, is_proven: bool = False) -> None:
-        """Open a sealed segment by a summary that recovery has checked. Reads of the log file are refused before
-        `prove`.
+        """Open a sealed segment by its checked summary. Reads of the log file are refused before `prove`.
 
         Args:
             summary: the summary of the segment.
@@ -159,8 +153,7 @@ class Segment:
         self._indexed_position = self.growing.offsets.last_position
         timestamp, self.max_timestamp_offset = self.growing.times.last
         if timestamp < self.max_timestamp:
-            # The batch with the greatest timestamp is behind the last batch in the offset index, so the headers from
-            # there on are read.
+            # The greatest timestamp is in a batch behind the last one in the offset index, so the headers are read.
             for position, header in self.walk_unproven(self._indexed_position):
                 if not self.base_offset <= header.last_offset < self.end_offset:
                     raise Corrupt(
@@ -194,23 +187,18 @@ class Segment:
     # -- growing -----------------------------------------------------------------------------------------------
 
     def has_room(self, size: int, last_offset: int, segment_bytes: int, index_bytes: int) -> bool:
-        """Whether a batch of this size and with this last offset fits into the segment. An empty segment accepts any
-        batch.
-        """
+        """Whether a batch of this size and last offset fits in. An empty segment accepts any batch."""
         growing = self._growing
         assert growing is not None
         return (
             self.size + size <= segment_bytes
             and last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
             and (len(growing.offsets) + 1) * 8 <= index_bytes
-            # The time index keeps space for the entry that sealing adds.
-            and (len(growing.times) + 2) * 12 <= index_bytes
+            and (len(growing.times) + 2) * 12 <= index_bytes  # sealing may add an entry
         )
 
     def append(self, buffers: Sequence[Buffer]) -> int:
-        """Write the bytes of one batch or several to the log file, and return their position. The caller then calls
-        `note` for each batch.
-        """
+        """Append the bytes of batches to the log file, and return their position. `note` must follow for each."""
         assert self._log is not None
         assert not self.sealed
         assert self._log.size == self.size
@@ -282,9 +270,7 @@ class Segment:
         return not self.size or self.growing.times.last[0] >= self.max_timestamp
 
     def complete_time_index(self) -> None:
-        """Add an entry with the greatest timestamp to the time index in memory, unless its last entry has this
-        timestamp.
-        """
+        """Add an entry with the greatest timestamp to the time index in memory, unless it is there."""
         if self.size:
             self.growing.times.append_if_later(self.max_timestamp, self.max_timestamp_offset)
 
@@ -445,9 +431,7 @@ class Segment:
 
     @property
     def txn_index(self) -> TransactionIndex:
-        """The transaction index. For a durable segment, it is mapped from its file. Raises the same errors as
-        `load_txn_index`.
-        """
+        """The transaction index, mapped from its file if the segment is durable. Raises Corrupt."""
         if self._txn_index is None:
             assert self.summary is not None
             self.open_files.used(self)
@@ -484,21 +468,18 @@ class Segment:
         return walk(self.path, self._opened_log, position, self.size, WALK_READ_SIZE)
 
     def find(self, offset: int) -> Found | None:
-        """Return the first batch whose last offset is `offset` or greater; None if this segment has none. Raises the
-        same errors as `log`.
+        """Return the first batch whose last offset is at least `offset`; None if there is none. Raises
+        as `log` does.
         """
         return self._seek(self.offset_index.position_before(offset), offset, self.size)
 
     def header_at(self, offset: int) -> BatchHeader | None:
-        """Return the header of the first batch whose last offset is `offset` or greater. The log file need not be
-        proven.
-        """
+        """Return the header of the first batch whose last offset is at least `offset`, without a proof."""
         position = self.offset_index.position_before(offset)
         return next((h for _, h in self.walk_unproven(position) if h.last_offset >= offset), None)
 
     def whole_batches(self, first: Found, size: int) -> tuple[int, int]:
-        """Return the end of the last whole batch within `size` bytes from the beginning of `first`: (position, next
-        offset).
+        """Return the end (position, offset) of the last whole batch within `size` bytes from `first` on.
 
         The result includes at least the first batch.
         """
@@ -509,8 +490,7 @@ class Segment:
         cut = self._seek(begin, self.end_offset, end)
         if cut is None:
             return self.size, self.end_offset
-        # This batch does not fit. It begins where the last whole batch ends; the offset of its first record may be
-        # greater than the end offset of the last whole batch, because of a gap.
+        # This batch does not fit. It begins where the last whole batch ends, or behind a gap in the offsets.
         return cut.position, cut.base_offset
 
     def _seek(self, position: int, offset: int, end: int) -> Found | None:
