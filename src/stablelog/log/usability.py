@@ -48,9 +48,7 @@ class Usability:
     def check(self) -> None:
         """Raise Unavailable if the partition has failed or is closed."""
         if self.is_writing or self._failed is not None:
-            raise Unavailable(
-                f"partition {self._name} has failed and needs a restart: {self.failure}"
-            )
+            raise Unavailable(f"partition {self._name} has failed and needs a restart: {self.failure}")
         if self.is_closed:
             self.check_open()
 
