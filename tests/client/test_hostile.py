@@ -65,7 +65,8 @@ def test_an_answer_of_an_impossible_size_is_not_waited_for(size):
         answering(lambda _request: LENGTH.pack(size) + bytes(64)) as address,
         Connection(address, timeout_s=SILENCE_S) as connection,
         pytest.raises(
-            Unavailable, match=f"did not respond to api_versions: it announced a response of {size} bytes"
+            Unavailable,
+            match=f"did not respond to api_versions: the broker announced a response of {size} bytes",
         ),
     ):
         assert connection.versions

@@ -1,1 +1,3 @@
-"""The native client (`stablelog.connect`), and a small Kafka client for requests that confluent-kafka lacks."""
+"""The native client (`stablelog.connect`), and a small Kafka client for requests that confluent-kafka does not
+offer.
+"""

@@ -3,9 +3,9 @@
 It has the same transactions and readers as `client.native`. Calls that may wait for a broker run in threads of the
 client; calls that cannot wait run in the event loop. So the client never blocks the loop.
 
-A cancelled call waits until its thread has finished and the transaction is aborted, and then raises. So no work goes on
-after a cancelled call has returned. The call takes until the broker's response, or until the timeout for a silent
-broker.
+If a task is cancelled during a call, the call waits until its thread has finished and the transaction is aborted. Then
+it raises CancelledError. So the client does no more work for the call after it has raised. The wait ends with the
+broker's response, or with the timeout for a broker that does not respond.
 """
 
 import asyncio
@@ -27,7 +27,9 @@ from stablelog.client.writing import Committed, Outcome, Writing
 P = ParamSpec("P")
 Result = TypeVar("Result")
 
-THREADS_MAX: Final = 32  # calls that wait for a broker at the same time; further calls wait for a thread
+THREADS_MAX: Final = (
+    32  # calls that wait for a broker at the same time; further calls wait until a thread is free
+)
 
 
 async def _wait(
@@ -37,7 +39,7 @@ async def _wait(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> Result:
-    """Run a call in a thread and wait for its end. If this task is cancelled, run `cancel`, which shortens the call.
+    """Run `call` in a thread and wait for its end. If this task is cancelled, run `cancel`, so that `call` ends soon.
 
     Raises:
         asyncio.CancelledError: the task was cancelled. The call has ended, with a result or an error.
@@ -51,18 +53,19 @@ async def _wait(
             cancelled = error
             cancel()
     if cancelled is not None:
-        working.exception()  # marks the exception as retrieved, so that asyncio does not log it
+        working.exception()  # mark the call's exception as retrieved, so that asyncio does not log it
         raise cancelled
     return working.result()
 
 
 class AsyncTransaction:
-    """A transaction of one writer. Made by `AsyncClient.transaction`; several tasks may write into it.
+    """A transaction of one writer. `AsyncClient.transaction` makes it. Several tasks may write into it.
 
-    As a context manager it commits when the block ends, and aborts if the block raises or is cancelled.
+    As a context manager, the transaction commits at the end of the block, and aborts if the block raises or is
+    cancelled.
 
     Args:
-        begin: makes the transaction; its argument is called with the outcome.
+        begin: makes the transaction. It calls its argument with the transaction's outcome.
         pool: the client's threads.
 
     Attributes:
@@ -74,7 +77,9 @@ class AsyncTransaction:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._pool = pool
-        self._turn = asyncio.Lock()  # held by the task that writes; first come, first served
+        self._turn = (
+            asyncio.Lock()
+        )  # held by the task that writes; tasks get it in the order of their requests
         self._futures: list[asyncio.Future[Position]] = []
         self._is_ending = False
         self.writing = begin(self._tell)
@@ -104,7 +109,7 @@ class AsyncTransaction:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> "asyncio.Future[Position]":
-        """Write a record. Waits only while too many bytes are in flight; the future gets the outcome of the record.
+        """Write a record. Wait only while too many bytes are in flight.
 
         Args:
             topic: as in `Transaction.write`, like the other arguments.
@@ -116,7 +121,7 @@ class AsyncTransaction:
 
         Returns:
             A future that is done when the transaction has ended, and not before. Its result is the record's position
-            after a commit; after an abort, it has an exception. Cancelling the future does not affect the record.
+            after a commit. After an abort, the future raises. Cancelling the future does not affect the record.
 
         Raises:
             Refused: the transaction had ended; or this call aborted it and failed all futures, because the broker has
@@ -125,8 +130,8 @@ class AsyncTransaction:
             Unavailable: no broker responds to the request for the topic's metadata. Nothing was written.
         """
         async with self._turn:
-            # Check again after each wait: while this task waited, another task may have begun to end the transaction
-            # with a call in a thread, and `put` would block the loop for that call.
+            # Check `_is_ending` again after each wait. Meanwhile another task may have begun to end the transaction by
+            # a call in a thread; then `put` would block the event loop until that call returns.
             while self._is_ending or not self.writing.is_ready(topic):
                 await self._wait(self.writing.make_ready, topic)
             self.writing.put(topic, key, value, headers, partition, timestamp_ms)
@@ -137,10 +142,11 @@ class AsyncTransaction:
             return future
 
     async def commit(self) -> Committed:
-        """Commit what was written. The call may be repeated after any failure and then gives the same result.
+        """Commit all records that were written. The call may be repeated after any failure and then returns the same
+        result.
 
-        A cancelled call aborts the transaction if the commit was not requested yet. If it was, the futures tell the
-        outcome, and so does another `commit`.
+        A cancelled call aborts the transaction if the commit was not requested yet. If the commit was requested
+        already, the futures get the outcome, and another call of `commit` returns it.
 
         Returns:
             The commit sequence, and the positions of the records that were written first and last.
@@ -155,7 +161,7 @@ class AsyncTransaction:
         return await self._end(self.writing.commit)
 
     async def abort(self) -> None:
-        """Abort what was written: all futures fail. No effect on a transaction that is aborted already.
+        """Abort the transaction: all futures fail. A transaction that is aborted already stays aborted.
 
         Raises:
             Refused: the transaction is committed.
@@ -164,7 +170,9 @@ class AsyncTransaction:
         await self._end(self.writing.abort)
 
     async def _end(self, call: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-        """Run `call` after all earlier writes. If it is cancelled, even while it waits for these writes, it aborts."""
+        """Run `call` after all earlier writes. If this task is cancelled, also while it waits for these writes,
+        abort.
+        """
         try:
             await self._turn.acquire()
         except asyncio.CancelledError as cancelled:
@@ -177,14 +185,16 @@ class AsyncTransaction:
             self._turn.release()
 
     async def _leave(self, error: BaseException) -> None:
-        """Abort, even while another task is writing."""
+        """Abort the transaction because of `error`, even while another task is writing into the transaction."""
         self._is_ending = True
         if isinstance(error, asyncio.CancelledError):
             self.writing.cancel()
         await _wait(self._pool, self.writing.cancel, self.writing.leave, error)
 
     async def _wait(self, call: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-        """Run a call in a thread. If it is cancelled, abort the transaction, unless its commit has been requested."""
+        """Run `call` in a thread. If this task is cancelled, abort the transaction, unless its commit has been
+        requested.
+        """
         try:
             return await _wait(self._pool, self.writing.cancel, call, *args, **kwargs)
         except asyncio.CancelledError as cancelled:
@@ -192,8 +202,8 @@ class AsyncTransaction:
             raise
 
     def _tell(self, outcome: Outcome) -> None:
-        """Set all futures in one step of the event loop. Called from any thread."""
-        with suppress(RuntimeError):  # the loop is closed, so no task waits for the futures
+        """Give the outcome to all futures in one step of the event loop. May be called from any thread."""
+        with suppress(RuntimeError):  # the event loop is closed, so no task waits for the futures
             self._loop.call_soon_threadsafe(self._settle, outcome)
 
     def _settle(self, outcome: Outcome) -> None:
@@ -202,7 +212,7 @@ class AsyncTransaction:
 
 
 class AsyncClient:
-    """A client of a stablelog broker. Made by `connect`.
+    """A client of a stablelog broker. `connect` makes it.
 
     Args:
         client: the client that makes the transactions and readers.
@@ -221,11 +231,13 @@ class AsyncClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; those of open transactions and readers when these end. New ones are refused."""
+        """Close the client: it refuses new transactions and readers. Connections in use are closed when their
+        transaction or reader ends.
+        """
         self._client.close()
 
     def transaction(self, group: str = "", timeout: float = TIMEOUT_S) -> AsyncTransaction:
-        """Begin a transaction. Call it in the event loop that will set the futures.
+        """Begin a transaction. Call this in the event loop in which the program awaits the futures.
 
         Args:
             group: the transaction group of the topics; empty for the default group.
@@ -280,7 +292,7 @@ class AsyncClient:
 
 
 def connect(bootstrap: str, *, deadline: float = DEADLINE_S) -> AsyncClient:
-    """Make a client of the brokers at these addresses. Sends no request yet.
+    """Make a client of the brokers at these addresses. This sends no request yet.
 
     Args:
         bootstrap: "host:port,host:port"; one reachable address is enough.

@@ -31,11 +31,12 @@ class Pending:
 
 
 class BatchQueue:
-    """The batches that are not in flight, by partition. The cost of a send does not grow with their number."""
+    """The batches that are not in flight, by partition. The cost of `take` does not grow with the number of batches."""
 
     def __init__(self) -> None:
         self.size = 0  # bytes
-        self._waiting: dict[TopicPartition, deque[Pending]] = {}  # oldest first; no deque is empty
+        # The waiting batches of each partition, oldest first; no deque is empty.
+        self._waiting: dict[TopicPartition, deque[Pending]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -55,12 +56,12 @@ class BatchQueue:
         return batches is not None and batches[0].index < pending.index
 
     def add(self, pending: Pending) -> None:
-        """Queue a batch that is newer than all others."""
+        """Add a batch that is newer than all batches in the queue."""
         self._waiting.setdefault((pending.topic, pending.partition), deque()).append(pending)
         self.size += len(pending.batch)
 
     def put_back(self, batches: Iterable[Pending]) -> None:
-        """Return batches that were taken to the queue, each to its place in the order."""
+        """Put batches that `take` has removed into the queue again, each at its place in the order."""
         for pending in batches:
             target = (pending.topic, pending.partition)
             self._waiting[target] = deque(sorted([pending, *self._waiting.get(target, ())], key=_index))

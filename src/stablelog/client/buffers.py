@@ -1,27 +1,29 @@
-"""Pool of large buffers, which are reused when no code refers to them any more.
+"""Pool of large buffers. A buffer is used again when no other object refers to it any more.
 
-A new buffer of a megabyte costs more than its use: the kernel provides it page by page, each with a page fault and
-zeroed. The reference count tells whether a buffer is free, because every user of it, also through a memoryview, holds a
-reference.
+To allocate a buffer of a megabyte takes longer than to fill it: the kernel provides each page after a page fault, and
+clears it first. The pool reads from a buffer's reference count whether the buffer is free: every user of a buffer, also
+through a memoryview, holds a reference to it.
 """
 
 import sys
 
-SIZE_MIN = 64 << 10  # smaller ones are cheap to make
+SIZE_MIN = 64 << 10  # smaller buffers are not kept: a new one costs little
 
 
 def _references(kept: list[bytearray], place: int) -> int:
     return sys.getrefcount(kept[place])
 
 
-UNUSED = _references([bytearray(1)], 0)  # the reference count of a buffer that only the list refers to
+UNUSED = _references(
+    [bytearray(1)], 0
+)  # the reference count of a buffer to which only the pool's list refers
 
 
 class Buffers:
     """A pool of reusable buffers.
 
     Args:
-        size_max: bytes of all buffers in the pool.
+        size_max: the maximum of the bytes of all buffers in the pool.
 
     Attributes:
         kept: the buffers in the pool, in use or not.
@@ -32,7 +34,7 @@ class Buffers:
         self.kept: list[bytearray] = []
 
     def take(self, size: int) -> bytearray:
-        """Return a buffer of exactly this size with arbitrary content."""
+        """Return a buffer of exactly this size. Its content is arbitrary."""
         if size < SIZE_MIN:
             return bytearray(size)
         for place in range(len(self.kept)):
@@ -49,7 +51,9 @@ class Buffers:
         return made
 
     def _keep(self, made: bytearray) -> None:
-        """Add a buffer to the pool; drop the oldest ones to make space. A dropped buffer lives until its last use."""
+        """Add a buffer to the pool. Remove the oldest ones if the pool is too large; Python frees these after their
+        last use.
+        """
         self.kept.append(made)
         while len(self.kept) > 1 and sum(map(len, self.kept)) > self._size_max:
             del self.kept[0]

@@ -1,6 +1,6 @@
-"""The brokers of a cluster as a client sees them: connections, retries, leaders, coordinators, offsets and fetches.
+"""Client of a cluster's brokers: connections, retries, leaders, coordinators, offsets and fetches.
 
-A `Cluster` is pickled as its constructor's arguments: in another process it opens new connections.
+A pickled `Cluster` contains the arguments of its constructor. In another process it opens new connections.
 """
 
 import itertools
@@ -36,14 +36,19 @@ from stablelog.wire.fetch import VERSION_FLEXIBLE, Fetched, encode_fetch_request
 
 Result = TypeVar("Result")
 
-EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3  # values of list_offsets that are not timestamps
+EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3  # special timestamps of ListOffsets
 DEADLINE_S: Final = 30.0
-CREATION_TRIES: Final = 6  # about half a second, until a topic that the metadata request created is visible
-IDLE_MAX: Final = 4  # idle connections to one broker that are kept for reuse
+# Requests for metadata, for about half a second, until a topic that was created by the first one is visible.
+CREATION_TRIES: Final = 6
+IDLE_MAX: Final = 4  # maximum of idle connections to one broker that are kept for reuse
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.02, 1.0
-SEVERAL_COORDINATORS: Final = 4  # the version of FindCoordinator that looks for several coordinators
+SEVERAL_COORDINATORS: Final = (
+    4  # the first version of FindCoordinator that names several coordinators in one response
+)
 TRANSACTION_COORDINATOR: Final = 1
-TOPIC_NAMES_MAX: Final = 12  # the last version of Fetch in which topics have names; then they have ids
+TOPIC_NAMES_MAX: Final = (
+    12  # the last version of Fetch that identifies topics by name; later versions use topic ids
+)
 
 
 class Cluster:
@@ -80,8 +85,9 @@ class Cluster:
             )
         self._nodes: dict[int, str] = {}  # node id -> "host:port"
         self._connections: dict[str, Connection] = {}  # by address
-        self._idle: dict[str, list[Connection]] = {}  # idle connections, by address
-        self._sole_node_id: int | None = None  # of a cluster of one broker, which is every coordinator
+        self._idle: dict[str, list[Connection]] = {}  # the idle connections, by the broker's address
+        # The node id if the cluster has one broker, which is then every coordinator.
+        self._sole_node_id: int | None = None
         self._topics: dict[str, Topic] = {}
         self._retries_are_cancelled = threading.Event()
 
@@ -110,12 +116,12 @@ class Cluster:
 
         Args:
             what: names the work in messages: "listing offsets".
-            attempt: is called again if it raises an error that `responses.is_retriable` names.
+            attempt: called again if it raises an error for which `responses.is_retriable` is true.
             deadline_s: replaces the cluster's deadline.
 
         Raises:
             Unavailable: the deadline has passed; the message has the last failure.
-            Refused: a retry cannot help.
+            Refused: `attempt` failed with an error that no retry can resolve.
         """
         deadline_s = self.deadline_s if deadline_s is None else deadline_s
         deadline = time.monotonic() + deadline_s
@@ -131,17 +137,21 @@ class Cluster:
                 self.close()
             self.forget_metadata()
             if time.monotonic() + backoff > deadline:
-                raise Unavailable(f"{what}: gave up after {deadline_s:g} s: {last}") from last
+                raise Unavailable(
+                    f"{what}: no success within {deadline_s:g} s. The last failure: {last}"
+                ) from last
             if self._retries_are_cancelled.wait(backoff):
-                raise Unavailable(f"{what}: cancelled: {last}") from last
+                raise Unavailable(f"{what}: the call was cancelled. The last failure: {last}") from last
             backoff = min(2 * backoff, BACKOFF_MAX_S)
 
     def cancel_retries(self) -> None:
-        """Let every call fail at its next failure, until `allow_retries`. May be called from any thread."""
+        """Stop all retries until `allow_retries`: a call whose next attempt fails raises at once. May be called from
+        any thread.
+        """
         self._retries_are_cancelled.set()
 
     def allow_retries(self) -> None:
-        """Allow retries until the deadline again."""
+        """Allow retries again, each call until its deadline."""
         self._retries_are_cancelled.clear()
 
     @property
@@ -158,11 +168,11 @@ class Cluster:
             RetriableError: metadata names no broker with this id now.
         """
         if node_id not in self._nodes:
-            raise RetriableError(f"metadata names no broker with id {node_id}")
+            raise RetriableError(f"the cluster's metadata names no broker with id {node_id}")
         return self._nodes[node_id]
 
     def connection_to(self, node_id: int) -> Connection:
-        """Return the connection to a broker that metadata has named. It stays the same until it breaks.
+        """Return the connection to a broker that metadata has named. All calls return the same one until it breaks.
 
         Raises:
             RetriableError: metadata names no broker with this id now.
@@ -176,7 +186,7 @@ class Cluster:
         Raises:
             Unavailable: no broker responds.
         """
-        failures: dict[str, None] = {}  # in order, and each once
+        failures: dict[str, None] = {}  # each failure once, in order
         for address in [*self._connections, *self._addresses, *self._nodes.values()]:
             try:
                 return self._connection(address)
@@ -191,11 +201,11 @@ class Cluster:
         return known
 
     def open_connection(self, address: str) -> Connection:
-        """Open a connection for the caller alone. The caller closes it."""
+        """Open a connection that only the caller uses. The caller closes it."""
         return Connection(address, client_id=self._client_id, timeout_s=self._timeout_s)
 
     def lend_connection(self, address: str) -> Connection:
-        """Lend a connection to the caller alone. `give_back` keeps it for the next call, which need not open one."""
+        """Lend a connection that only the caller uses. `give_back` keeps it open for the next call."""
         idle = self._idle.get(address)
         return idle.pop() if idle else self.open_connection(address)
 
@@ -207,7 +217,7 @@ class Cluster:
         else:
             idle.append(connection)
         if len(idle) > IDLE_MAX:
-            idle.pop(0).close()  # the connection that was idle for longest
+            idle.pop(0).close()  # close the connection that was idle for longest
 
     # --- metadata ---
 
@@ -217,7 +227,7 @@ class Cluster:
         self._sole_node_id = None
 
     def metadata(self, topics: Iterable[str] | re.Pattern[str] | None = None) -> dict[str, Topic]:
-        """Return the topics by name, by a new Metadata request.
+        """Send a Metadata request, and return the topics by name.
 
         Args:
             topics: names; or a pattern that whole names must match, without internal topics; or None for all topics.
@@ -251,10 +261,11 @@ class Cluster:
         return found
 
     def log_directories(self, targets: Iterable[TopicPartition] = ()) -> dict[int, list[str]]:
-        """Return the data directories of each broker that metadata has named, by node id; empty if a broker names none.
+        """Return the data directories of each broker that metadata has named, by node id. The list of a broker may be
+        empty.
 
         Args:
-            targets: the partitions of interest: Kafka leaves out a directory that holds none of them.
+            targets: the partitions to ask for. Kafka leaves out a directory that holds none of them.
         """
         topics = tuple(
             DescribableLogDirTopic(topic=topic, partitions=tuple(partitions))
@@ -272,7 +283,7 @@ class Cluster:
         return found
 
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return the number of partitions of each topic that is to be written. A missing topic is created.
+        """Return the number of partitions of each topic. The broker creates missing topics if its settings allow it.
 
         Raises:
             Refused: a topic does not exist, and the broker does not create topics automatically.
@@ -285,7 +296,7 @@ class Cluster:
             try:
                 return self._metadata(names, create=True)
             except Missing as missing:
-                # Apache Kafka responds to the request that creates a topic as if the topic did not exist.
+                # To the request that creates a topic, Apache Kafka responds that the topic does not exist. Ask again.
                 if next(tries) < CREATION_TRIES:
                     raise RetriableError(str(missing)) from missing
                 raise
@@ -294,7 +305,7 @@ class Cluster:
         return {name: len(topic.partitions) for name, topic in found.items()}
 
     def topic(self, name: str) -> Topic:
-        """Return a topic from cached metadata; `retrying` renews the metadata.
+        """Return a topic from cached metadata. After an error, `retrying` requests new metadata.
 
         Raises:
             Refused: the topic does not exist.
@@ -305,7 +316,8 @@ class Cluster:
         return self._topics[name]
 
     def leader(self, topic: str, partition: int) -> int:
-        """Return the node id of a partition's leader from cached metadata; `retrying` renews the metadata.
+        """Return the node id of a partition's leader from cached metadata. After an error, `retrying` requests new
+        metadata.
 
         Raises:
             Refused: the topic or partition does not exist.
@@ -320,7 +332,7 @@ class Cluster:
         return leader_id
 
     def coordinator(self, transactional_id: str) -> Connection:
-        """Return a connection to the coordinator of a transactional id. For `retrying`.
+        """Return a connection to the coordinator of a transactional id. Call this inside an attempt of `retrying`.
 
         Raises:
             RetriableError: no coordinator is available yet.
@@ -335,7 +347,9 @@ class Cluster:
             request = FindCoordinatorRequest(key_type=kind, coordinator_keys=(transactional_id,))
             found = connection.ask(request).coordinators
             if not found:
-                raise RetriableError(f"{connection.address} names no coordinator of {transactional_id!r}")
+                raise RetriableError(
+                    f"{connection.address} did not name a coordinator for {transactional_id!r}"
+                )
             coordinator = found[0]
         else:
             coordinator = connection.ask(FindOneCoordinatorRequest(key=transactional_id, key_type=kind))
@@ -356,10 +370,10 @@ class Cluster:
             isolation: read_committed or read_uncommitted.
 
         Returns:
-            A result for each partition; offset -1 if no record is as late as the timestamp.
+            A result for each partition; offset -1 if all records are older than the timestamp.
 
         Raises:
-            Refused: a partition does not exist, or the broker does not know the kind of spec.
+            Refused: a partition does not exist, or the broker does not support a special timestamp.
             Unavailable: no response within the deadline.
         """
         found: dict[TopicPartition, Listed] = {}
@@ -372,7 +386,7 @@ class Cluster:
             for leader_id, wanted in by_leader.items():
                 connection = self.connection_to(leader_id)
                 listed, refused = read_offsets(connection.ask(offsets_request(wanted, isolation)))
-                found.update(listed)  # kept, even if the leader refuses another partition
+                found.update(listed)  # keep these offsets, even if the leader refuses another partition
                 for (name, index), code in refused.items():
                     check(code, f"the offsets of {name}-{index}")
                 for name, index in wanted.keys() - found.keys():
@@ -398,8 +412,8 @@ class Cluster:
         Args:
             topic: the topic's name.
             partition: the partition's index.
-            offset: the first offset wanted.
-            size_max: bytes; the last batch may be cut off there, but the first one is always whole.
+            offset: the first offset to read. Records before it in the same batch are returned, too.
+            size_max: maximum of bytes, after which the last batch may be cut off. The first batch is always whole.
             isolation: read_committed ends at the last stable offset and lists the aborted transactions.
             wait_ms: how long the broker may wait for a record if there is none.
 

@@ -8,11 +8,11 @@ from kio.schema.errors import ErrorCode
 from stablelog.client.cluster import Cluster
 from stablelog.errors import Refused
 
-IDLE_MAX: Final = 32  # clusters with open connections that are kept for reuse
+IDLE_MAX: Final = 32  # maximum of unused clusters whose connections are kept open for reuse
 
 
 class ClusterPool:
-    """Clusters that no transaction and no reader uses now. May be used by several threads.
+    """Pool of the clusters that no transaction or reader uses now. Several threads may use the pool.
 
     Args:
         bootstrap: the addresses of the brokers.
@@ -53,7 +53,9 @@ class ClusterPool:
         return self.make()
 
     def give_back(self, cluster: Cluster) -> None:
-        """Keep a cluster with its connections for reuse. If too many are idle, close the one idle for longest."""
+        """Keep a cluster with its connections for reuse. If too many clusters are idle, close the one that is idle for
+        longest.
+        """
         with self._lock:
             if not self._is_closed:
                 self.idle.append(cluster)
@@ -63,7 +65,7 @@ class ClusterPool:
         cluster.close()
 
     def close(self) -> None:
-        """Close the idle clusters. Lent ones are closed when they are given back."""
+        """Close the idle clusters now, and each lent cluster when it is given back."""
         with self._lock:
             self._is_closed = True
             idle, self.idle = self.idle, []

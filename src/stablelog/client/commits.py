@@ -12,9 +12,10 @@ from stablelog.wire.extension.commits import COUNT_MAX, DescribeCommitsRequest
 
 
 class Commit(NamedTuple):
-    """A transaction. Its records in the partition are at [start_offset, end_offset).
+    """A committed transaction. Its records in the partition have the positions from `start_offset` to before
+    `end_offset`.
 
-    A commit sequence of -1 marks a run of records outside transactions.
+    With commit sequence -1, these are adjacent records outside transactions.
     """
 
     start_offset: int
@@ -59,7 +60,7 @@ def describe_commits(
         offset: transactions that end at or before this position are skipped.
         commit_sequence: transactions with a lower commit sequence are skipped.
         count_max: at most this many are returned.
-        with_outside: whether runs of records outside transactions are listed, too.
+        with_outside: whether records outside transactions are listed, too.
 
     Raises:
         Refused: the partition does not exist; or, with the code invalid_request, the topic is not commit-ordered.

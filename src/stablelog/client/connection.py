@@ -1,7 +1,7 @@
-"""One socket to one broker, which sends requests and receives responses in the newest version that both sides support.
+"""Connection to one broker. Requests have the newest version that the client and the broker support.
 
 It works with Apache Kafka, too. `ask` and `call` send a message and return the response. `send` and `receive` are for
-requests that are encoded by hand; several may be in flight, and their responses come in the order of the requests.
+requests that the caller has encoded. Several may be in flight; the broker responds in the order of the requests.
 """
 
 import io
@@ -26,12 +26,14 @@ from stablelog.wire.versions import adapt
 
 TIMEOUT_S = 10.0
 RESPONSE_SIZE_MAX = 1 << 30
-RESPONSE_ITEMS_MAX = 5_000_000  # topics, partitions and other list entries of a response, all together
-BUFFERS_SIZE_MAX = 24 << 20  # bytes of receive buffers that are kept for reuse
+RESPONSE_ITEMS_MAX = (
+    5_000_000  # maximum of the entries of all lists in one response, such as topics and partitions
+)
+BUFFERS_SIZE_MAX = 24 << 20  # maximum bytes of receive buffers that are kept for reuse
 CLIENT_ID = "stablelog"
 LENGTH = struct.Struct(">i")
 CORRELATION_ID = struct.Struct(">i")
-FEATURES_SINCE = 3  # the version of ApiVersions that adds features
+FEATURES_SINCE = 3  # the first version of ApiVersions with the cluster's features
 
 
 class Connection:
@@ -62,7 +64,7 @@ class Connection:
         self._client_id = client_id.encode()
         self._correlation_id = 0
         self._buffers = Buffers(BUFFERS_SIZE_MAX)
-        self._awaited: deque[tuple[int, int]] = deque()  # (correlation id, api key) of requests in flight
+        self._awaited: deque[tuple[int, int]] = deque()  # (correlation id, api key) of each request in flight
         self._versions: dict[int, tuple[int, int]] | None = None
         self._features: dict[str, int] = {}
 
@@ -85,14 +87,14 @@ class Connection:
 
     @property
     def is_awaiting(self) -> bool:
-        """Whether a response has not arrived yet."""
+        """Whether the response to at least one request has not arrived yet."""
         return bool(self._awaited)
 
     # --- versions and features ---
 
     @property
     def versions(self) -> dict[int, tuple[int, int]]:
-        """The versions that the broker supports: api key -> (first version, last version). Requested once."""
+        """The versions that the broker supports: api key -> (first version, last version). They are requested once."""
         if self._versions is None:
             answer = self.call(
                 message_class(ApiKey.API_VERSIONS, FEATURES_SINCE, "request")(
@@ -117,7 +119,8 @@ class Connection:
         return self.versions.get(api_key, (0, -1))[1] >= version
 
     def version(self, api_key: int, newest: int | None = None) -> int:
-        """Return the newest version that both sides support, but at most `newest` if that is given.
+        """Return the newest version of an API that the client and the broker support, but at most `newest` if that is
+        given.
 
         Raises:
             Unavailable: the broker does not support the API, or only in versions that this client does not know.
@@ -128,14 +131,15 @@ class Connection:
         version = min(last, APIS[api_key].last_version if newest is None else newest)
         if version < first:
             raise Unavailable(
-                f"{self.address} supports {_name(api_key)} from version {first} on, and this client up to version {version}"
+                f"{self.address} supports {_name(api_key)} only from version {first} on, but this client only up to version {version}"
             )
         return version
 
     # --- requests ---
 
     def ask(self, request: Any) -> Any:
-        """Send a request in the newest version that both sides support, but at most in the version of `request`.
+        """Send a request in the newest version that the client and the broker support, at most in the version of
+        `request`.
 
         Returns:
             The response, in the version of `request`. A field that the broker does not send has its default.
@@ -149,8 +153,8 @@ class Connection:
         return adapt(response, message_class(api_key, newest, "response"))
 
     def call(self, request: Any, response_class: Any = None) -> Any:
-        """Send a request in its own version, and return the response. `response_class` replaces kio's class if that
-        cannot hold the response.
+        """Send a request in its own version, and return the response. `response_class` replaces the class of the kio
+        library where that class cannot represent the response.
 
         Raises:
             Unavailable: the broker did not respond. It may have carried out the request.
@@ -181,8 +185,8 @@ class Connection:
             return entity_reader(response_class)(bytes(body), 0)[0]
 
     def reading(self, api_key: int) -> AbstractContextManager[None]:
-        """Context for decoding a response: a decoding error closes the connection, because the broker's bytes are
-        invalid.
+        """Context for decoding a response. After a decoding error, close the connection: its next bytes cannot be
+        trusted.
 
         Raises:
             Unavailable: decoding failed; the connection is closed.
@@ -192,11 +196,12 @@ class Connection:
 
     @contextmanager
     def _closing_on_error(self, errors: tuple[type[Exception], ...], what: str) -> Iterator[None]:
-        """Close the connection on any error, also on Ctrl-C: half a request may be sent, or half a response read.
+        """Close the connection on any error, also on Ctrl-C, because only a part of a request may be sent or of a
+        response read.
 
         Args:
-            errors: converted to Unavailable.
-            what: says what the broker did, for the message.
+            errors: the classes of errors that are converted to Unavailable.
+            what: what the broker did, for the message of Unavailable.
         """
         try:
             yield
@@ -208,7 +213,7 @@ class Connection:
             raise
 
     def send(self, api_key: int, version: int, pieces: Sequence[Buffer], *, flexible: bool) -> None:
-        """Send a request whose body is in pieces, without waiting for the response.
+        """Send a request without waiting for the response. Its body may be in several pieces.
 
         Raises:
             Unavailable: the request could not be sent completely. The broker may have carried it out.
@@ -236,7 +241,7 @@ class Connection:
                 left[0] = left[0][sent:]
 
     def receive(self, *, flexible: bool) -> memoryview:
-        """Receive the body of the response to the oldest request without a response.
+        """Receive the body of the response to the oldest request in flight.
 
         Args:
             flexible: whether the response's version is flexible; then its header is a byte longer.
@@ -249,10 +254,10 @@ class Connection:
         with self._closing_on_error((OSError,), f"did not respond to {_name(api_key)}"):
             size = LENGTH.unpack(self._receive_exactly(LENGTH.size))[0]
             if not CORRELATION_ID.size <= size <= RESPONSE_SIZE_MAX:
-                raise OSError(f"it announced a response of {size} bytes")
+                raise OSError(f"the broker announced a response of {size} bytes, which is not a valid size")
             frame = self._receive_exactly(size)
             if CORRELATION_ID.unpack_from(frame)[0] != correlation_id:
-                raise OSError("it responded to another request")
+                raise OSError("the broker sent the response to another request")
         return frame[CORRELATION_ID.size + (1 if flexible and api_key != ApiKey.API_VERSIONS else 0) :]
 
     def _receive_exactly(self, size: int) -> memoryview:

@@ -1,4 +1,6 @@
-"""The client's side of DescribeCut: the transactions that are whole in all partitions, and where they end in each."""
+"""The client's side of DescribeCut: up to which commit all partitions are complete, and at which offset of each
+partition.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +15,10 @@ from stablelog.wire.extension.cut import NOT_KNOWN, RESOLVED, DescribeCutRequest
 
 
 class Holder(NamedTuple):
-    """A marker that a cut waits for. `transactional_id` is empty if the broker does not know it any more."""
+    """A commit marker that is not durable yet, so that the cut cannot contain its commit.
+
+    `transactional_id` is empty if the broker does not know it any more.
+    """
 
     commit_sequence: int
     transactional_id: str
@@ -23,17 +28,17 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A cut through some topics.
+    """A cut through some topics: the offsets before which all commits up to one commit sequence stand.
 
     Attributes:
         group: the transaction group; empty for the default group.
-        commit_sequence: R: every commit up to R is whole below the offsets.
+        commit_sequence: R. All records of each commit up to R are before the offsets.
         offsets: by topic and partition, the first position that is not in the cut.
         last_commit_sequence: the commit sequence of the last commit that was decided.
-        holders: the markers that R waits for, if R is below `last_commit_sequence`.
-        removed: by topic and partition, the greatest commit sequence of a transaction of which records may have been
-            removed there; -1 if none were, -2 if that is unknown.
-        torn: by topic and partition, the greatest commit sequence of a transaction that was removed although positions
+        holders: the markers whose commits are not in the cut yet, if R is below `last_commit_sequence`.
+        removed: by topic and partition, the greatest commit sequence of a transaction that may have lost records to
+            retention; -1 if there is none, -2 if it is unknown.
+        torn: by topic and partition, the greatest commit sequence of a torn transaction: it is removed, but positions
             before it may remain; -1 if there is none.
     """
 
@@ -46,7 +51,9 @@ class Cut:
     torn: dict[TopicPartition, int]
 
     def whole_after(self) -> int:
-        """The commit sequence after which no transaction lost records in any partition; R if that is unknown."""
+        """Return the commit sequence after which no transaction has lost records in any partition; R if that is
+        unknown.
+        """
         removed = (self.commit_sequence if one == NOT_KNOWN else one for one in self.removed.values())
         return max([0, *removed])
 
@@ -54,7 +61,7 @@ class Cut:
 def describe_cut(
     cluster: Cluster, topics: Iterable[str], commit_sequence: int = RESOLVED, *, group: str | None = None
 ) -> Cut:
-    """Return the cut at a commit sequence, or at the last one that is resolved.
+    """Return the cut at a commit sequence, by default at the last resolved one: all markers up to it are durable.
 
     Args:
         cluster: the brokers.

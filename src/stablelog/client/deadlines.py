@@ -1,4 +1,6 @@
-"""A thread that aborts the client's transactions at their deadlines, so that their futures fail without a call."""
+"""A thread that aborts the client's transactions at their deadlines. So futures fail even if the program makes no
+call.
+"""
 
 import threading
 import time
@@ -6,20 +8,22 @@ from typing import Final
 
 from stablelog.client.writing import Writing
 
-AGAIN_S: Final = 0.1  # pause before the next attempt, if another thread is using the transaction
+AGAIN_S: Final = 0.1  # pause before the next attempt to abort a transaction that another thread is using
 
 
 class Deadlines:
-    """The open transactions of a client, and a thread that waits for their deadlines while there are any."""
+    """The open transactions of a client, and a thread that waits for their deadlines. It runs while a transaction is
+    open.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._due: dict[Writing, float] = {}
-        self._next = 0.0  # time.monotonic at which the thread wakes up
+        self._next = 0.0  # the time (`time.monotonic`) at which the thread wakes up
         self._is_watched = False
 
     def add(self, writing: Writing) -> None:
-        """Watch an open transaction."""
+        """Abort this open transaction at its deadline."""
         with self._changed:
             self._due[writing] = writing.deadline
             if not self._is_watched:
@@ -29,7 +33,7 @@ class Deadlines:
                 self._changed.notify()
 
     def remove(self, writing: Writing) -> None:
-        """Stop watching a transaction that has ended."""
+        """Forget a transaction that has ended."""
         with self._changed:
             self._due.pop(writing, None)
 

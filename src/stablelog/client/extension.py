@@ -1,4 +1,4 @@
-"""Requests of stablelog's own APIs, which other brokers do not know."""
+"""Requests of stablelog's own APIs, which no other broker supports."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,8 @@ from stablelog.client.connection import Connection
 from stablelog.client.responses import RETRIABLE_CODES, Missing, RetriableError
 from stablelog.errors import Refused
 
-# The response comes from the broker that has the topic. If it does not know the topic, waiting does not help.
+# The broker that has the topic responds. So unknown_topic_or_partition means that the topic does not exist, and a retry
+# cannot help.
 RETRIABLE_OF_A_TOPIC = RETRIABLE_CODES - {ErrorCode.unknown_topic_or_partition}
 
 
@@ -26,8 +27,8 @@ def call_extension(
     Args:
         cluster: the brokers.
         connect: returns a connection to the broker that serves the request; called for each attempt.
-        request: its API key tells the class of the response.
-        what: names the work in messages: "asking for a cut".
+        request: a message of one of stablelog's own APIs.
+        what: names the work in messages, for example "asking for a cut".
         retriable: the error codes that a retry can resolve. The caller handles the others.
 
     Raises:

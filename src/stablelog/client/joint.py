@@ -66,11 +66,11 @@ class Begun:
 
     Attributes:
         committed: whether this version or a later one is committed, so that there is nothing to write.
-        commit_sequence: the number of its commit; -1 if it is open or is not the last committed version.
+        commit_sequence: the commit sequence of this version; -1 if it is open, or if a later version is committed.
         last_version: the last committed version of the key; -1 if there is none.
-        run: the run that committed this version; empty if it is open, is not the last one, or was committed without a
-            run.
-        digest: the digest that was given to `commit`; empty in the same cases.
+        run: the run that committed this version; empty if it is open, if a later version is committed, or if the commit
+            named no run.
+        digest: the digest that was given to `commit`; empty if the version is open or a later version is committed.
     """
 
     committed: bool
@@ -87,7 +87,7 @@ class Committed:
     Attributes:
         commit_sequence: the number of the commit; -1 if a later version has been committed since.
         already: whether this version or a later one was committed before this call. Then the records of this call's
-            children are aborted, unless the call is a repetition.
+            children are aborted, unless this call repeats the one that has committed.
         run: as in `Begun`.
         digest: as in `Begun`.
     """
@@ -99,18 +99,18 @@ class Committed:
 
 
 def supported(cluster: Cluster) -> bool:
-    """Whether the broker supports joint commits. stablelog does, Apache Kafka does not.
+    """Whether the broker supports joint commits. A stablelog broker does, Apache Kafka does not.
 
     Raises:
         Unavailable: no broker responds.
     """
     return cluster.retrying(
-        "asking what the broker speaks", lambda: cluster.any_connection().speaks(ApiKey.COMMIT_JOINT)
+        "asking the broker for its APIs", lambda: cluster.any_connection().speaks(ApiKey.COMMIT_JOINT)
     )
 
 
 def next_order(cluster: Cluster) -> int:
-    """Return a number greater than all numbers that were returned before. A run that gets one at its start is ordered.
+    """Return a number that is greater than all that were returned before. A run uses it as its order among all runs.
 
     The number is a producer id: the broker gives each id once, in rising order, also after a restart.
 
@@ -139,16 +139,17 @@ def begin(
     order: int = NO_ORDER,
     group: str = "",
 ) -> Begun:
-    """Ask whether a version is open. If it is, it belongs to `run` from now on.
+    """Ask whether a version is still open, that is not committed. An open version belongs to `run` from now on.
 
     Args:
         cluster: the brokers.
         key: the key of the joint commit.
         version: from 0, rising with each commit; gaps are allowed.
         run: identifies the start of the writer, and is the same in all its tasks. Open children of other runs of this
-            version are aborted, and new ones are refused. None only asks.
-        order: the order of the run, from `next_order`. A run cannot take a version from a run of a greater order, so
-            tasks left from an earlier start cannot prevent the commit of a later start. -1 for no order.
+            version are aborted, and new ones are refused. With None, only ask.
+        order: the order of the run, from `next_order`. A version of a run cannot be taken over by a run with a lower
+            order. So tasks of an earlier start that still run cannot prevent the commit of a later start. -1 for no
+            order.
         group: the transaction group.
 
     Raises:
@@ -189,11 +190,12 @@ def commit(
         children: (transactional id, producer id, producer epoch) of each; may be empty.
         group_offsets: consumer group offsets that become visible with the commit: (consumer group, topic, partition) to
             the next offset to read, or to (offset, metadata).
-        run: the run that commits. It is refused if another run has begun the version since. None accepts the first
-            commit, of any run.
-        retention_ms: how long the broker remembers the key after its last commit. For keys that are used once.
-        digest: describes the content of the version in at most 100 bytes. `begin` and `commit` return it, so that a
-            writer that plans the version again can compare.
+        run: the run that commits. The broker refuses the commit if another run has begun the version since. With None,
+            the broker accepts the first commit, whichever run has begun the version.
+        retention_ms: how long the broker remembers the key after its last commit; `FOR_EVER` for no limit. Set it for
+            keys that are used only once.
+        digest: a hash of the version's content, at most 100 bytes. `begin` and `commit` return it, so that a writer
+            that prepares the version again can compare the contents.
         group: the transaction group.
 
     Raises:
@@ -225,7 +227,7 @@ def abort(
     run: str | None = None,
     group: str = "",
 ) -> bool:
-    """Abort the children, unless the version is committed. Never undoes a commit.
+    """Abort the children, unless the version is committed. This never undoes a commit.
 
     Args:
         cluster: the brokers.
@@ -236,7 +238,7 @@ def abort(
         group: the transaction group.
 
     Returns:
-        Whether the version or a later one is committed. Then nothing was done.
+        Whether the version or a later one is committed. If it is, no child was aborted.
 
     Raises:
         Refused: a child belongs to another key, version or run.
@@ -271,7 +273,8 @@ def _offset(target: GroupTarget, value: int | tuple[int, str | None]) -> JointOf
 
 
 def _ask(cluster: Cluster, request: Any, what: str) -> Any:
-    # A joint commit has the same coordinator as its children's transactional ids: that of the transaction group.
+    # The coordinator of a joint commit is that of its children's transactional ids, which the transaction group
+    # determines. So any child's id will do.
     child = child_id(request.key, request.version, "", "-", "-", group=request.group)
     what = f"{what} version {request.version} of {request.key!r}"
     answer = call_extension(cluster, lambda: cluster.coordinator(child), request, what, _RETRIABLE)

@@ -1,20 +1,20 @@
-"""Pool of the keys of joint commits for one client's transactions, which use each key again and again.
+"""Pool of a client's keys of joint commits. The client's transactions use each key again and again.
 
-The broker remembers the last committed version of a key. A transaction that takes a key over from its predecessor
-commits the next version, which replaces what the broker remembers of the predecessor. So a client leaves one record
-for each key, and it has at most as many keys as it had transactions open at one time.
+The broker stores one record for each key: its last committed version. Each transaction that uses a key commits the
+key's next version, which replaces that record. So the broker stores at most as many records for a client as the client
+had transactions open at the same time.
 
 Rules:
 - A key has one transaction at a time: `take` removes it from the pool.
-- A key comes back only when the outcome of its transaction is known. While a commit is in doubt, the key and its
-  version stay with the transaction, so that the commit can be repeated.
-- The version rises with each commit. A transaction that was aborted leaves the version and the transactional id to
-  its successor, whose InitProducerId fences it.
-- The broker may still be ending an aborted transaction when the key comes back, and for as long as one of its
-  partitions is offline. The successor waits `ENDING_WAIT_S` for that end. Then it makes a new key.
-- A key is dropped if the broker has refused its transaction with one of `LOST`, or has not answered: somebody else may
-  use the key, as the copy of a virtual machine does. The next transaction makes a new key.
-- A key stays in the process that made it. After a fork, the child process makes its own.
+- A key returns to the pool only when the outcome of its transaction is known. While a commit is in doubt, the key and
+  its version stay with the transaction, so that the commit can be repeated.
+- The version rises with each commit. After an abort, the next transaction uses the same version and transactional id,
+  and its InitProducerId fences the aborted transaction.
+- The broker may still be writing the abort markers of the key's last transaction, as long as one of its partitions is
+  offline. The next transaction waits `ENDING_WAIT_S` for the markers. Then it makes a new key.
+- A key is dropped if the broker has refused its transaction with one of `LOST`, or has not responded: another client
+  may use the key, for example in a copy of the virtual machine. The next transaction makes a new key.
+- Only the process that made a key uses it. After a fork, the child process makes its own keys.
 """
 
 import os
@@ -27,8 +27,8 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.client.joint import child_id
 
-IDLE_MAX: Final = 1000  # keys that wait for a transaction, in all transaction groups
-ENDING_WAIT_S: Final = 2.0  # how long to wait for the end of the key's last transaction
+IDLE_MAX: Final = 1000  # maximum of keys in the pool, over all transaction groups
+ENDING_WAIT_S: Final = 2.0  # how long a transaction waits for the abort markers of the key's last transaction
 LOST: Final = frozenset(  # error codes that mean that another client may use the key
     {
         ErrorCode.producer_fenced,
@@ -48,7 +48,7 @@ class WriterKey:
         group: the transaction group.
         name: the key.
         version: above every version of the key that was committed.
-        may_be_ending: whether the broker may still be ending the last transaction, which was aborted.
+        may_be_ending: whether the broker may still be writing the abort markers of the key's last transaction.
         process_id: of the process that made the key.
     """
 
@@ -65,7 +65,7 @@ class WriterKey:
 
 
 class WriterKeys:
-    """The keys of a client that no transaction uses now. May be used by several threads."""
+    """Pool of the keys that no transaction of the client uses now. Several threads may use the pool."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,7 +73,7 @@ class WriterKeys:
         self._process_id = os.getpid()
 
     def take(self, group: str) -> WriterKey:
-        """Take a key of a transaction group that no other transaction uses."""
+        """Take a key of a transaction group out of the pool, or make one. No other transaction uses it."""
         with self._lock:
             if os.getpid() != self._process_id:
                 self._idle, self._process_id = [], os.getpid()
@@ -83,10 +83,10 @@ class WriterKeys:
         return WriterKey(group)
 
     def give_back(self, key: WriterKey) -> None:
-        """Keep a key for the next transaction. The outcome of its last transaction must be known.
+        """Put a key back into the pool. The outcome of its last transaction must be known.
 
-        A key above `IDLE_MAX` is dropped: the broker forgets it a day after its last commit. A key that another
-        process has made is dropped, too: that process may use it.
+        If the pool has `IDLE_MAX` keys, the key is dropped, and the broker forgets it a day after its last commit. A
+        key that another process has made is dropped, too, because that process may use it.
         """
         with self._lock:
             if len(self._idle) < IDLE_MAX and key.process_id == os.getpid() == self._process_id:

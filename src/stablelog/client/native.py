@@ -1,7 +1,7 @@
 """The synchronous client (`stablelog.connect`), which writes transactions and reads whole transactions.
 
-`client.aio` is its asyncio counterpart. For everything else, use Kafka's clients. Each transaction and each reader has
-its own connections, so threads can use different ones at the same time.
+`client.aio` is the same client for asyncio. For all other purposes, use Kafka's clients. Each transaction and each
+reader has its own connections, so threads can use different ones at the same time.
 """
 
 import threading
@@ -24,11 +24,11 @@ from stablelog.errors import InvalidConfig
 from stablelog.wire.extension.transaction_groups import NAME_RULE, is_group_name
 
 TIMEOUT_S = 30.0
-TIMEOUT_MAX_S = 2**31 // 1000  # the protocol has 32 bits of milliseconds
+TIMEOUT_MAX_S = 2**31 // 1000  # the protocol's field is a signed 32-bit number of milliseconds
 
 
 class Client:
-    """A client of a stablelog broker. Made by `connect`; may be used by several threads.
+    """A client of a stablelog broker. `connect` makes it; several threads may use it.
 
     Args:
         clusters: the brokers.
@@ -53,7 +53,9 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; those of open transactions and readers when these end. New ones are refused."""
+        """Close the client: it refuses new transactions and readers. Connections in use are closed when their
+        transaction or reader ends.
+        """
         self.clusters.close()
         self.deadlines.wake()
 
@@ -71,7 +73,7 @@ class Client:
         return Transaction(lambda on_end: self.begin(group, timeout, on_end))
 
     def begin(self, group: str, timeout_s: float, on_end: Callable[[Outcome], None]) -> Writing:
-        """Begin a transaction without futures. `transaction` and `client.aio` add the futures.
+        """Begin a transaction whose records have no futures. `transaction` and `client.aio` add the futures.
 
         Args:
             group: as in `transaction`.
@@ -147,7 +149,9 @@ class Client:
         wait_s: float | None,
         group: str | None,
     ) -> "Reading":
-        """Make a reader that yields pauses instead of sleeping. The arguments and the errors are those of `read`."""
+        """Make a reader that yields a `Pause` where `read` would sleep. The arguments and the errors are those of
+        `read`.
+        """
         names = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
         if order != "commit":
             raise InvalidConfig(
@@ -161,9 +165,9 @@ class Client:
 
 @dataclass
 class Reading:
-    """One reader, which runs step by step. The arguments are those of `Client.read`.
+    """A reader that the caller runs step by step. The arguments are those of `Client.read`.
 
-    The reader borrows a cluster when its first step runs, and gives it back at its end.
+    The reader takes a cluster from the client's pool at its first step, and returns it to the pool at its end.
     """
 
     clusters: ClusterPool
@@ -176,12 +180,15 @@ class Reading:
     _owning: threading.Lock = field(default_factory=threading.Lock)
 
     def steps(self) -> Generator[CommittedTransaction | Pause, None, None]:
-        """Yield transactions, and a pause if there is none yet. May wait for a broker, but not for new transactions."""
+        """Yield transactions, and a `Pause` when there is no new one. This may wait for a broker, but not for new
+        transactions.
+        """
         cluster = self._cluster = self.clusters.lend()
         try:
             after = self.after
             if after is None or (self.group is not None and not self.cut):
-                cut = describe_cut(cluster, self.topics, group=self.group)  # refuses a topic of another group
+                # Raises Refused for a topic of another transaction group.
+                cut = describe_cut(cluster, self.topics, group=self.group)
                 after = cut.commit_sequence if after is None else after
             if self.cut:
                 yield from read_cuts(cluster, self.topics, after, self.wait_s, self.group)
@@ -194,7 +201,7 @@ class Reading:
             self.clusters.give_back(cluster)
 
     def whole(self) -> Generator[CommittedTransaction, None, None]:
-        """Yield the transactions. Waits for new ones."""
+        """Yield the transactions, and sleep while there is no new one."""
         with closing(self.steps()) as steps:
             for step in steps:
                 if isinstance(step, Pause):
@@ -217,7 +224,7 @@ def _check_group(group: str | None) -> None:
 
 
 def connect(bootstrap: str, *, deadline: float = DEADLINE_S) -> Client:
-    """Make a client of the brokers at these addresses. Sends no request yet.
+    """Make a client of the brokers at these addresses. This sends no request yet.
 
     Args:
         bootstrap: "host:port,host:port"; one reachable address is enough.

@@ -1,4 +1,4 @@
-"""The positions that a commit has given to the records of a transaction."""
+"""The positions of a transaction's records after its commit."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -15,9 +15,9 @@ POLL_FIRST_S, POLL_MAX_S = 0.0005, 0.02
 
 
 class Position(NamedTuple):
-    """Where a record is: its position in commit order in a commit-ordered topic, otherwise its offset.
+    """The place of a record: in a commit-ordered topic its position in commit order, in other topics its offset.
 
-    The offset is -1 if the broker recognised a repeated batch but no longer knew its offset.
+    The offset is -1 if the client sent a batch twice, and the broker recognised it but no longer knew its offset.
     """
 
     topic: str
@@ -33,7 +33,7 @@ def offsets_after_commit(
     Args:
         cluster: the brokers.
         target: the partition.
-        commit_sequence: of the transaction.
+        commit_sequence: the transaction's commit sequence.
         batches: the base offset of each batch, -1 if unknown, and how many records it has.
 
     Raises:
@@ -45,13 +45,14 @@ def offsets_after_commit(
     except Refused as refused:
         if refused.code is not ErrorCode.invalid_request:
             raise
-        # The topic is not commit-ordered: the records stay at the offsets at which they were appended.
+        # The topic is not commit-ordered, so each record has the offset at which it was appended.
         return [base + place if base >= 0 else -1 for base, count in batches for place in range(count)]
     return range(start, start + sum(count for _, count in batches))
 
 
 def _start_in_commit_order(cluster: Cluster, target: TopicPartition, commit_sequence: int) -> int:
-    """Return the position of the transaction's first record in a partition, once its commit marker is durable.
+    """Wait until the commit marker is durable, and return the position of the transaction's first record in a
+    partition.
 
     Raises:
         OffsetOutOfRange: the transaction has been removed.
@@ -68,6 +69,8 @@ def _start_in_commit_order(cluster: Cluster, target: TopicPartition, commit_sequ
         if found:
             raise OffsetOutOfRange(f"{what}: its records were removed before their positions were read")
         if time.monotonic() > deadline:
-            raise Unavailable(f"{what}: it is decided, and readers cannot see it yet")
+            raise Unavailable(
+                f"{what}: it is committed, but its commit marker is not durable yet, so its positions are unknown"
+            )
         time.sleep(pause)
         pause = min(2 * pause, POLL_MAX_S)

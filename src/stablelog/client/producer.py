@@ -1,10 +1,12 @@
 """Transactional producer of complete record batches, which appends each batch exactly once despite failures.
 
-A batch keeps its sequence number when it is sent again. The broker remembers a producer's last five batches in each
-partition and responds to a repeated batch as it did the first time. So at most five requests are in flight per leader.
+A batch keeps its sequence number when the producer sends it again. The broker remembers a producer's last five batches
+in each partition, and repeats its first response to a repeated batch. So the producer has at most five requests in
+flight to each leader.
 
-In transaction version 2 (TV2), the first batch adds its partition to the transaction, and each end of a transaction
-raises the epoch. In transaction version 1 (TV1), a separate request adds partitions. Source: KIP-98, KIP-890.
+In transaction version 2 (TV2), the first batch in a partition adds the partition to the transaction, and the end of
+each transaction increments the producer epoch. In transaction version 1 (TV1), a separate request adds partitions.
+Source: KIP-98, KIP-890.
 """
 
 import time
@@ -33,12 +35,12 @@ from stablelog.wire.api import ApiKey
 from stablelog.wire.messages import message_class
 from stablelog.wire.produce import encode_produce_request
 
-IN_FLIGHT_MAX = 5  # the batches of a producer that a broker remembers for each partition
+IN_FLIGHT_MAX = 5  # the broker remembers this many batches of a producer for each partition
 REQUEST_SIZE_MAX = 4 << 20
 QUEUE_SIZE_MAX = 8 << 20
 TIMEOUT_MS = 60_000
 BACKOFF_S = 0.05
-TV2_PRODUCE = 12  # the version of Produce that adds partitions to the transaction
+TV2_PRODUCE = 12  # the first version of Produce that adds partitions to the transaction
 TV1_PRODUCE = TV2_PRODUCE - 1
 
 _ENDED = frozenset(
@@ -55,7 +57,7 @@ _LOST = frozenset({ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_pro
 
 @dataclass(eq=False, slots=True)
 class _Leader:
-    """The producer's own connection to one leader, and the batches in flight on it, oldest request first."""
+    """The producer's connection to one leader, and the batches of each request in flight, oldest request first."""
 
     connection: Connection
     version: int
@@ -70,11 +72,11 @@ class Producer:
 
     Args:
         cluster: the brokers.
-        transactional_id: `begin` fences an earlier producer with the same id.
+        transactional_id: the transactional id. `begin` fences an earlier producer with the same id.
         transaction_timeout_ms: after this time the coordinator aborts an open transaction.
         deadline_s: how long batches are retried while none is acknowledged.
         on_acknowledged: called for each acknowledged batch with the number that `append` returned and the base offset;
-            -1 if the broker knows that it has the batch, but not at which offset.
+            -1 if the broker has the batch already and no longer knows its offset.
 
     Attributes:
         producer_id: set by `begin`.
@@ -105,14 +107,18 @@ class Producer:
     def _reset(self) -> None:
         self.record_count = 0
         self._queue = BatchQueue()
-        self._sequences: dict[TopicPartition, int] = {}  # the base sequence of each partition's next batch
+        self._sequences: dict[
+            TopicPartition, int
+        ] = {}  # the base sequence number of the next batch of each partition
         self._added: set[TopicPartition] = set()
         self._index = 0
         self._progress_at = 0.0
 
     @property
     def has_begun(self) -> bool:
-        """Whether the transaction has a batch. Without one, the coordinator does not know the transaction."""
+        """Whether a batch was added to the transaction. Without a batch, the coordinator does not know the
+        transaction.
+        """
         return self._index > 0
 
     # --- begin and end ---
@@ -152,14 +158,16 @@ class Producer:
         return answer
 
     def _coordinator(self) -> Connection:
-        """Return the connection to the coordinator, and note which transaction version it uses."""
+        """Return the connection to the coordinator, and record which transaction version the coordinator supports."""
         coordinator = self._cluster.coordinator(self._transactional_id)
         level = coordinator.features.get("transaction.version", 0)
         self._is_tv2 = level >= 2 and coordinator.speaks(ApiKey.PRODUCE, TV2_PRODUCE)
         return coordinator
 
     def resume(self, producer_id: int, producer_epoch: int) -> None:
-        """Take over an open transaction in order to end it, for example from another process. All must be flushed."""
+        """Take over an open transaction, for example of another process, in order to end it. All its batches must be
+        acknowledged.
+        """
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self._index = 1
 
@@ -190,7 +198,8 @@ class Producer:
         if commit:
             self._sequences = sequences
         else:
-            self.producer_id = -1  # it is unknown which batches arrived and which sequence comes next
+            # `begin` must come first: it is unknown which batches arrived, so the next sequence numbers are unknown.
+            self.producer_id = -1
 
     def _end(self, *, commit: bool) -> Any:
         coordinator = self._coordinator()
@@ -206,7 +215,9 @@ class Producer:
         return answer
 
     def close(self) -> None:
-        """Give back the connections. An open transaction stays open until a joint commit or its timeout ends it."""
+        """Return the connections to the cluster. An open transaction stays open until a joint commit or its timeout
+        ends it.
+        """
         for leader in self._leaders.values():
             self._cluster.give_back(leader.connection)
         self._leaders.clear()
@@ -214,9 +225,9 @@ class Producer:
     # --- appending ---
 
     def append(self, topic: str, partition: int, batch: bytearray) -> int:
-        """Append one whole batch. This method fills in the producer's fields and the CRC.
+        """Send one whole batch, to be appended to a partition. This method fills in the producer's fields and the CRC.
 
-        The batch may still be in flight on return: its bytes must not change until `flush` returns.
+        The batch may still be in flight on return, so its bytes must not change until `flush` returns.
 
         Returns:
             The number of the batch in the transaction, from 0.
@@ -254,7 +265,9 @@ class Producer:
         return bool(self._queue) or any(leader.requests for leader in self._leaders.values())
 
     def _send(self, *, wait: bool) -> None:
-        """Receive one response if `wait` is set; then send all batches that may be sent."""
+        """If `wait` is set, receive one response. Then send the batches for which the limit of requests in flight
+        leaves space.
+        """
         try:
             busy = next((leader for leader in self._leaders.values() if leader.requests), None)
             if wait and busy is not None:
@@ -266,7 +279,9 @@ class Producer:
             self._start_over(failure)
 
     def _send_what_may_be(self) -> None:
-        """Send requests to leaders with fewer than the maximum in flight: the oldest batch of each partition."""
+        """Send the oldest batch of each partition to its leader, unless the leader has the maximum of requests in
+        flight.
+        """
         if not self._queue:
             return
         if not self._is_tv2:
@@ -290,7 +305,7 @@ class Producer:
                 leader_id = next(iter(requests))
                 self._send_request(leader_id, requests[leader_id])
                 del requests[leader_id]
-        finally:  # after an error
+        finally:  # queue the batches of requests that were not sent because of an error
             for batches in requests.values():
                 self._queue.put_back(batches)
 
@@ -311,7 +326,7 @@ class Producer:
         leader.requests.append(batches)
 
     def _add_partitions(self) -> None:
-        """In TV1: add partitions to the transaction at the coordinator before their first batch."""
+        """In TV1, before the first batch of a partition, add the partition to the transaction at the coordinator."""
         new = self._queue.targets - self._added
         if not new:
             return
@@ -336,7 +351,9 @@ class Producer:
     # --- responses ---
 
     def _take_answer(self, leader: _Leader) -> None:
-        """Read the response to the oldest request. If a retry can resolve its error, queue the batches, raise RetriableError."""
+        """Read the response to the oldest request. If a retry can resolve its errors, queue these batches and raise
+        RetriableError.
+        """
         response_class = message_class(ApiKey.PRODUCE, leader.version, "response")
         data = leader.connection.receive(flexible=response_class.__flexible__)
         answer = leader.connection.read(response_class, data)
@@ -370,7 +387,9 @@ class Producer:
             self._on_acknowledged(pending.index, base_offset)
 
     def _refuse(self, pending: Pending, result: Any) -> str:
-        """Raise the error of a refused batch. If an earlier batch waits again, queue it and return the error's name."""
+        """Raise the error of a refused batch. If only an earlier batch is missing and queued, queue this batch, and
+        return the error's name.
+        """
         code = result.error_code
         if code in _LOST and self._queue.has_before(pending):
             self._queue.put_back([pending])
@@ -393,13 +412,13 @@ class Producer:
         if code in _ENDED:
             raise Refused(
                 code,
-                f"{transaction} is over: {what} was refused ({in_text(code)}). It was aborted after its timeout of "
-                f"{self._transaction_timeout_ms} ms, fenced by a successor, or decided without this part",
+                f"{transaction} has ended: {what} was refused ({in_text(code)}). It was aborted after its timeout of "
+                f"{self._transaction_timeout_ms} ms, fenced by a later producer, or committed without this batch",
             )
         if code in _LOST:
             raise Refused(
                 code,
-                f"{transaction} has lost a part: {what} was refused ({in_text(code)}). Abort it and write it again",
+                f"{transaction} has lost a batch: {what} was refused ({in_text(code)}). Abort it and write it again",
             )
         raise Refused(code, f"{what} for {self._transactional_id!r}: {in_text(code)}")
 
@@ -408,7 +427,7 @@ class Producer:
 
         Raises:
             Unavailable: no batch was acknowledged within the deadline.
-            Refused: a response says that the transaction has ended or lost a batch.
+            Refused: according to a response, the transaction has ended or lost a batch.
         """
         for leader in list(self._leaders.values()):
             while leader.requests and not leader.connection.is_closed:
@@ -423,10 +442,10 @@ class Producer:
             leader.connection.close()
         self._leaders.clear()
         if self._cluster.are_retries_cancelled:
-            raise Unavailable(f"{self._transactional_id}: cancelled: {failure}") from failure
+            raise Unavailable(f"{self._transactional_id}: the call was cancelled: {failure}") from failure
         if time.monotonic() - self._progress_at > self._deadline_s:
             raise Unavailable(
                 f"{self._transactional_id}: no batch was acknowledged for {self._deadline_s:g} s: {failure}"
             ) from failure
         time.sleep(BACKOFF_S)
-        self._cluster.forget_metadata()  # the leaders may have changed
+        self._cluster.forget_metadata()  # request new metadata, because the leaders may have changed

@@ -1,10 +1,11 @@
-"""Reader of whole transactions of commit-ordered topics: of each partition, or over all partitions from cut to cut.
+"""Reader of whole transactions of commit-ordered topics: either partition by partition, or over all partitions at cuts.
 
-The broker says which records belong to a transaction (`client.commits`); ordinary fetches get the records. In memory
-are one whole transaction of each partition, and what a fetch returned of the next transactions.
+DescribeCommits (`client.commits`) returns the bounds of the transactions, and ordinary fetches return the records. The
+reader holds in memory one whole transaction of each partition, and those records of the next transactions that the same
+fetch returned.
 
-No function here sleeps. If there is no transaction to read yet, the reader yields a `Pause`, and its callers
-`client.native` and `client.aio` wait in their own ways.
+No function of this module sleeps. If there is no new transaction, the reader yields a `Pause`: `client.native` then
+sleeps in its thread, and `client.aio` in the event loop.
 """
 
 import itertools
@@ -23,7 +24,7 @@ from stablelog.client.cuts import Cut, describe_cut
 from stablelog.errors import OffsetOutOfRange, Unavailable
 from stablelog.types import TopicPartition
 
-LISTED_MAX: Final = 200  # transactions in one DescribeCommits request
+LISTED_MAX: Final = 200  # maximum of transactions in one DescribeCommits response
 FETCH_SIZE_MAX: Final = 1 << 20
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.002, 0.2
 
@@ -62,14 +63,16 @@ class Pause(NamedTuple):
 
 
 class _Stream:
-    """The transactions of one partition after a commit sequence."""
+    """Reader of the transactions of one partition after a commit sequence."""
 
     def __init__(self, cluster: Cluster, target: TopicPartition, after: int) -> None:
         self._cluster = cluster
         self._target = target
         self._after = after
         self._topic_id: uuid.UUID | None = None  # None before the first request
-        self._position = -1  # transactions that end before it are listed; -1 before the first request
+        self._position = (
+            -1
+        )  # all transactions that end before this position are listed; -1 before the first request
         self._listed: deque[Commit] = deque()
         self._list_is_full = False  # the last list was full, so more transactions may follow
         self._known = -1  # all transactions up to this commit sequence are listed
@@ -80,7 +83,8 @@ class _Stream:
         """Return the next transaction; None if there is none yet.
 
         Args:
-            up_to: return only a transaction with at most this commit sequence; all of these can be read. None for any.
+            up_to: return only a transaction with at most this commit sequence. All commits up to it must be resolved.
+                None for any transaction.
 
         Raises:
             OffsetOutOfRange: transactions may have been removed before they were read, or the topic was deleted and
@@ -95,7 +99,7 @@ class _Stream:
         return self._listed[0]
 
     def _list(self) -> None:
-        """List the transactions after those that are listed. Raises the errors of `peek`."""
+        """Request the next transactions after those in `_listed`. The errors are those of `peek`."""
         found = describe_commits(
             self._cluster,
             *self._target,
@@ -122,7 +126,7 @@ class _Stream:
         """Return the records of the next transaction, which `peek` has returned.
 
         The children of a joint commit have one commit sequence and count as one transaction. They are adjacent in the
-        partition, but a list may end between two of them.
+        partition, but may come from two DescribeCommits responses.
 
         Raises:
             OffsetOutOfRange: as in `peek`.
@@ -142,7 +146,7 @@ class _Stream:
         return records
 
     def _read(self, start: int, end: int) -> Iterator[Record]:
-        """Yield the records at [start, end)."""
+        """Yield the records from offset `start` to before `end`."""
         while self._fetched and self._fetched[0].offset < start:
             self._fetched.popleft()
         self._fetched_end = max(self._fetched_end, start)
@@ -178,7 +182,9 @@ class _Stream:
 def _with_pauses(
     found: Iterable[CommittedTransaction | None], wait_s: float | None
 ) -> Iterator[CommittedTransaction | Pause]:
-    """Replace each None, for no transaction, by a pause. End when `wait_s` has passed since the last transaction."""
+    """Replace each None in `found` by a `Pause`: it means that there is no transaction. End if none comes for
+    `wait_s`.
+    """
     pause_s, waited_from = PAUSE_FIRST_S, time.monotonic()
     for transaction in found:
         if transaction is not None:
@@ -237,11 +243,11 @@ def _in_partitions(
 
 
 def _check_nothing_removed(cut: Cut, after: int) -> None:
-    """Check that no transaction after a commit sequence was removed. This comes before the first read.
+    """Check before the first read that retention has removed no transaction after a commit sequence.
 
     Raises:
-        OffsetOutOfRange: records may have been removed. If the broker has deleted whole segments, it may not know the
-            last commit sequence in them, and then names the sequence before the first transaction that is left.
+        OffsetOutOfRange: records may have been removed. The broker may not know the last commit sequence in deleted
+            segments. Then it names the last one that may be in them: the one before the first remaining transaction.
     """
     whole_after = min(cut.whole_after(), cut.commit_sequence)
     if whole_after > after:
@@ -254,7 +260,7 @@ def _check_nothing_removed(cut: Cut, after: int) -> None:
 def read_cuts(
     cluster: Cluster, topics: Sequence[str], after: int, wait_s: float | None, group: str | None
 ) -> Iterator[CommittedTransaction | Pause]:
-    """Yield the transactions over all partitions, whole, in the order of their commits.
+    """Yield whole transactions, each with its records of all partitions, in the order of their commits.
 
     Args:
         cluster: the brokers.
@@ -274,13 +280,13 @@ def read_cuts(
 def _at_cuts(
     cluster: Cluster, topics: Sequence[str], after: int, group: str | None
 ) -> Iterator[CommittedTransaction | None]:
-    """Yield the transactions over all partitions, and None if no later cut exists yet."""
+    """Yield the transactions, each with its records of all partitions. Yield None while there is no later cut."""
     streams: dict[TopicPartition, _Stream] = {}
     while True:
         cut = describe_cut(cluster, topics, group=group)
         if not streams:
             if after == 0:
-                after = cut.whole_after()  # earlier transactions have lost their part in some partition
+                after = cut.whole_after()  # earlier transactions have lost records in some partition
             _check_nothing_removed(cut, after)
         elif max(cut.torn.values(), default=-1) > after:
             raise OffsetOutOfRange(
@@ -289,7 +295,7 @@ def _at_cuts(
             )
         added = cut.offsets.keys() - streams.keys()
         if added:
-            cluster.forget_metadata()  # cached metadata may be older than the new partitions
+            cluster.forget_metadata()  # request new metadata: the cached metadata may lack the new partitions
             streams |= {target: _Stream(cluster, target, after) for target in added}
         if cut.commit_sequence > after:
             yield from _between(streams, cut.commit_sequence)
@@ -299,7 +305,9 @@ def _at_cuts(
 
 
 def _between(streams: dict[TopicPartition, _Stream], commit_sequence: int) -> Iterator[CommittedTransaction]:
-    """Yield the rest of the streams up to a cut, merged. Each stream is in the order of the commit sequences."""
+    """Merge the streams up to a cut, and yield the transactions. Each stream is in the order of the commit
+    sequences.
+    """
     while True:
         nexts = [
             (commit, stream)

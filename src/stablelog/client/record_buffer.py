@@ -1,6 +1,7 @@
-"""The records of a transaction in the client: the partition of each, and those that are not in a batch yet.
+"""Buffer for the records of one transaction in the client. It chooses each record's partition, and holds records that
+are not in a batch yet.
 
-Nothing here sends or waits. `client.writing` sends the batches.
+This module neither sends nor waits. `client.writing` sends the batches.
 """
 
 import time
@@ -17,9 +18,13 @@ from stablelog.errors import Refused
 from stablelog.types import TopicPartition
 from stablelog.wire.partitioning import partition_for
 
-BATCH_SIZE_MAX: Final = 256 << 10  # bytes of keys, values and headers; one record may have more
-BUFFERED_SIZE_MAX: Final = 8 << 20  # bytes of records that are not in a batch yet, in all partitions together
-TIMESTAMP_MAX: Final = (1 << 62) - 1  # the difference of any two fits into the timestamp delta of a record
+BATCH_SIZE_MAX: Final = 256 << 10  # maximum bytes of keys, values and headers in a batch of several records
+BUFFERED_SIZE_MAX: Final = (
+    8 << 20
+)  # maximum bytes of records that are not in a batch yet, over all partitions
+TIMESTAMP_MAX: Final = (
+    1 << 62
+) - 1  # a batch stores differences of two timestamps, which must fit into 64 bits
 
 Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 
@@ -37,14 +42,14 @@ class RecordBuffer:
 
     Attributes:
         partition_counts: the number of partitions of each topic that `add` accepts.
-        order: the partition of each record.
+        order: the partition of each record, in the order of the `add` calls.
     """
 
     def __init__(self) -> None:
         self.partition_counts: dict[str, int] = {}
         self.order: list[TopicPartition] = []
         self._unsent: dict[TopicPartition, _Unsent] = defaultdict(_Unsent)
-        self._size = 0  # bytes of all unsent records
+        self._size = 0  # bytes of the unsent records of all partitions
         self._full: set[TopicPartition] = set()  # partitions with enough unsent records for a batch
         # Partition of the next record without a key: round-robin from a random start.
         self._next_partition = uuid.uuid4().int
@@ -89,7 +94,7 @@ class RecordBuffer:
             if not 0 <= partition < count:
                 raise Refused(
                     ErrorCode.unknown_topic_or_partition,
-                    f"{topic} has partitions 0 to {count - 1}, not {partition}",
+                    f"topic {topic!r} has no partition {partition}, only 0 to {count - 1}",
                 )
             return partition
         if key is not None:
@@ -123,14 +128,14 @@ def _as_bytes(content: bytes | str | None) -> bytes | None:
         return content
     if isinstance(content, str):
         return content.encode()
-    raise TypeError(f"keys and values are bytes or text, not {type(content).__name__}")
+    raise TypeError(f"keys and values must be bytes or text, not {type(content).__name__}")
 
 
 def _as_name(name: str) -> str:
     if isinstance(name, str):
-        name.encode()  # fails for an unpaired surrogate
+        name.encode()  # raises for text that UTF-8 cannot encode, such as an unpaired surrogate
         return name
-    raise TypeError(f"names of headers are text, not {type(name).__name__}")
+    raise TypeError(f"names of headers must be text, not {type(name).__name__}")
 
 
 def _as_timestamp(timestamp_ms: int) -> int:
@@ -140,6 +145,6 @@ def _as_timestamp(timestamp_ms: int) -> int:
 
 
 def _size(record: Record) -> int:
-    """Return about how many bytes the record takes in a batch."""
+    """Return the approximate size of the record in a batch, in bytes."""
     named = sum(len(name) + len(value or b"") + 4 for name, value in record.headers)
     return len(record.key or b"") + len(record.value or b"") + named + 16

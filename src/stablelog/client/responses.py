@@ -1,4 +1,4 @@
-"""What an error in a response means to the client: a retry can resolve it, or the call fails."""
+"""The meaning of error codes in responses: either a retry can resolve the error, or the client's call fails."""
 
 from typing import Final
 
@@ -6,7 +6,8 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.errors import Refused, Unavailable
 
-# Errors of a cluster that is changing, such as a leader that moves. The client requests metadata and retries.
+# Errors that occur while the cluster changes, for example while a leader moves. The client requests metadata and
+# retries.
 RETRIABLE_CODES: Final = frozenset(
     {
         ErrorCode.leader_not_available,
@@ -31,7 +32,7 @@ RETRIABLE_CODES: Final = frozenset(
 
 
 class RetriableError(Exception):
-    """A failure that a retry can resolve. It does not leave `Cluster.retrying`."""
+    """A failure that a retry can resolve. `Cluster.retrying` catches it, so no caller of the client gets it."""
 
 
 class Missing(Refused):
@@ -49,12 +50,12 @@ def is_retriable(error: Exception) -> bool:
 
 
 def in_text(code: ErrorCode) -> str:
-    """Return the name of an error code as a message to the user has it: "unknown topic or partition"."""
+    """Return the name of an error code for messages to the user, such as "unknown topic or partition"."""
     return code.name.replace("_", " ")
 
 
 def check(code: ErrorCode, what: str) -> None:
-    """Raise if a response has an error code.
+    """Raise an error if the error code of a response is not `none`.
 
     Raises:
         Refused: the message has the error's name.

@@ -1,4 +1,4 @@
-"""Topics, their partitions and offsets: the requests that the client sends, and what the responses say."""
+"""Requests for topics, partitions and offsets, and the decoding of their responses."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -47,7 +47,7 @@ class Listed(NamedTuple):
 
 
 def by_topic(targets: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Group partitions by topic, as requests name them."""
+    """Group partitions by topic, as Kafka's requests contain them."""
     found: dict[str, list[int]] = defaultdict(list)
     for topic, partition in targets:
         found[topic].append(partition)
@@ -111,7 +111,7 @@ def offsets_request(specs: Mapping[TopicPartition, int], isolation: str) -> Any:
 
 
 def read_offsets(response: Any) -> tuple[dict[TopicPartition, Listed], dict[TopicPartition, ErrorCode]]:
-    """Return the offsets of a ListOffsets response, and the error codes of the other partitions."""
+    """Return the offsets in a ListOffsets response, and the error code of each partition without an offset."""
     found, refused = {}, {}
     for topic in response.topics:
         for partition in topic.partitions:

@@ -1,4 +1,4 @@
-"""A transaction for programs with threads. Each record has a future; all futures succeed or fail together."""
+"""A transaction for programs with threads. Each record has a future. Either all futures succeed or all fail."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class Transaction:
-    """A transaction of one writer. Made by `Client.transaction`; several threads may write into it.
+    """A transaction of one writer. `Client.transaction` makes it. Several threads may write into it.
 
-    As a context manager it commits when the block ends, and aborts if the block raises.
+    As a context manager, the transaction commits at the end of the block, and aborts if the block raises.
 
     Args:
-        begin: makes the transaction; its argument is called with the outcome.
+        begin: makes the transaction. It calls its argument with the transaction's outcome.
 
     Attributes:
         writing: the transaction without futures.
@@ -53,7 +53,7 @@ class Transaction:
             topic: created if it is missing and the broker creates topics automatically.
             key: text is written as UTF-8.
             value: as `key`.
-            headers: names and values, as pairs or as a mapping; a value is as `key`.
+            headers: names and values, as pairs or as a mapping; text in a value is written as UTF-8.
             partition: by default the one that Kafka's Java producer would choose for the key; without a key,
                 round-robin.
             timestamp_ms: by default the current time.
@@ -71,14 +71,16 @@ class Transaction:
             self.writing.make_ready(topic)
             self.writing.put(topic, key, value, headers, partition, timestamp_ms)
             future: Future[Position] = Future()
-            future.set_running_or_notify_cancel()  # a caller cannot cancel one record of a transaction
+            # Mark the future as running, because a caller cannot cancel one record of a transaction.
+            future.set_running_or_notify_cancel()
             self._futures.append(future)
             if self.writing.records.is_due:
                 self.writing.send_due()
         return future
 
     def commit(self) -> Committed:
-        """Commit what was written. The call may be repeated after any failure and then gives the same result.
+        """Commit all records that were written. The call may be repeated after any failure and then returns the same
+        result.
 
         Returns:
             The commit sequence, and the positions of the records that were written first and last.
@@ -93,7 +95,7 @@ class Transaction:
         return self.writing.commit()
 
     def abort(self) -> None:
-        """Abort what was written: all futures fail. No effect on a transaction that is aborted already.
+        """Abort the transaction: all futures fail. A transaction that is aborted already stays aborted.
 
         Raises:
             Refused: the transaction is committed.
@@ -107,7 +109,7 @@ class Transaction:
 
 
 def settle(futures: "Sequence[Future[Position] | asyncio.Future[Position]]", outcome: Outcome) -> None:
-    """Give the futures of a transaction its outcome. A future that the program has cancelled stays cancelled."""
+    """Set the futures of a transaction to its outcome. A future that the program has cancelled stays cancelled."""
     if isinstance(outcome, list):
         for future, position in zip(futures, outcome, strict=True):
             if not future.cancelled():
@@ -116,4 +118,5 @@ def settle(futures: "Sequence[Future[Position] | asyncio.Future[Position]]", out
     for future in futures:
         if not future.cancelled():
             future.set_exception(outcome)
-            future.exception()  # marks it as retrieved: the caller that ends the transaction gets the error
+            # Mark the exception as retrieved, because the call that ends the transaction raises it, too.
+            future.exception()

@@ -1,4 +1,4 @@
-"""The client's side of DescribeTransactions: what the coordinator knows of a transactional id."""
+"""The client's side of DescribeTransactions: the coordinator's state of a transactional id."""
 
 from dataclasses import field, fields, make_dataclass
 from functools import cache
@@ -16,7 +16,8 @@ _KIO_CONSTANTS: Final = ("__type__", "__version__", "__flexible__", "__api_key__
 
 
 def describe_transaction(connection: Connection, transactional_id: str) -> Any:
-    """Return kio's `TransactionState` of a transactional id, with `transaction_start_time` in ms; -1 for none.
+    """Return the coordinator's state of a transactional id. Its `transaction_start_time` is in ms, -1 without a
+    transaction.
 
     Raises:
         Refused: the coordinator does not know the id.
@@ -30,7 +31,9 @@ def describe_transaction(connection: Connection, transactional_id: str) -> Any:
 
 @cache
 def _response_class() -> Any:
-    """Return kio's response class with the start time as a number, because kio refuses the -1 for no transaction."""
+    """Return the response class of the kio library with the start time as a number: kio rejects -1, for no
+    transaction.
+    """
     state = _with_field(TransactionState, "transaction_start_time", i64, "int64")
     return _with_field(
         DescribeTransactionsResponse, "transaction_states", GenericAlias(tuple, (state, ...)), None
@@ -38,7 +41,7 @@ def _response_class() -> Any:
 
 
 def _with_field(kio_class: Any, name: str, annotation: Any, kafka_type: str | None) -> Any:
-    """Copy a message class, with another type of one field."""
+    """Copy a message class, but give one field another type."""
     changed = {name: (annotation, {"kafka_type": kafka_type} if kafka_type else {})}
     members = [(f.name, *changed.get(f.name, (f.type, f.metadata))) for f in fields(kio_class)]
     return make_dataclass(

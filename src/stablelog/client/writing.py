@@ -1,14 +1,13 @@
-"""One transaction of the native client at the broker: its records, batches, commit or abort, and the records'
-positions.
+"""One transaction of the native client: its records, its batches, its commit or abort, and the records' positions.
 
-`client.transaction` and `client.aio` make futures of its outcome. A method whose docstring says "May wait" may wait for
-a broker; no other method does. Only one call runs at a time, except for `cancel` and `expire`.
+`client.transaction` and `client.aio` pass the transaction's outcome to futures. A method whose docstring says "May
+wait" may wait for a broker; no other method does. Only one call runs at a time, except for `cancel` and `expire`.
 
 The records are sent in batches while the transaction is open. The commit is a joint commit of this one transaction,
-under the next version of a key that no other open transaction has (`client.keys`). The commit log remembers the last
-version of the key. So a commit whose response was lost is repeated and gets the same response, even from a broker that
-has restarted. For a commit-ordered topic, the broker is asked at which positions the commit has put the records. In
-other topics, a record stays at the offset at which it was appended.
+under the next version of a key that no other open transaction uses (`client.keys`). The broker stores the last version
+of the key in the commit log. So the client can repeat a commit whose response was lost, and gets the same response,
+even after a restart of the broker. For a commit-ordered topic, the client then asks the broker for the records'
+positions. In other topics, a record stays at the offset at which it was appended.
 """
 
 import threading
@@ -33,7 +32,7 @@ from stablelog.client.record_buffer import Headers, RecordBuffer
 from stablelog.errors import OffsetOutOfRange, Refused, Unavailable
 from stablelog.types import TopicPartition
 
-RETENTION_S: Final = 86_400  # how long the broker remembers the commit
+RETENTION_S: Final = 86_400  # how long the broker remembers the key after the commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ Outcome = list[Position] | Refused
 
 class _State(Enum):
     OPEN = auto()
-    IN_DOUBT = auto()  # the commit was requested, and its result is not completely known
+    IN_DOUBT = auto()  # the commit was requested, and the client does not have its complete result yet
     COMMITTED = auto()
     ABORTED = auto()
 
@@ -66,21 +65,22 @@ class Writing:
 
     Args:
         cluster: the brokers; used by this transaction alone until `release`.
-        key: the key of its commit, with the transaction group; used by this transaction alone until `release`.
-        timeout_s: how long it may stay open before it is aborted.
-        on_end: called once with the outcome: the records' positions in the order of the `put` calls, or the error that
-            says why they were aborted.
+        key: the key of the joint commit, with the transaction group; used by this transaction alone until `release`.
+        timeout_s: how long the transaction may stay open before it is aborted.
+        on_end: called once with the outcome: the records' positions in the order of the `put` calls, or the error with
+            the reason of the abort.
         release: called once when no more requests will be sent.
 
     Attributes:
         turn: the lock for every call but `cancel` and `expire`; held while a call waits for a broker.
         cluster: as given.
-        key: as given, or a new one if the broker refused to begin the transaction under the given key. After the
-            commit, its version is above that of the transaction.
+        key: as given, or a new one if the broker refused to begin the transaction under the given key. The commit
+            increments the key's version.
         is_key_free: whether another transaction may use the key after this one: nothing was begun under it, or the
             outcome is known and no other user of the key was seen.
         deadline: `time.monotonic` at which the timeout has passed.
-        failure: why it is aborted, or why the positions of a committed transaction are unknown.
+        failure: the error with the reason why the transaction is aborted, or why its positions are unknown after a
+            commit.
         producer: sends the batches; None before the first one.
         records: the records. If `records.is_due`, call `send_due` before the next `put`.
         timeout_s: as given.
@@ -104,17 +104,19 @@ class Writing:
         self.timeout_s = timeout_s
         self._on_end = on_end
         self._release = release
-        self._token = uuid.uuid4().hex  # identifies this transaction in the key's record
+        self._token = uuid.uuid4().hex  # identifies this transaction in the broker's record of the key
         self._state = _State.OPEN
         self.records = RecordBuffer()
-        # By partition, of each batch the number given by the producer, and how many records it has.
+        # By partition: for each batch the number that `Producer.append` has returned, and the count of its records.
         self._batches: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
         self.producer: Producer | None = None
-        self._base_offsets: dict[int, int] = {}  # of batches, by the number given by the producer
+        self._base_offsets: dict[
+            int, int
+        ] = {}  # of each batch, by the number that `Producer.append` has returned
         self._asked_at = 0.0
         self._commit_sequence: int | None = None
         self._committed: Committed | None = None
-        self._is_to_abort = False  # a caller has requested the abort
+        self._is_to_abort = False  # whether a caller has requested the abort
         self._is_cancelled = False
         self._owning = threading.Lock()
 
@@ -130,7 +132,7 @@ class Writing:
         )
 
     def make_ready(self, topic: str) -> None:
-        """Prepare for a record of this topic, so that `put` accepts it. May wait.
+        """Request the topic's partitions, so that `put` accepts its records. May wait.
 
         Raises:
             Refused: the transaction has ended, or the topic does not exist.
@@ -151,7 +153,7 @@ class Writing:
         partition: int | None,
         timestamp_ms: int | None,
     ) -> None:
-        """Add a record of a topic that is ready. Never waits. After an error, nothing was added.
+        """Add a record of a topic for which `is_ready` is true. Never waits. After an error, no record was added.
 
         Raises:
             Refused: the transaction has ended, or the partition does not exist.
@@ -163,7 +165,7 @@ class Writing:
             self.records.add(topic, key, value, headers, partition, timestamp_ms)
 
     def send_due(self) -> None:
-        """Send the batches that are due. May wait while too many bytes are in flight.
+        """Send full batches, or all if the buffer is too large. May wait while too many bytes are in flight.
 
         Raises:
             Refused: the transaction is aborted, because the broker has ended it or no broker accepted its batches
@@ -231,14 +233,15 @@ class Writing:
         self.producer.begin(deadline_s=deadline_s)
 
     def _free_key(self, *, may_be_ending: bool) -> None:
-        """Let another transaction use the key after this one has ended."""
+        """Mark the key as free, so that another transaction may use it after this one has ended."""
         self.key.may_be_ending = may_be_ending
         self.is_key_free = True
 
     # --- the end ---
 
     def commit(self) -> Committed:
-        """Commit what was written. The call may be repeated after any failure and then gives the same result. May wait.
+        """Commit all records that were written. The call may be repeated after any failure and then returns the same
+        result. May wait.
 
         Returns:
             The commit sequence, and the positions of the records that were written first and last.
@@ -275,7 +278,7 @@ class Writing:
         return offsets_after_commit(self.cluster, target, self._commit_sequence, batches)
 
     def abort(self) -> None:
-        """Abort what was written. No effect on a transaction that is aborted already. May wait.
+        """Abort the transaction. A transaction that is aborted already stays aborted. May wait.
 
         Raises:
             Refused: the transaction is committed.
@@ -304,21 +307,21 @@ class Writing:
         with self.turn:
             if error is None:
                 if not self._is_to_abort:
-                    self.commit()  # it raises the error of a write that has failed
+                    self.commit()  # raises the error of an earlier write if one has failed
             elif self._state is _State.OPEN:
                 self._abandon(error)
             elif self._state is _State.IN_DOUBT and self._is_cancelled:
                 self.cancel()
                 with suppress(Refused, Unavailable):
-                    self.abort()  # one attempt: without a response, the transaction stays in doubt
+                    self.abort()  # try only once; without a response, the transaction stays in doubt
                 with self._owning:
                     if not self._has_ended:
                         self.cluster.allow_retries()
 
     def cancel(self) -> None:
-        """Cancel retries, so that a call in progress ends soon. From any thread; never waits.
+        """Cancel retries, so that a call in progress ends soon. May be called from any thread. Never waits.
 
-        If the commit was not requested yet, it will not be. The caller has to call `leave` next.
+        After this, no commit is requested any more; one that was requested before may still happen. Call `leave` next.
         """
         with self._owning:
             self._is_cancelled = True
@@ -328,14 +331,14 @@ class Writing:
     def expire(self) -> bool:
         """Abort the transaction at its deadline if it is open. The broker does the same by its own clock.
 
-        From any thread; never waits. Returns False if another call is in progress; then nothing was done.
+        May be called from any thread. Never waits. Return False, without an abort, if another call is in progress.
         """
         if not self.turn.acquire(blocking=False):
             return False
         try:
             if self._state is _State.OPEN:
                 if self.producer is not None:
-                    # The next transaction under the key aborts this one by its InitProducerId.
+                    # The broker aborts this transaction when the next transaction under the key sends InitProducerId.
                     self._free_key(may_be_ending=True)
                 self._fail(self._overdue())
             return True
@@ -349,12 +352,13 @@ class Writing:
 
     @property
     def children(self) -> list[joint.Shown]:
-        """The child that the commit names. Only after a batch was sent."""
+        """The only child of the joint commit. Exists once a batch was sent."""
         assert self.producer is not None
         return [(self.key.transactional_id, self.producer.producer_id, self.producer.producer_epoch)]
 
     def _ask_to_commit(self) -> int:
-        """Request the commit, or learn that it was committed before. Return the commit sequence.
+        """Request the commit, and return the commit sequence. A transaction that is committed already is not committed
+        again.
 
         Raises:
             Refused: the transaction is aborted.
@@ -373,7 +377,7 @@ class Writing:
         except Refused as refused:
             if time.monotonic() - self._asked_at > RETENTION_S / 2:
                 raise Unavailable(
-                    f"it is unknown whether the transaction is committed: the broker has forgotten it: {refused}"
+                    f"it is unknown whether the transaction is committed: the broker no longer remembers it: {refused}"
                 ) from refused
             self._abandon(refused)
             raise
@@ -384,7 +388,9 @@ class Writing:
         return found.commit_sequence
 
     def _key_shared(self, found: joint.Committed) -> Exception:
-        """Return the error for a key that another client has committed under, such as the copy of a virtual machine."""
+        """Return the error for a key under which another client has committed, for example in a copy of the virtual
+        machine.
+        """
         sharing = f"another writer uses the key {self.key.name!r} of this transaction, and has committed"
         if found.commit_sequence < 0:
             return Unavailable(
@@ -403,7 +409,7 @@ class Writing:
             self.cluster, self.key.name, self.key.version, self.children, group=self.key.group
         )
         if not is_committed:
-            self._free_key(may_be_ending=True)  # the response does not wait for the markers
+            self._free_key(may_be_ending=True)  # the broker responds before the abort markers are written
         return not is_committed
 
     def _check_state(self) -> None:
@@ -429,7 +435,9 @@ class Writing:
 
     @contextmanager
     def _or_abort(self) -> Iterator[None]:
-        """Abort on any error in the block. Convert Unavailable to Refused, because a retry cannot help."""
+        """Abort the transaction on any error in the block. Convert Unavailable to Refused, because a retry cannot
+        help.
+        """
         try:
             yield
         except Unavailable as failure:
@@ -481,7 +489,7 @@ class Writing:
         return self._committed
 
     def _end(self, outcome: Outcome) -> None:
-        """Release the cluster and report the outcome. No more requests follow."""
+        """Release the cluster, and report the outcome. The transaction sends no more requests after this."""
         if self.producer is not None:
             self.producer.close()
         with self._owning:
