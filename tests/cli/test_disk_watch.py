@@ -49,12 +49,12 @@ def test_produce_says_that_the_disk_is_full_and_goes_on_when_it_has_room(
     producing.start()
     until(lambda: told.lines, "the command says what it waits for")
     assert told.lines == [
-        f"waiting: the disk of {broker.bootstrap} is full (data directory /data); records are sent when there is room"
+        f"waiting: the disk of {broker.bootstrap} is full (data directory /data); records are sent when the disk has space"
     ]
     broker.grow()
     producing.join(60)
     assert not producing.is_alive()
-    assert told.lines[1:] == [f"going on: the disk of {broker.bootstrap} has room"]
+    assert told.lines[1:] == [f"the command continues: the disk of {broker.bootstrap} has space"]
     assert "wrote 50 records to t" in capsys.readouterr().out
 
 
@@ -101,7 +101,7 @@ def read(broker, group="g"):
 def test_consume_says_that_its_group_takes_no_members_and_goes_on_when_it_does(
     broker, lines, monkeypatch, capsys
 ):
-    told, text = Told(monkeypatch), "group g may take no members until there is room"
+    told, text = Told(monkeypatch), "group g may accept no members until the disk has space"
     write(broker, lines)
     below_half(broker)
     consuming = threading.Thread(target=read, args=(broker,))
@@ -111,7 +111,7 @@ def test_consume_says_that_its_group_takes_no_members_and_goes_on_when_it_does(
     broker.grow()
     consuming.join(60)
     assert not consuming.is_alive()
-    assert told.lines[1:] == ["going on: group g is joined"]
+    assert told.lines[1:] == ["the command continues: group g is joined"]
     assert capsys.readouterr().out.endswith("48\n49\n")
 
 

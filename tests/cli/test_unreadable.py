@@ -20,7 +20,7 @@ from tests.clients.drivers import unique
 from tests.waiting import until
 
 LEADER_EPOCH_AT = 12  # in the header of a batch
-OFFLINE = "offline: the broker's log says why"
+OFFLINE = "offline: see the reason in the broker's log"
 
 
 def fill(at, topic, partition, count=60):
@@ -147,7 +147,7 @@ def test_a_watch_says_that_a_partition_can_be_read_again(monkeypatch, told):
     with PartitionWatch("here:1", "t", [0, 1], {}, "read_committed") as watch:
         until(lambda: len(told) == 2, "it is told")
         assert watch.given_up(0.0) is None
-    assert told == [f"waiting: t-1 is {OFFLINE}", "going on: t can be read"]
+    assert told == [f"waiting: t-1 is {OFFLINE}", "the command continues: t can be read"]
 
 
 # -- commands that list partitions -----------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def test_a_torn_row_is_named_behind_the_whole_ones(ordered, tmp_path):
     assert len(table.rows) == path.stat().st_size // ENTRY.size - 1
     assert (
         table.problem
-        == f"a torn row at byte {len(table.rows) * ENTRY.size}: {ENTRY.size - 1} of {ENTRY.size} bytes"
+        == f"an incomplete entry at byte {len(table.rows) * ENTRY.size}: {ENTRY.size - 1} of {ENTRY.size} bytes"
     )
 
 

@@ -1,4 +1,4 @@
-"""Requests to a broker through confluent-kafka that several commands share."""
+"""Requests to a broker through confluent-kafka, for several commands."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -16,18 +16,19 @@ TIMEOUT_S = 10.0
 
 
 def quiet(bootstrap: str, **settings: Any) -> dict[str, Any]:
-    """Return settings for a client that writes nothing to stderr by itself."""
+    """Return settings of confluent-kafka for a client that logs nothing on stderr."""
     return {"bootstrap.servers": bootstrap, "log_level": 0, "error_cb": lambda _error: None, **settings}
 
 
 def ask(bootstrap: str, call: Callable[[], Any], what: str, messages: Mapping[int, str] | None = None) -> Any:
-    """Make a call, and convert its failure to an error of one line.
+    """Call a function of confluent-kafka, and convert its failure to an error whose message is one line.
 
     Args:
         bootstrap: the broker's address.
         call: returns the result or a future of it.
-        what: names the work in the message.
-        messages: the messages for some of Kafka's error codes; other errors have the text of the client library.
+        what: names the work in the error message.
+        messages: the messages for some of Kafka's error codes; for other codes, the message has the text of
+            confluent-kafka.
 
     Raises:
         Unavailable: the call failed; the message says why.
@@ -52,7 +53,7 @@ def administer(
     what: str,
     messages: Mapping[int, str] | None = None,
 ) -> Any:
-    """Call `ask` with a new AdminClient, which `call` takes."""
+    """Make an AdminClient, and run `call` with it as `ask` does."""
     return ask(bootstrap, partial(call, AdminClient(quiet(bootstrap))), what, messages)
 
 
@@ -76,7 +77,7 @@ def known_topic(bootstrap: str, name: str) -> Any:
 def end_offsets(
     bootstrap: str, partitions: list[tuple[str, int]], isolation: str
 ) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return (first offset, end offset) of each partition as a reader of this isolation level sees them."""
+    """Return (first offset, end offset) of each partition for readers with this isolation level."""
     consumer = Consumer(quiet(bootstrap, **{"group.id": "stablelog-cli", "isolation.level": isolation}))
     try:
         found = {}
@@ -90,7 +91,9 @@ def end_offsets(
 
 @contextlib.contextmanager
 def interrupts() -> Iterator[None]:
-    """Restore KeyboardInterrupt: if it occurs in a librdkafka call, Python raises a SystemError instead."""
+    """Raise KeyboardInterrupt after Ctrl-C: if it comes during a call of librdkafka, Python raises a SystemError
+    instead.
+    """
     try:
         yield
     except SystemError as error:

@@ -18,7 +18,9 @@ from stablelog.cli.output import fail, print_json
 from stablelog.cli.partition_watch import PartitionWatch, unavailable_partitions
 
 POLL_S = 0.5
-UNREADABLE_S = 30.0  # after this time, a reader without --follow gives up on partitions that cannot be read
+UNREADABLE_S = (
+    30.0  # after this time, a reader without --follow fails because of partitions that cannot be read
+)
 OFFSET_MAX = (1 << 63) - 1
 COMMIT_LATER = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR)
 WORDS = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}
@@ -41,7 +43,7 @@ def consume(
     bootstrap: Bootstrap = BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Print the records of a topic, up to its end or with --follow without end."""
+    """Print the records of a topic up to its end. With --follow, wait for new records at the end."""
     _check(isolation, start, group)
     partitions = sorted(known_topic(bootstrap, topic).partitions)
     places = _places(bootstrap, topic, partitions, start, isolation)
@@ -94,12 +96,12 @@ def _check(isolation: str, start: str, group: str | None) -> None:
 
 @contextlib.contextmanager
 def _joined(bootstrap: str, consumer: Consumer, topic: str, group: str, *, follow: bool) -> Iterator[None]:
-    """Join a group. Report on stderr if the group takes no members because the disk is full."""
+    """Join a consumer group. Report on stderr if the broker accepts no members because its disk is full."""
     joined = threading.Event()
     with disk_watch(
         bootstrap,
         lambda: not joined.is_set(),
-        f"group {group} may take no members until there is room",
+        f"group {group} may accept no members until the disk has space",
         f"group {group} is joined",
     ) as watch:
 
@@ -122,7 +124,9 @@ def _joined(bootstrap: str, consumer: Consumer, topic: str, group: str, *, follo
 def _places(
     bootstrap: str, topic: str, partitions: list[int], start: str, isolation: str
 ) -> list[TopicPartition]:
-    """Return each partition's start offset; its end if the wanted offset does not exist yet and the end is known."""
+    """Return the offset at which to begin in each partition; the end of the partition if it ends before the given
+    offset.
+    """
     if start in WORDS:
         return [TopicPartition(topic, index, WORDS[start]) for index in partitions]
     offset = int(start)
@@ -139,9 +143,9 @@ class Reader:
     """Prints the records that a consumer gets.
 
     Args:
-        consumer: assigned, or a member of the group.
+        consumer: the consumer of librdkafka, with assigned partitions or as a member of the group.
         group: the consumer group; None if there is none.
-        watch: has the broker's address and the topic, and gets the progress of each partition.
+        watch: the watch for partitions that cannot be read. The reader reports its progress to it.
         follow: whether to wait for new records at the end.
         as_json: whether to print JSON.
     """
@@ -160,7 +164,7 @@ class Reader:
         self._watch = watch
         self._follow = follow
         self._as_json = as_json
-        self._ended: set[int] = set()  # partitions that are read to their end
+        self._ended: set[int] = set()  # the partitions that the reader has read to their end
         self._count = 0
 
     def print_records(self, partition_count: int, count_max: int | None) -> None:
@@ -181,11 +185,11 @@ class Reader:
             if self._follow:
                 continue
             if assigned and self._ended >= assigned:
-                break  # other members of the group read the other partitions
+                break  # the assigned partitions are read; other members of the group read the other partitions
             if (why := self._watch.given_up(UNREADABLE_S)) is not None:
                 self._commit()
                 fail(
-                    f"{self._watch.topic} cannot be read to its end: {why}. With --follow, consume waits for it"
+                    f"{self._watch.topic} cannot be read to its end: {why}. With --follow, consume waits until it can"
                 )
             if time.monotonic() > heard_s + TIMEOUT_S:
                 what = f"reading {self._watch.topic}"
@@ -194,7 +198,7 @@ class Reader:
         self._commit()
 
     def _take(self, message: Any) -> None:
-        """Print a record, or note the end of a partition.
+        """Print a record. If the message is an end of partition instead, record that the partition is read to its end.
 
         Raises:
             Unavailable: the consumer reports an error.
@@ -215,7 +219,7 @@ class Reader:
             fail(f"reading {where} from {self._watch.bootstrap}: {error.str()}")
 
     def _assigned(self) -> set[int]:
-        """Return the partitions of a group member. Tell the watch about new ones and their start offsets."""
+        """Return the partitions that are assigned to this group member. Report a changed assignment to the watch."""
         assignment = self._consumer.assignment()
         assigned = {at.partition for at in assignment}
         if assigned != self._watch.partitions:
@@ -226,7 +230,7 @@ class Reader:
         return assigned
 
     def _commit(self) -> None:
-        """Commit the group's offsets of the printed records. Retry for TIMEOUT_S if the broker may accept them later.
+        """Commit the group's offsets of the printed records. Retry for TIMEOUT_S on an error that a retry can resolve.
 
         Raises:
             Unavailable: the offsets were not committed; the message says why.
@@ -241,7 +245,7 @@ class Reader:
             except KafkaException as error:
                 reason = error.args[0]
             if reason.code() == KafkaError._NO_OFFSET:  # noqa: SLF001 - its name in the library
-                return  # no offset is uncommitted
+                return  # all offsets are committed already
             if reason.code() not in COMMIT_LATER or time.monotonic() >= deadline_s:
                 what = f"committing the offsets of group {self._group}, which reads the last records again"
                 fail_if_full(self._watch.bootstrap, what)
@@ -269,7 +273,7 @@ def print_record(message: Any, *, as_json: bool) -> None:
 
 
 def _text(content: bytes | None) -> str | None:
-    """Decode bytes as text if they are text, otherwise as base64."""
+    """Return bytes as text if they are valid UTF-8, otherwise as base64."""
     if content is None:
         return None
     try:

@@ -1,4 +1,6 @@
-"""`stablelog cut`: shows the last resolved commit, its offset in each partition, and the markers that it waits for."""
+"""`stablelog cut`: show a cut: the last resolved commit, its offset in each partition, and the markers that later
+commits wait for.
+"""
 
 from typing import Annotated
 
@@ -24,9 +26,13 @@ def cut(
     bootstrap: Bootstrap = BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show a cut: up to which commit all transactions are whole, its offsets, and the markers that it waits for."""
+    """Show a cut: the commit up to which all transactions are whole, the offset in each partition, and missing
+    markers.
+    """
     for topic in topics:
-        known_topic(bootstrap, topic)  # fails at once for a missing topic; a reader would wait for it
+        known_topic(
+            bootstrap, topic
+        )  # fails at once for a missing topic, instead of retrying until the deadline
     with Cluster(bootstrap) as cluster:
         found = describe_cut(cluster, topics, at)
     offsets = [(topic, partition, offset) for (topic, partition), offset in found.offsets.items()]

@@ -1,9 +1,9 @@
-"""Messages of `stablelog produce` and `stablelog consume --group` while the broker refuses them because its disk is
+"""Messages of `stablelog produce` and `stablelog consume --group` while the broker refuses requests because its disk is
 full.
 
 With a full disk, the broker refuses writes and new group members with error codes that librdkafka retries without a
-message. So after a while without progress, a thread asks the broker whether its disk is full (DescribeLogDirs: no
-usable bytes), and reports it on stderr.
+message. So after a time without progress, a thread asks the broker whether its disk is full, that is whether
+DescribeLogDirs reports 0 usable bytes. If so, the thread reports it on stderr.
 """
 
 import sys
@@ -20,14 +20,18 @@ from stablelog.client.connection import Connection
 from stablelog.errors import Refused, Unavailable
 from stablelog.wire.api import ApiKey
 
-USABLE_SINCE: Final = 4  # the version of DescribeLogDirs that adds usable bytes
-SILENCE_S = 2.0  # time without progress before the thread asks the broker, and between two requests
+USABLE_SINCE: Final = 4  # the first version of DescribeLogDirs with usable bytes
+SILENCE_S = (
+    2.0  # time without progress before the thread asks the broker, and pause between two such requests
+)
 
 
 def full_disk(bootstrap: str) -> str | None:
-    """Return the broker's data directory whose disk is full; None if there is none or the broker does not say.
+    """Return the broker's data directory whose disk is full; None if no disk is full or the broker does not report
+    usable bytes.
 
-    The broker reports 0 usable bytes while the disk counts as full, whatever space is free. Other values say nothing.
+    The broker reports 0 usable bytes while it treats the disk as full, even if some space is free. A greater value
+    means that the disk is not full.
     """
     try:
         with Connection(bootstrap) as connection:
@@ -40,11 +44,11 @@ def full_disk(bootstrap: str) -> str | None:
 
 
 def fail_if_full(bootstrap: str, what: str) -> None:
-    """End the command if the broker's disk is full.
+    """End the command with an error if the broker's disk is full.
 
     Args:
         bootstrap: the broker's address.
-        what: what the command could not do, for the message.
+        what: the work that has failed, for the message.
 
     Raises:
         Unavailable: the disk is full.
@@ -55,15 +59,16 @@ def fail_if_full(bootstrap: str, what: str) -> None:
 
 
 class Watch:
-    """Reports on stderr what a command waits for, and when it continues. A thread checks after a time without progress.
+    """Reports on stderr what a command waits for, and that it continues. A thread asks the broker after a time without
+    progress.
 
     Args:
-        state: describes what the command waits for; None if it does not wait. The thread calls it.
+        state: returns what the command waits for, as text; None if it does not wait. The thread calls it.
         pending: whether the command has work that waits.
         going_on: the text of the message when the command continues.
 
     Attributes:
-        told: the state that was reported last.
+        told: the text that was reported last.
     """
 
     def __init__(self, state: Callable[[], str | None], pending: Callable[[], bool], going_on: str) -> None:
@@ -83,11 +88,11 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._ended.set()
-        if kind is None:  # after an exception, do not wait for a thread whose broker may be silent
+        if kind is None:  # after an exception, do not wait for the thread, whose broker may not respond
             self._thread.join()
 
     def progress(self) -> None:
-        """Note that a record was written."""
+        """Record that the command makes progress: a record was written."""
         self._progress_s = time.monotonic()
 
     def _watch(self) -> None:
@@ -104,20 +109,20 @@ class Watch:
         return time.monotonic() - self._progress_s >= SILENCE_S
 
     def _tell(self, state: str | None) -> None:
-        """Report once what the command waits for, and once that it continues."""
+        """Report once the reason why the command waits, and once that it continues."""
         if state == self.told:
             return
         self.told = state
-        say(f"waiting: {state}" if state is not None else f"going on: {self._going_on}")
+        say(f"waiting: {state}" if state is not None else f"the command continues: {self._going_on}")
 
 
 def disk_watch(
     bootstrap: str,
     pending: Callable[[], bool],
-    what: str = "records are sent when there is room",
+    what: str = "records are sent when the disk has space",
     going_on: str | None = None,
 ) -> Watch:
-    """Make a watch that reports on stderr that the broker's disk is full while a command waits for space.
+    """Make a watch that reports on stderr that a command waits because the broker's disk is full.
 
     Args:
         bootstrap: the broker's address.
@@ -130,7 +135,7 @@ def disk_watch(
         full = full_disk(bootstrap)
         return full and f"the disk of {bootstrap} is full (data directory {full}); {what}"
 
-    return Watch(state, pending, going_on or f"the disk of {bootstrap} has room")
+    return Watch(state, pending, going_on or f"the disk of {bootstrap} has space")
 
 
 def say(line: str) -> None:

@@ -20,7 +20,7 @@ def list_groups(bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False) -> No
 
 @app.command()
 def describe(group: str, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False) -> None:
-    """Show the members, offsets and lag of a group. The lag ends at the last stable offset."""
+    """Show the members, offsets and lag of a group. The lag counts the records before the last stable offset."""
     described = administer(
         bootstrap, lambda admin: admin.describe_consumer_groups([group])[group], f"group {group}"
     )

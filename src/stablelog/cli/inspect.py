@@ -1,4 +1,6 @@
-"""`stablelog inspect`: show the content of log files without a broker. `verify` and `repair` find the partitions with it."""
+"""`stablelog inspect`: show the content of log files without a broker. `verify` and `repair` use `partitions_of`,
+too.
+"""
 
 import contextlib
 import sys
@@ -50,7 +52,7 @@ def inspect(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the content of files: batches, indexes, snapshots and summaries. Writes nothing."""
+    """Show the content of files: batches, indexes, snapshots and summaries. This command writes nothing."""
     disk = LocalDisk(read_only=True)
     if path.is_file():
         _show(inspect_file(disk, path, records=records), as_json=as_json)
@@ -71,7 +73,7 @@ def _show(table: Table, *, as_json: bool) -> None:
 
 
 def _as_text(cell: object) -> object:
-    """Format a table cell as text; a decoded record becomes a list of its fields."""
+    """Format a table cell as text. A decoded record becomes a list of name=value."""
     if isinstance(cell, dict):
         return " ".join(f"{name}={_as_text(content)}" for name, content in cell.items())
     if isinstance(cell, list):
@@ -81,7 +83,9 @@ def _as_text(cell: object) -> object:
 
 @contextlib.contextmanager
 def progress_of(count: int, *, as_json: bool) -> Iterator[Callable[[], None]]:
-    """Show a progress bar on stderr if it is a terminal. Yield a function to call after each partition."""
+    """Show a progress bar on stderr if stderr is a terminal. Yield a function that the caller calls after each
+    partition.
+    """
     if as_json or not sys.stderr.isatty():
         yield lambda: None
         return

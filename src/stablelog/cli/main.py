@@ -1,7 +1,7 @@
 """The command line. The module of a command is imported when the command runs or when its help is shown.
 
-Errors are one line on stderr. Exit codes: 1 if `verify` has findings or `repair` leaves damage, 2 if the command fails,
-130 after Ctrl-C, 141 if standard output is a pipe whose reader has ended.
+Errors are one line on stderr. Exit codes: 1 if `verify` finds faults or `repair` leaves damage, 2 if the command fails,
+130 after Ctrl-C, 141 if standard output is a pipe whose reading process has ended.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from stablelog.cli.output import Output, OutputError
 from stablelog.errors import StablelogError
 
 READER_GONE = 128 + signal.SIGPIPE
-# The module of each of these commands has the command's name, and its Typer app has the name `app`.
+# The commands with their own module, which has the command's name. The module's Typer app is `app`.
 MODULES = (
     "topics",
     "produce",
@@ -35,14 +35,15 @@ MODULES = (
 
 
 class Commands(TyperGroup):
-    """The commands of this module and of MODULES."""
+    """The command group with the commands of this module and of MODULES. It imports a command's module on demand."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands.update((name, TyperCommand(name)) for name in MODULES)  # replaced in `get_command`
+        # Placeholders, which `get_command` replaces by the commands.
+        self.commands.update((name, TyperCommand(name)) for name in MODULES)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import the command if it has a module of its own."""
+        """Return a command. Import its module if it has its own."""
         if cmd_name not in MODULES:
             return super().get_command(ctx, cmd_name)
         return typer.main.get_command(import_module(f"stablelog.cli.{cmd_name}").app)
@@ -61,7 +62,7 @@ app = typer.Typer(
 
 @app.callback()
 def _every_command() -> None:
-    """Without a callback, typer would take the only command of this module for the whole command line."""
+    """Do nothing. With a callback, typer does not make `serve`, the only command of this module, the whole program."""
 
 
 @app.command()
@@ -83,7 +84,7 @@ def serve(
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM stops it."""
     from stablelog.cli.serve import (
-        run_serve,  # without typer, because `stablelog.serve()` starts the broker there
+        run_serve,  # `stablelog.serve()` also uses this module, which does not import typer
     )
 
     run_serve(data, host, port, config, settings or [])
@@ -97,7 +98,7 @@ def run() -> None:
     except OutputError as failed:
         Output.discard()
         if failed.is_closed:
-            sys.exit(READER_GONE)  # without a message, as a program that SIGPIPE ends
+            sys.exit(READER_GONE)  # exit without a message, like a program that SIGPIPE ends
         _end(failed)
 
 
@@ -111,7 +112,7 @@ def _run_and_flush() -> None:
 
 
 def _end(error: Exception) -> NoReturn:
-    with contextlib.suppress(OSError):  # stderr may be closed, too
+    with contextlib.suppress(OSError):  # stderr may be closed, as standard output is
         sys.stderr.write(f"stablelog: {error}\n")
     sys.exit(2)
 

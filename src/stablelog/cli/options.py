@@ -1,4 +1,4 @@
-"""What the commands share: how a command is declared, and the options that several of them have."""
+"""Declarations that several commands share: their Typer app, and the options that they have in common."""
 
 from typing import Annotated
 
@@ -14,7 +14,7 @@ AsJson = Annotated[
 
 
 def command_app(help_text: str | None = None) -> typer.Typer:
-    """Make the Typer app of one command, or with a help text that of a group of commands."""
+    """Make the Typer app of one command. With a help text, make the app of a group of commands."""
     return typer.Typer(
         help=help_text,
         no_args_is_help=help_text is not None,

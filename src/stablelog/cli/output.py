@@ -1,4 +1,4 @@
-"""Output of the commands: tables for people, JSON for programs, one line for an error."""
+"""Output of the commands: tables for users, JSON for programs, and one line for an error."""
 
 import errno
 import json
@@ -14,7 +14,8 @@ Result = TypeVar("Result")
 
 
 class OutputError(Exception):
-    """Standard output could not be written. It is not an OSError, because click and rich handle OSErrors themselves.
+    """Standard output could not be written. It is no subclass of OSError, because the libraries click and rich catch
+    OSErrors themselves.
 
     Args:
         error: the operating system's error.
@@ -26,7 +27,7 @@ class OutputError(Exception):
 
 
 class Output:
-    """Standard output that raises OutputError on failure. All other attributes are those of the stream.
+    """Standard output that raises OutputError if a write fails. It has all other attributes of the wrapped stream.
 
     Args:
         stream: the stream to write to.
@@ -37,7 +38,9 @@ class Output:
 
     @classmethod
     def install(cls) -> None:
-        """Replace `sys.stdout` by an Output. A process that was started without standard output gets a null stream."""
+        """Replace `sys.stdout` by an Output. In a process without standard output, the Output writes to the null
+        device.
+        """
         stream = sys.stdout if sys.stdout is not None else open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - stays open
         sys.stdout = cast("TextIO", cls(stream))
 
@@ -53,16 +56,16 @@ class Output:
         return self._try(lambda: self._stream.write(text))
 
     def flush(self) -> None:
-        """Write what is buffered.
+        """Write the buffered text to the stream.
 
         Raises:
-            OutputError: it could not be written.
+            OutputError: the buffered text could not be written.
         """
         self._try(self._stream.flush)
 
     @staticmethod
     def discard() -> None:
-        """Drop what is buffered, because the interpreter would try to write it again at its end."""
+        """Drop the buffered text, because the interpreter would try to write it again at exit."""
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, 1)
         os.close(devnull)
@@ -88,11 +91,12 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     rows = list(rows)
     console = Console(markup=False, emoji=False)
     if not console.is_terminal:
-        console.width = PIPED_WIDTH  # a file or pipe has no visible width
+        console.width = PIPED_WIDTH  # a file or a pipe has no width of its own
     if not rows:
         console.print(f"{title}: none", highlight=False)
         return
-    console.print(title, style="bold", highlight=False)  # a table would fold its own title
+    # Printed apart, because rich wraps the title of a table at the table's width.
+    console.print(title, style="bold", highlight=False)
     table = Table(header_style="bold")
     for index, column in enumerate(columns):
         numeric = all(isinstance(row[index], int) for row in rows)
@@ -103,7 +107,9 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 
 def printable(text: str) -> str:
-    """Escape what a terminal would interpret (escapes, line ends, text direction), because clients choose their ids."""
+    """Escape characters that a terminal would interpret, such as escape sequences and line ends: clients choose their
+    ids freely.
+    """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -127,7 +133,7 @@ def counted(count: int, what: str) -> str:
 
 
 def done(message: str, *, as_json: bool, **facts: object) -> None:
-    """Print what the command has done."""
+    """Print a message that says what the command has done."""
     if as_json:
         print_json(facts)
     else:

@@ -1,7 +1,7 @@
 """Report of the partitions that cannot be read, for `stablelog consume` and for the commands that list partitions.
 
-librdkafka retries without a message when a partition has no leader or when the broker responds to a fetch with an
-error. So the commands ask the broker themselves.
+If a partition has no leader, or if the broker responds to a fetch with an error, librdkafka retries and reports
+nothing. So the commands send their own requests to find the reason.
 """
 
 import time
@@ -16,10 +16,10 @@ from stablelog.client.cluster import EARLIEST, Cluster
 from stablelog.errors import OffsetOutOfRange, Refused, StablelogError, Unavailable
 from stablelog.types import TopicPartition
 
-OFFLINE: Final = "offline: the broker's log says why"
+OFFLINE: Final = "offline: see the reason in the broker's log"
 DAMAGED: Final = "damaged"
 OPENING: Final = "without a leader: the broker is opening it"
-FETCHES_MAX: Final = 20  # of one partition in one check for damage
+FETCHES_MAX: Final = 20  # maximum of fetches in one check of a partition for damage
 FETCH_SIZE: Final = 1 << 20
 
 
@@ -39,7 +39,7 @@ def without_leader(cluster: Cluster, topics: Iterable[str]) -> dict[TopicPartiti
 
 
 def unavailable_partitions(bootstrap: str, topics: Iterable[str]) -> dict[TopicPartition, str]:
-    """Return the partitions of these topics that have no leader, with the reason, for commands that leave them out.
+    """Return the partitions of these topics that have no leader, with the reason. Commands leave these partitions out.
 
     Raises:
         Unavailable: the broker does not respond.
@@ -49,10 +49,10 @@ def unavailable_partitions(bootstrap: str, topics: Iterable[str]) -> dict[TopicP
 
 
 def read_fault(cluster: Cluster, target: TopicPartition, position: int, isolation: str) -> str | None:
-    """Return why a reader does not get the records from an offset on; None if it gets them.
+    """Return the reason why a reader cannot read the records from an offset on; None if it can.
 
     Args:
-        cluster: has a deadline of 0, so that each request is made once.
+        cluster: the brokers, with a deadline of 0, so that each request is sent once and not retried.
         target: topic and partition.
         position: the next offset to read; negative for the first one.
         isolation: read_committed or read_uncommitted.
@@ -67,11 +67,11 @@ def read_fault(cluster: Cluster, target: TopicPartition, position: int, isolatio
                 return None
             position = ends[-1]
     except OffsetOutOfRange:
-        return None  # the offset is out of range, so the reader resets its position by itself
+        return None  # the offset is out of range, so librdkafka resets the reader's position
     except (Refused, Unavailable) as error:
         reason = error.__cause__ if isinstance(error.__cause__, Refused) else error
         if not isinstance(reason, Refused):
-            return None  # the broker does not respond; the caller notices that by itself
+            return None  # the broker does not respond, which the caller reports itself
         if reason.code is ErrorCode.kafka_storage_error:
             return f"{DAMAGED} at offset {position} or after it: the broker's log names the file"
         return f"not readable at offset {position} now: {reason.code.name.upper()}"
@@ -79,7 +79,7 @@ def read_fault(cluster: Cluster, target: TopicPartition, position: int, isolatio
 
 
 class PartitionWatch(disk_watch.Watch):
-    """Reports on stderr which partitions of a topic a reader waits for, and why.
+    """Watch that reports on stderr for which partitions of a topic a reader waits, and for what reason.
 
     Args:
         bootstrap: the broker's address.
@@ -110,30 +110,32 @@ class PartitionWatch(disk_watch.Watch):
         self._isolation = isolation
         self._heard_s: dict[int, float] = {}
         self._at_end: frozenset[int] = frozenset()
-        self._since_s: dict[int, float] = {}  # when each partition was found offline or damaged
+        self._since_s: dict[
+            int, float
+        ] = {}  # by partition, the time at which it was found offline or damaged
         self._faults: dict[int, str] = {}
         self._asked_s = 0.0
 
     def assigned(self, partitions: Iterable[int], places: Mapping[int, int]) -> None:
-        """Note that the reader has these partitions and begins at these offsets."""
+        """Record that these partitions are assigned to the reader, and that it begins at these offsets."""
         self.partitions = frozenset(partitions)
         self._positions = {**places, **self._positions}
 
     def heard(self, partition: int, next_offset: int) -> None:
-        """Note that the reader has received a record of a partition."""
+        """Record that the reader has received a record of a partition."""
         self._positions[partition] = next_offset
         self._heard_s[partition] = time.monotonic()
         self._at_end -= {partition}
 
     def ended(self, partition: int) -> None:
-        """Note that the reader is at the end of a partition."""
+        """Record that the reader is at the end of a partition."""
         self._at_end |= {partition}
 
     def given_up(self, wait_s: float) -> str | None:
-        """Explain why the reader cannot reach the end of the partitions that it has not read to their end.
+        """Return the reason why the reader cannot read the remaining partitions to their end, as text.
 
-        Returns None while one of these partitions can be read or will be, because the broker is opening it or proving a
-        segment. Also None until each of them has been offline or damaged for `wait_s` seconds.
+        Return None while one of these partitions can be read, or is only waiting for the broker to open it or to prove
+        a segment. Return None, too, until each of these partitions has been offline or damaged for `wait_s` seconds.
         """
         left = self.partitions - self._at_end
         since_s, faults, now_s = self._since_s, self._faults, time.monotonic()
@@ -142,7 +144,7 @@ class PartitionWatch(disk_watch.Watch):
         return None
 
     def state(self) -> str | None:
-        """Ask the broker which partitions cannot be read now, and describe them."""
+        """Ask the broker which partitions cannot be read now. Return them with the reasons, as text."""
         if time.monotonic() - self._asked_s < disk_watch.SILENCE_S:
             return self.told
         faults = self._ask()
@@ -168,11 +170,11 @@ class PartitionWatch(disk_watch.Watch):
                     if fault is not None:
                         faults[index] = fault
         except StablelogError:
-            return {}  # the broker does not respond; the reader notices that by itself
+            return {}  # the broker does not respond, which the reader reports itself
         return faults
 
     def _is_due(self, index: int) -> bool:
-        """Whether a partition is not at its end and no record of it has come for a while."""
+        """Whether the reader is not at the end of a partition, and has received no record of it for a time."""
         heard_s = self._heard_s.get(index, 0.0)
         return (
             index in self._positions

@@ -19,9 +19,11 @@ from stablelog.errors import Unavailable
 
 POLL_S = 0.5
 PROGRESS_COUNT = 1000
-DELIVERY_TIMEOUT_MS = 60_000  # how long a record is retried; librdkafka allows no more in a transaction
-FLUSH_MARGIN_S = 5  # extra time in which librdkafka reports why it gave up records
-INTERRUPTED_S = 2.0  # how long an interrupted command waits for a broker that may not respond
+DELIVERY_TIMEOUT_MS = 60_000  # how long a record is retried; librdkafka's maximum in a transaction
+FLUSH_MARGIN_S = (
+    5  # additional wait in which librdkafka reports the reasons for records that it could not deliver
+)
+INTERRUPTED_S = 2.0  # after Ctrl-C, how long the command waits for a broker that may not respond
 
 app = command_app()
 
@@ -42,7 +44,7 @@ def produce(
     bootstrap: Bootstrap = BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Append each line as a record; with a transactional id, all lines or none."""
+    """Append each line as a record. With a transactional id, append all lines or none."""
     settings: dict[str, Any] = {
         "acks": "all",
         "enable.idempotence": True,
@@ -78,7 +80,8 @@ def produce(
             try:
                 count = lines.send(file, as_json=as_json)
             except BaseException as error:
-                # Also after Ctrl-C: the open transaction would hold back readers until its timeout.
+                # Abort also after Ctrl-C: until its timeout, an open transaction would keep read-committed readers from
+                # later records.
                 with contextlib.suppress(KafkaException):
                     producer.abort_transaction(TIMEOUT_S if isinstance(error, Unavailable) else INTERRUPTED_S)
                 raise
@@ -87,13 +90,13 @@ def produce(
 
 
 class Lines:
-    """Sends lines as records.
+    """Sender of lines as records.
 
     Args:
         producer: the producer of librdkafka.
         bootstrap: the address of the broker.
         topic: the topic to write to.
-        separator: separates key and value; None or "" if the whole line is the value.
+        separator: the text between key and value; None or "" if the whole line is the value.
         written: called when a record is written.
     """
 
@@ -113,10 +116,10 @@ class Lines:
         self._failures: list[KafkaError] = []
 
     def send(self, file: Path | None, *, as_json: bool) -> int:
-        """Send each line, up to the first that is refused, and wait until all are written.
+        """Send each line, up to the first one that the broker refuses, and wait until all sent lines are written.
 
         Args:
-            file: has the lines; None for standard input.
+            file: the file with the lines; None for standard input.
             as_json: whether the output is for programs, so that no progress is shown.
 
         Returns:
@@ -142,7 +145,9 @@ class Lines:
         return count
 
     def _send(self, line: bytes) -> bool:
-        """Pass a line to the producer; False if an earlier record failed, because this one would only time out, too."""
+        """Pass a line to the producer. Return False, without passing it, if an earlier record has failed: this one
+        would time out, too.
+        """
         key, found, value = line.partition(self._separator) if self._separator else (b"", b"", line)
         record: dict[str, bytes] = {"key": key, "value": value} if found else {"value": line}
         while not self._failures:
@@ -164,14 +169,18 @@ class Lines:
             self._written()
 
     def _flush(self) -> int:
-        """Wait until all records are written or given up. Return how many are left. Ctrl-C interrupts the wait."""
+        """Wait until each record is written or has failed. Return how many records still wait, for example after
+        Ctrl-C.
+        """
         deadline_s = time.monotonic() + DELIVERY_TIMEOUT_MS / 1000 + FLUSH_MARGIN_S
         while (left := int(self._producer.flush(POLL_S))) and time.monotonic() < deadline_s:
             pass
         return left
 
     def _reason(self) -> str:
-        """Return why a record was not written. If the transaction has failed, librdkafka reports why only at the commit."""
+        """Return the reason why a record was not written. If the transaction has failed, librdkafka gives the reason
+        only at the commit.
+        """
         failure = self._failures[0]
         if failure.code() == KafkaError._PURGE_QUEUE:  # noqa: SLF001 - its public name
             try:

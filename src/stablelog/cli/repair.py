@@ -1,4 +1,6 @@
-"""`stablelog repair`: cuts damaged logs that a start would refuse, after its user has agreed to the loss."""
+"""`stablelog repair`: truncate damaged logs that a start of the broker would refuse, after the user has agreed to the
+loss.
+"""
 
 import sys
 from pathlib import Path
@@ -53,9 +55,11 @@ def repair(
         ),
     ] = False,
 ) -> None:
-    """Cut damaged logs that a start refuses. Shows what a cut loses, and asks. Keeps what is cut in files."""
-    # Damage that a start accepts is shown and left as it is. A directory that cannot be examined is named, and the
-    # others are repaired; the exit code is then 1. Errors before the first question have changed nothing.
+    """Truncate damaged logs that a start of the broker refuses. Show what each cut loses, and ask first. Keep removed
+    bytes in files.
+    """
+    # Damage that a start accepts is only shown. If a directory cannot be examined, the command names it, repairs the
+    # others and exits with code 1. An error before the first question means that nothing was changed.
     disk = LocalDisk()
     partitions = partitions_of(disk, directory.resolve())
     data = _data_directory(disk, directory.resolve(), partitions)
@@ -94,7 +98,7 @@ def repair(
 
 
 def _data_directory(disk: Disk, named: Path, partitions: list[Path]) -> Path:
-    """Return the data directory whose lock keeps a broker from starting."""
+    """Return the data directory of these partitions. While `repair` holds its lock, no broker can start in it."""
     data = named.parent if partitions == [named] else named
     if not any(disk.exists(data / name) for name in (CATALOG_FILE, META_FILE, LOCK_FILE)):
         fail(
@@ -106,7 +110,9 @@ def _data_directory(disk: Disk, named: Path, partitions: list[Path]) -> Path:
 
 
 def _check_list(disk: Disk, data: Path) -> None:
-    """Raise if the list of topics cannot be read, because a start compares the logs with it."""
+    """Raise if the data directory's list of topics cannot be read: without the list, a cut could damage a log
+    further.
+    """
     path, why = data / CATALOG_FILE, None
     try:
         if read_catalog(disk, data) is None:
@@ -138,8 +144,9 @@ def _cut_all(
 ) -> bool:
     """Cut the damaged logs, and correct the commit logs.
 
-    A cut commit log may say too little about the commit sequences and producer ids that were given out. Its coordinator
-    would give them out again. So a record is added that says where the coordinator continues.
+    A commit log that was cut may have lost the last commit sequences and producer ids that the broker had assigned.
+    Then its coordinator would assign them a second time. So a record is added to the commit log, with the numbers at
+    which the coordinator continues.
 
     Args:
         disk: has the directories.
@@ -152,11 +159,14 @@ def _cut_all(
     Returns:
         Whether the user agreed to every change.
     """
-    # Read the numbers that were given out before the cuts, because a cut also removes markers and snapshots.
+    # Read the assigned numbers before any cut, because a cut also removes markers and snapshots, which contain such
+    # numbers.
     is_any = any(group_of_directory(partition) is not None for partition in examined)
     given = read_given(disk, partition_directories(disk, data)) if is_any else Given()
     if not disk.exists(data / CATALOG_FILE):
-        given.producer_ids_end = 0  # in Apache Kafka, controllers give out producer ids, not the commit log
+        given.producer_ids_end = (
+            0  # in Apache Kafka, the controller assigns producer ids, and the commit log has none
+        )
     is_cut = {partition: _repair(disk, partition, damage, yes=yes) for partition, damage in found}
     logs = commit_logs(partition_directories(disk, data))
     said = {group: read_said(disk, directories, group) for group, directories in logs.items()}
@@ -175,7 +185,7 @@ def _cut_all(
 
 
 def _repair(disk: Disk, partition: Path, damage: Damage, *, yes: bool) -> bool:
-    """Cut a log if the user agrees. Return whether it was cut."""
+    """Cut one log if the user agrees. Return whether it was cut."""
     sys.stdout.write(describe(disk, partition, damage))
     if not _agreed("Cut?", yes=yes):
         return False
@@ -196,7 +206,7 @@ def _agreed(question: str, *, yes: bool) -> bool:
     except typer.Abort as abort:
         if isinstance(abort.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from None
-        sys.stdout.write("\n")  # the user ended the input instead of answering, which counts as no
+        sys.stdout.write("\n")  # the user has ended the input instead of answering, which counts as no
     sys.stdout.write("Nothing was changed.\n")
     return False
 
@@ -204,10 +214,10 @@ def _agreed(question: str, *, yes: bool) -> bool:
 def _go_on(
     disk: Disk, data: Path, directory: Path, given: Given, said: dict[str, Given], *, is_cut: bool, yes: bool
 ) -> bool:
-    """Let a coordinator continue after the numbers that were given out, if the commit logs have lost them.
+    """If a commit log has lost assigned numbers, add a record to it so that its coordinator continues after them.
 
     Returns:
-        Whether nothing is left to do.
+        Whether the commit log is complete now: nothing was lost, or the record is added.
     """
     group = group_of_directory(directory)
     assert group is not None, directory
@@ -224,7 +234,9 @@ def _go_on(
 
 
 def _describe_numbers(name: str, group: str, given: Given, said: dict[str, Given], state: GroupState) -> str:
-    """Return the question to the user: why a record is added to a commit log, and what it says."""
+    """Return the text of the question to the user: the reason for adding a record to a commit log, and the record's
+    content.
+    """
     last, known = given.sequence_end(group) - 1, said[group].sequence_end(group) - 1
     reserved_end = max(one.producer_ids_end for one in said.values())
     log = f"{name}: the commit log of {group_in_words(group)}"
@@ -236,7 +248,9 @@ def _describe_numbers(name: str, group: str, given: Given, said: dict[str, Given
             f"{log} contains producer ids below {reserved_end}, and ids below {given.producer_ids_end} were given out."
         )
     if not lines:
-        lines.append(f"{log} was cut. It may have reserved producer ids that no partition shows.")
+        lines.append(
+            f"{log} was cut. The removed part may have reserved producer ids that no partition contains."
+        )
     lines.append(
         f"  A record is added: new commits continue after #{state.commit_sequence_next - 1}, and new producer ids begin at "
         f"{state.producer_ids_end}."
@@ -245,7 +259,9 @@ def _describe_numbers(name: str, group: str, given: Given, said: dict[str, Given
 
 
 def describe_passed(partition: Path, damage: Damage) -> str:
-    """Return a text for the user: what a start does with damage that it accepts, and what a cut there would lose."""
+    """Return a text for the user about damage that a start accepts: what the start does with it, and what a cut there
+    loses.
+    """
     return (
         f"{partition.name}: {damage.path.name} is damaged at byte {damage.position}: {damage.why}\n"
         "  A start accepts this damage: the broker answers reads of the damaged batches with KAFKA_STORAGE_ERROR, and "
@@ -257,7 +273,7 @@ def describe_passed(partition: Path, damage: Damage) -> str:
 
 
 def describe(disk: Disk, partition: Path, damage: Damage) -> str:
-    """Return a text for the user: what a cut would lose."""
+    """Return a text for the user: where the damage is, and what a cut would lose."""
     lines = [
         f"{partition.name}: {damage.path.name} is damaged at byte {damage.position}: {damage.why}",
         f"  A cut ends the log at offset {damage.end_offset} and removes {damage.size} bytes.",
@@ -308,14 +324,14 @@ def _describe_commit_log(disk: Disk, group: str, damage: Damage) -> list[str]:
 def _lower_recovery_point(disk: Disk, partition: Path, end_offset: int) -> None:
     """Lower the recorded recovery point of a log to its new end.
 
-    This happens when the log has been cut. Until then, the old recovery point makes a start refuse what a crash has
-    left of an incomplete cut.
+    Call this after the cut. If a crash interrupts the cut, the old recovery point still makes the next start refuse the
+    log.
     """
     path = partition.parent / RECOVERY_POINT_CHECKPOINT
     try:
         offsets = read_offset_checkpoint(disk, path)
     except Corrupt:
-        return  # a start treats a damaged checkpoint as unknown
+        return  # nothing to lower: the checkpoint is damaged, and a start then ignores it
     topic, _, index = partition.name.rpartition("-")
     if offsets.get((topic, int(index)), -1) > end_offset:
         write_offset_checkpoint(disk, path, {**offsets, (topic, int(index)): end_offset})

@@ -1,4 +1,4 @@
-"""`stablelog serve`: the broker's process."""
+"""`stablelog serve`: run the broker in this process."""
 
 import gc
 import logging
@@ -18,7 +18,7 @@ def pair(text: str) -> tuple[str, str]:
     """Split `name=value`.
 
     Raises:
-        InvalidConfig: there is no `=`.
+        InvalidConfig: the text contains no `=`.
     """
     name, separator, value = text.partition("=")
     if not separator or not name.strip():
@@ -53,8 +53,8 @@ def run_serve(
         Unavailable: the address or the data directory is in use.
         Corrupt: the data directory cannot be opened.
     """
-    # The imports make tens of thousands of permanent objects. The garbage collector would visit them several times
-    # during the imports, which takes a tenth of the start time.
+    # Disable the garbage collector during the imports. They make tens of thousands of permanent objects, and several
+    # collections of these would take a tenth of the start time.
     gc.disable()
     from stablelog.broker.config import BrokerConfig
     from stablelog.broker.server import run_server
@@ -80,8 +80,9 @@ def stop_with_parent(fd: int, stop_timeout_s: float) -> None:
     """Stop this process when the process that started it has ended.
 
     Args:
-        fd: the reading end of a pipe whose other end the parent holds. The system closes that end when the parent ends,
-            also by `kill -9`. If another process forked by the parent holds it, too, this process continues.
+        fd: the reading end of a pipe. The parent holds the writing end, which the operating system closes when the
+            parent ends, also by `kill -9`. While another process that the parent has forked holds the writing end, too,
+            this process continues.
         stop_timeout_s: how long an orderly stop may take before the process is killed.
     """
 

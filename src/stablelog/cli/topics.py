@@ -20,8 +20,8 @@ from stablelog.cli.serve import pair
 from stablelog.cli.transactions import open_in_topic
 from stablelog.client.connection import Connection
 
-PARTITIONS_MAX = 100_000  # the limit of librdkafka
-SET_FOR_THE_TOPIC = 1  # the source of a setting in DescribeConfigs
+PARTITIONS_MAX = 100_000  # the maximum of partitions per topic in librdkafka
+SET_FOR_THE_TOPIC = 1  # the value of `source` in DescribeConfigs for a setting of the topic itself
 
 app = command_app("Create, list, describe, alter and delete topics.")
 
@@ -64,7 +64,9 @@ def list_topics(
 
 @app.command()
 def describe(name: str, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False) -> None:
-    """Show the settings and the partitions of a topic: offsets, and the transaction that holds back the LSO."""
+    """Show the settings and partitions of a topic: offsets, and the oldest open transaction, which limits the last
+    stable offset.
+    """
     partitions = [(name, index) for index in sorted(known_topic(bootstrap, name).partitions)]
     unavailable = unavailable_partitions(bootstrap, [name])
     served = [target for target in partitions if target not in unavailable]

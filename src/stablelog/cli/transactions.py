@@ -156,7 +156,7 @@ def find_hanging(
     bootstrap: Bootstrap = BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Find hanging transactions: open in a partition, and not known to a coordinator."""
+    """Find hanging transactions: open in a partition, but unknown to their coordinator."""
     topics = cluster(bootstrap).topics if topic is None else {topic: known_topic(bootstrap, topic)}
     unavailable = unavailable_partitions(bootstrap, topics)
     for (name, index), why in unavailable.items():
@@ -195,7 +195,9 @@ def abort(
     bootstrap: Bootstrap = BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Abort an open transaction, and fence its producer; or abort a hanging transaction by its place."""
+    """Abort an open transaction and fence its producer, or abort a hanging transaction by topic, partition and start
+    offset.
+    """
     with Connection(bootstrap) as client:
         if transactional_id is not None:
             _abort_by_id(client, transactional_id)
@@ -213,7 +215,9 @@ def abort(
 
 
 def _abort_by_id(client: Connection, transactional_id: str) -> None:
-    """Abort by InitProducerId: a new producer with the same id aborts and fences its predecessor."""
+    """Abort a transaction by InitProducerId with its transactional id, which aborts the open transaction and fences its
+    producer.
+    """
     known = describe_transaction(client, transactional_id)
     if known.transaction_state != "Ongoing":
         fail(f"{transactional_id} has no open transaction: it is in state {known.transaction_state}")

@@ -1,4 +1,4 @@
-"""`stablelog verify`: check the files of a directory without a broker."""
+"""`stablelog verify`: check the files of a partition or of a data directory without a broker."""
 
 import sys
 from pathlib import Path
@@ -26,23 +26,27 @@ def verify(
     directory: Annotated[Path, typer.Argument(help="A partition's directory, or a data directory.")],
     as_json: AsJson = False,
 ) -> None:
-    """Check every index against its log. Exit code 1 if something does not agree. Writes nothing."""
+    """Check all logs, and every index against its log. The exit code is 1 if there are findings. This command writes
+    nothing.
+    """
     disk = LocalDisk(read_only=True)
     directory = directory.absolute()
     partitions = partitions_of(disk, directory)
     is_partition = partitions == [directory]
     findings = [] if is_partition else list(verify_data_directory(disk, directory))
-    # Read the expectations before the logs. A running broker only adds to the logs, so they then hold at least as much.
+    # Read what other files say about each log before the log itself. A running broker only appends to logs, so a log
+    # then contains at least as much.
     expected = {}
     try:
         expected = expectations(disk, directory.parent if is_partition else directory)
     except DiskError as error:
-        findings.append(Finding(directory, f"cannot be verified against what it says of its logs: {error}"))
+        findings.append(Finding(directory, f"its logs cannot be compared with its list of topics: {error}"))
     with progress_of(len(partitions), as_json=as_json) as advance:
         for partition in partitions:
             findings += _findings(disk, partition, expected.get(partition, Expected()))
             advance()
-    findings = list(dict.fromkeys(findings))  # the directory and its partition may report the same file
+    # The check of the directory and that of the partition may report the same fault.
+    findings = list(dict.fromkeys(findings))
     if as_json:
         print_json([{"file": str(finding.path), "problem": finding.message} for finding in findings])
     else:
@@ -54,9 +58,9 @@ def verify(
 
 
 def _findings(disk: LocalDisk, partition: Path, expected: Expected) -> list[Finding]:
-    """Return the findings of a partition; none if a running broker has deleted the partition meanwhile.
+    """Check a partition, and return the findings; none if a running broker deletes the partition during the check.
 
-    A running broker may also delete a segment during the check. Then the check starts again.
+    If a running broker deletes a segment during the check, the check starts again.
     """
     tries = 0
     while True:

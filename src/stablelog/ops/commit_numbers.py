@@ -1,9 +1,9 @@
-"""The commit sequences and producer ids that were given out, read from all logs of a data directory.
+"""The commit sequences and producer ids that coordinators have assigned, read from all logs of a data directory.
 
-A commit log tells its coordinator which numbers come next. If the end of the commit log is cut off, the coordinator
-would give out numbers that batches in partitions already have. So `stablelog repair` reads the numbers that were given
-out from the batches and producer snapshots of all partitions, and from what was cut off. It appends a record to the
-commit log that says where the coordinator continues.
+A coordinator reads the next numbers from its commit log. If the end of the commit log was cut off, the coordinator
+would assign numbers that batches in partitions already have. So `stablelog repair` reads the assigned numbers from the
+batches and producer snapshots of all partitions, and from the removed end. Then it appends a record with the next
+numbers to the commit log.
 """
 
 import contextlib
@@ -47,12 +47,14 @@ from stablelog.log.producer_state.snapshots import decode_either
 from stablelog.log.recovery.examine import Damage
 from stablelog.log.recovery.tail import batches_behind, lost_batches
 
-SPARE_BLOCKS: Final = 1  # blocks of producer ids, for each commit log
+SPARE_BLOCKS: Final = (
+    1  # blocks of producer ids to skip, for each commit log: clients may use ids of the last block
+)
 
 
 @dataclass(slots=True)
 class Given:
-    """The numbers that were given out, according to the batches read so far.
+    """The numbers that coordinators have assigned, according to the batches read so far.
 
     Attributes:
         sequence_ends: by transaction group, the greatest commit sequence plus one.
@@ -63,11 +65,13 @@ class Given:
     producer_ids_end: int = 0
 
     def sequence_end(self, group: str) -> int:
-        """Return the greatest commit sequence of a group plus one."""
+        """Return the greatest commit sequence of a transaction group plus one."""
         return self.sequence_ends.get(group, FIRST_SEQUENCE)
 
     def take_marker(self, header: BatchHeader, batch: bytes) -> None:
-        """Count a batch of any partition: the producer id, and the commit sequence if the batch is a marker."""
+        """Take a batch of any partition into account: its producer id, and its commit sequence if the batch is a
+        marker.
+        """
         self.take_producer_id(header.producer_id)
         if not header.is_control:
             return
@@ -76,12 +80,12 @@ class Given:
             self._raise(marker.group, marker.commit_sequence + 1)
 
     def take_producer_id(self, producer_id: int) -> None:
-        """Count a producer id. Ignore an id that no coordinator can have given out."""
+        """Take a producer id into account. Ignore an id that no coordinator can have assigned."""
         if producer_id <= GIVEN_ID_MAX:
             self.producer_ids_end = max(self.producer_ids_end, producer_id + 1)
 
     def take_records(self, group: str, header: BatchHeader, batch: bytes) -> None:
-        """Count a batch of a group's commit log. Skip damaged records.
+        """Take a batch of a transaction group's commit log into account. Skip damaged records.
 
         Raises:
             NewerFormat: a later release has written a record.
@@ -116,7 +120,9 @@ def group_of_directory(directory: Path) -> str | None:
 
 
 def commit_logs(partitions: list[Path]) -> dict[str, list[Path]]:
-    """Return the directories of the commit logs by transaction group; the coordinator writes to the first of each."""
+    """Return the directories of the commit logs by transaction group; the coordinator writes to the first one of each
+    group.
+    """
     found: dict[str, list[Path]] = {}
     for path in sorted(partitions, key=lambda path: int(path.name.rpartition("-")[2])):
         group = group_of_directory(path)
@@ -126,7 +132,8 @@ def commit_logs(partitions: list[Path]) -> dict[str, list[Path]]:
 
 
 def read_given(disk: Disk, partitions: list[Path]) -> Given:
-    """Read the numbers that were given out, as far as partitions show them. Data that was cut off counts, too.
+    """Read the numbers that coordinators have assigned, as far as partitions contain them. Data that was cut off
+    counts, too.
 
     Reads the batches of all partitions, the producer snapshots, which know producers whose batches are deleted, and the
     records of the commit logs.
@@ -136,7 +143,8 @@ def read_given(disk: Disk, partitions: list[Path]) -> Given:
         partitions: the partition directories. Damage is skipped; the batches after it count.
 
     Raises:
-        NewerFormat: a later release has written a record of a commit log, possibly after damage; names the record.
+        NewerFormat: a later release has written a record of a commit log, possibly after damage. The message names the
+            record.
         DiskError: a file cannot be read.
     """
     given = Given()
@@ -153,7 +161,7 @@ def read_given(disk: Disk, partitions: list[Path]) -> Given:
 
 
 def read_said(disk: Disk, logs: list[Path], group: str) -> Given:
-    """Read what the commit log of a group says, as its coordinator reads it."""
+    """Read the next numbers from the commit log of a group, as its coordinator does."""
     said = Given()
     for directory in logs:
         for _, header, batch in _batches(disk, directory, with_cuts=False):
@@ -162,17 +170,17 @@ def read_said(disk: Disk, logs: list[Path], group: str) -> Given:
 
 
 def next_numbers(given: Given, said: Mapping[str, Given], group: str, *, is_cut: bool) -> GroupState | None:
-    """Return where the coordinator of a group has to continue, if the commit logs do not say so.
+    """Return the numbers at which the coordinator of a group has to continue, if its commit logs lack them.
 
-    The end of the producer ids is the end of a block, plus spare blocks. A client may hold an id that it has not used
-    in any batch, and it is unknown which blocks the lost records had reserved.
+    The end of the producer ids is the end of a block, plus spare blocks. A client may have an id without a batch in any
+    partition, and it is unknown which blocks the lost records had reserved.
 
     Args:
-        given: the numbers that were given out.
-        said: what each commit log says, by transaction group. All groups take producer ids from one range.
+        given: the numbers that coordinators have assigned.
+        said: the next numbers in each commit log, by transaction group. All groups take producer ids from one range.
         group: the transaction group.
         is_cut: whether the end of its commit log was cut off. That end may have reserved producer ids that no partition
-            shows.
+            contains.
 
     Returns:
         The content of the record to add to the group's commit log; None if the commit logs are sufficient.
@@ -196,7 +204,9 @@ def _producer_ids_in_snapshots(disk: Disk, directory: Path) -> Iterator[int]:
 
 
 def _batches(disk: Disk, directory: Path, *, with_cuts: bool) -> Iterator[tuple[Path, BatchHeader, bytes]]:
-    """Yield every whole batch of a partition with its file. Data batches have empty bytes: the header suffices."""
+    """Yield every whole batch of a partition with its file. For data batches only the header is read, so their bytes
+    are empty.
+    """
     is_commit_log = group_of_directory(directory) is not None
     for name in sorted(disk.list_dir(directory)):
         if not is_log(name) and not (with_cuts and CUT in name and has_offset(name)):
@@ -209,7 +219,9 @@ def _batches(disk: Disk, directory: Path, *, with_cuts: bool) -> Iterator[tuple[
 def _batches_in(
     disk: Disk, path: Path, position: int, base_offset: int, *, with_data: bool
 ) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Yield every whole batch of a log file after damage; see `lost_batches`. Without data, only markers have bytes."""
+    """Yield every whole batch of a log file after damage; see `lost_batches`. Without `data`, only the bytes of markers
+    are returned.
+    """
     with contextlib.closing(disk.open(path)) as file:
         for at, header in lost_batches(file, position, base_offset):
             yield header, file.read(at, header.size) if with_data or header.is_control else b""
@@ -221,8 +233,8 @@ class LostDecisions:
 
     Attributes:
         transactional_ids: the ids whose state changed in the removed part.
-        first_commit: the least commit sequence that was decided there; 0 for none.
-        last_commit: the greatest commit sequence that was decided there; 0 for none.
+        first_commit: the least commit sequence in the removed part; 0 for none.
+        last_commit: the greatest commit sequence in the removed part; 0 for none.
     """
 
     transactional_ids: frozenset[str]
@@ -231,7 +243,7 @@ class LostDecisions:
 
 
 def lost_decisions(disk: Disk, damage: Damage) -> LostDecisions:
-    """Read the decisions of a commit log that a cut removes, as far as whole batches show them."""
+    """Read the decisions of a commit log that a cut removes, as far as whole batches contain them."""
     ids, sequences = set(), set()
     for path, position, base_offset in damage.lost_files():
         for header, batch in _batches_in(disk, path, position, base_offset, with_data=True):
@@ -248,7 +260,7 @@ def lost_decisions(disk: Disk, damage: Damage) -> LostDecisions:
 
 
 def append_given(disk: Disk, directory: Path, group: str, state: GroupState, *, leader_epoch: int) -> None:
-    """Append a record to a commit log that says where its coordinator continues. Durable on return.
+    """Append a record with the next numbers of the coordinator to its commit log. The record is durable on return.
 
     Args:
         disk: has the commit log; no broker has it open.

@@ -1,4 +1,4 @@
-"""Decoder of the records of the coordinators' logs, field by field, for people.
+"""Decoder of the records of the coordinators' logs into named fields, for output to users.
 
 The output is like that of Kafka's dump tool with `--transaction-log-decoder` and `--offsets-decoder`, plus stablelog's
 own fields. Fields without information (no previous producer, no expiry) are left out.
@@ -23,11 +23,11 @@ Fields = dict[str, Any]
 Told = tuple[Fields, Fields | str | None]
 Describe = Callable[[bytes, bytes | None], Told | None]
 
-ABSENT = -1  # for missing ids, epochs, numbers and times
+ABSENT = -1  # the value of missing ids, epochs, numbers and times
 
 
 def describer_of(directory: str) -> Describe | None:
-    """Return the function that describes a partition's records; None if it is not a coordinator's log."""
+    """Return the function that decodes the records of a partition; None if the partition is not a coordinator's log."""
     topic, _, _ = directory.rpartition("-")
     if group_of_log(topic) is not None:
         return describe_commit_record
@@ -35,7 +35,9 @@ def describer_of(directory: str) -> Describe | None:
 
 
 def describe_commit_record(key: bytes, value: bytes | None) -> Told | None:
-    """Describe key and value of a record of the commit log; None for an unknown kind. A null value removes the key."""
+    """Return the fields of key and value of a record of the commit log; None for an unknown kind. A null value removes
+    the key.
+    """
     try:
         subject = transaction_records.read_key(key)
     except (Corrupt, NewerFormat):
@@ -57,7 +59,9 @@ def describe_commit_record(key: bytes, value: bytes | None) -> Told | None:
 
 
 def describe_offsets_record(key: bytes, value: bytes | None) -> Told | None:
-    """Describe key and value of a record of the offsets log; None for an unknown kind. A null value removes the key."""
+    """Return the fields of key and value of a record of the offsets log; None for an unknown kind. A null value removes
+    the key.
+    """
     try:
         subject = group_records.read_key(key)
     except (Corrupt, NewerFormat):

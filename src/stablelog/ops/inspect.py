@@ -67,7 +67,7 @@ RECORD_COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers", "kind
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The content of a file: a title, and rows with the same columns. `problem` says why reading stopped early.
+    """The content of a file: a title, and rows with the same columns. `problem` is the damage at which reading stopped.
 
     A cell may be a dict: the fields of a record of a coordinator's log.
     """
@@ -103,7 +103,7 @@ def _decoded(disk: Disk, path: Path, decode: Decode) -> Iterator[Row]:
 
 
 def _table(path: Path, columns: Columns, found: Iterator[Row]) -> Table:
-    """Make a table of the rows up to the first damage."""
+    """Make a table of a file's rows up to the first damage."""
     rows = []
     try:
         for row in found:
@@ -183,20 +183,20 @@ def _text(content: bytes | None) -> str | None:
 
 
 def _rows_of(row: struct.Struct) -> Decode:
-    """Make the decoder of a file that consists of rows of one struct."""
+    """Make the decoder of a file that is a sequence of one fixed binary structure."""
 
     def decode(content: bytes, _path: Path) -> Iterator[Row]:
         torn = len(content) % row.size
         whole = memoryview(content)[: len(content) - torn]
         yield from row.iter_unpack(whole)
         if torn:
-            raise Corrupt(f"a torn row at byte {len(whole)}: {torn} of {row.size} bytes")
+            raise Corrupt(f"an incomplete entry at byte {len(whole)}: {torn} of {row.size} bytes")
 
     return decode
 
 
 def _entries_of(make: Callable[[bytes, Path], OffsetIndex | TimeIndex | TransactionIndex]) -> Decode:
-    """Make the decoder of an index."""
+    """Make the decoder of an offset index or a time index."""
 
     def decode(content: bytes, path: Path) -> Iterator[Row]:
         index = make(content, path)

@@ -1,6 +1,6 @@
-"""Check that a data directory is complete: its list of topics, and every partition in the list.
+"""Check that a data directory is complete: that it has its list of topics, and every partition in that list.
 
-Writes nothing. `log.verify` and `views.verify` check the files of each partition.
+This module writes nothing. `log.verify` and `views.verify` check the files of each partition.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ CHECKPOINTS = (
 
 
 def is_partition_directory(disk: Disk, directory: Path) -> bool:
-    """Whether a directory has the name of a partition and holds a log file."""
+    """Whether a directory has the name of a partition and contains a log file."""
     return PARTITION_DIRECTORY.fullmatch(directory.name) is not None and any(
         is_log(name) for name in disk.list_dir(directory)
     )
@@ -60,7 +60,7 @@ def is_data_directory(disk: Disk, directory: Path) -> bool:
 
 
 def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
-    """Find what is missing from a data directory, or damaged in it outside the partitions.
+    """Find missing files and partitions of a data directory, and damaged files outside its partitions.
 
     A running broker may change the directory meanwhile. So a partition counts as missing only if the list of topics
     still names it.
@@ -109,13 +109,13 @@ def _verify_formats(disk: Disk, directory: Path) -> Iterator[Finding]:
 
 
 def _verify_kafkas(disk: Disk, directory: Path) -> Iterator[Finding]:
-    """Find what is missing from a directory without a list of topics, such as one of Apache Kafka."""
+    """Find missing partitions in a directory without a list of topics, such as one of Apache Kafka."""
     try:
-        for topic in find_topics(disk, directory):  # raises for a directory that has lost its list of topics
+        for topic in find_topics(disk, directory):  # raises if the directory has lost its list of topics
             for index in range(topic.partition_count):
                 if not disk.is_dir(directory / f"{topic.name}-{index}"):
                     yield Finding(
-                        directory / f"{topic.name}-{index}", f"is gone; {METADATA_TOPIC}-0 names it"
+                        directory / f"{topic.name}-{index}", f"is missing; {METADATA_TOPIC}-0 names it"
                     )
     except (Corrupt, NewerFormat) as error:
         yield _finding(directory / CATALOG_FILE, error)
@@ -124,26 +124,27 @@ def _verify_kafkas(disk: Disk, directory: Path) -> Iterator[Finding]:
 def _verify_partition(
     disk: Disk, partition: Path, catalog: Catalog, topic: ListedTopic, index: int
 ) -> Iterator[Finding]:
-    """Find what is missing from a partition, or damaged in it outside its log and its view."""
+    """Find missing and damaged files of a partition, except those of its log and its view."""
     directory = partition.parent
     if not disk.is_dir(partition):
         if _is_listed(disk, directory, topic.name, index):
-            yield Finding(partition, f"is gone; {CATALOG_FILE} names it")
+            yield Finding(partition, f"is missing; {CATALOG_FILE} names it")
         return
     try:
         found = read_partition_metadata(disk, partition)
         if found is not None and found != topic.topic_id:
-            message = f"names the topic id {found}; {topic.name} has {topic.topic_id}"
+            message = f"names the topic id {found}, but {topic.name} has the id {topic.topic_id}"
             yield Finding(partition / METADATA_FILE, message)
     except (Corrupt, NewerFormat) as error:
         yield _finding(partition / METADATA_FILE, error)
     try:
-        read_log_start(disk, partition / VIEW_START_FILE)  # `log.verify` checks the log's own start file
+        # Checked here, because `log.verify` checks only the file with the start of the log.
+        read_log_start(disk, partition / VIEW_START_FILE)
     except (Corrupt, NewerFormat) as error:
         yield _finding(partition / VIEW_START_FILE, error)
     for name in _start_files(topic) if catalog.established_epoch is not None else ():
         if not disk.exists(partition / name) and _is_listed(disk, directory, topic.name, index):
-            yield Finding(partition / name, "is gone: where the log begins is not known")
+            yield Finding(partition / name, "is missing: it is unknown where the log begins")
 
 
 def _finding(path: Path, error: Corrupt | DiskError | InvalidConfig | NewerFormat) -> Finding:
@@ -160,10 +161,10 @@ def recovery_points(disk: Disk, directory: Path) -> dict[Path, int]:
 
 
 def last_leader_epoch(disk: Disk, directory: Path) -> int:
-    """Return the leader epoch of the last start, as the next start finds it: the greatest in the list and in the logs.
+    """Return the leader epoch of the last start: the greatest one in the list of topics and in the logs.
 
     Returns:
-        0 if neither has one.
+        0 if neither the list nor a log contains one.
     """
     catalog = _catalog_if_whole(disk, directory)
     known = 0 if catalog is None else catalog.leader_epoch
@@ -171,7 +172,9 @@ def last_leader_epoch(disk: Disk, directory: Path) -> int:
 
 
 def expectations(disk: Disk, directory: Path) -> dict[Path, Expected]:
-    """Read what the files of a data directory say about each partition, by partition directory, as far as readable."""
+    """Read what the files of a data directory say about its logs, by partition directory. Skip files that cannot be
+    read.
+    """
     ends = recovery_points(disk, directory)
     catalog = _catalog_if_whole(disk, directory)
     epochs = {}
@@ -208,7 +211,9 @@ def _start_files(topic: ListedTopic) -> list[str]:
 
 
 def _is_listed(disk: Disk, directory: Path, topic: str, index: int) -> bool:
-    """Whether the list names a partition now: a running broker may have deleted its topic meanwhile."""
+    """Whether the list of topics names a partition now. A running broker may have deleted its topic during the
+    check.
+    """
     try:
         catalog = read_catalog(disk, directory)
     except (Corrupt, NewerFormat):
@@ -219,7 +224,7 @@ def _is_listed(disk: Disk, directory: Path, topic: str, index: int) -> bool:
 
 
 def _verify_signs(disk: Disk, directory: Path, catalog: Catalog | None) -> Iterator[Finding]:
-    """Find damage in the files that the start reads first. Other checks report files of a later release."""
+    """Find damage in the files that a start reads first. Ignore files of a later release, which other checks report."""
     path = directory / META_FILE
     with contextlib.suppress(NewerFormat):
         try:

@@ -1,1 +1,1 @@
-"""The test tools of stablelog, for the tests of its users, too."""
+"""The test tools of stablelog. Users of stablelog can use them in their own tests."""

@@ -1,9 +1,9 @@
-"""Checks of a recorded history: whether readers saw what writers were told. No I/O.
+"""Checks of a recorded history: whether the records that readers got agree with the responses that writers got. No I/O.
 
 Each of these faults has its own check: committed or acknowledged records that are lost; aborted records that were read;
 records that were read before their commit was requested, read twice, separated from their transaction, or read in
-another order than they were written; offsets that go back, or at which another record was read before; records that
-a reader skipped and another reader saw; watermarks that move back or contradict each other.
+another order than they were written; offsets that decrease, or at which another record was read before; records that
+one reader skipped and another one read; watermarks that decrease or contradict each other.
 """
 
 import itertools
@@ -15,19 +15,19 @@ from typing import NamedTuple
 
 
 class Fate(Enum):
-    """What a writer knows about the end of a transaction."""
+    """The outcome of a transaction, as far as its writer knows it."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
-    UNKNOWN = "unknown"  # the response was lost: the transaction was committed or aborted
+    UNKNOWN = "unknown"  # the response was lost, so the transaction may be committed or aborted
 
 
 class Written(NamedTuple):
-    """A transaction of the history.
+    """A transaction that a writer has written.
 
     Attributes:
         values: the values of the records, in order. No value is written twice.
-        writer: the writer; its transactions stand in the history in the order in which it wrote them.
+        writer: the writer's name. The history contains the transactions of a writer in the order of their writes.
         commit_asked_s: when the commit was first requested; infinity for never, None for unknown.
     """
 
@@ -38,14 +38,14 @@ class Written(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A record that was read while the writers were writing, and the time of the read."""
+    """A record that was read during the writes, and the time of the read."""
 
     seen_s: float
     offset: int
     value: bytes
 
 
-Read = Sequence[tuple[int, bytes]]  # (offset, value) in the order of reading
+Read = Sequence[tuple[int, bytes]]  # (offset, value) of each record, in the order in which a reader got them
 
 
 @dataclass(slots=True)
@@ -53,12 +53,12 @@ class History:
     """Everything that was recorded in a test run.
 
     Attributes:
-        transactions: each transaction, as a `Written` or as (fate, values).
-        reads: what a read-committed reader saw of each partition, from its start, after the end of all writes.
+        transactions: each transaction, as a `Written` or as a pair of its `Fate` and its values.
+        reads: by partition, all records that a read-committed reader got after the end of all writes.
         watermarks: (high watermark, last stable offset) samples of each partition, in order. In each sample, the last
             stable offset was read first.
-        live: what a read-committed reader saw of each partition, from its start, during the writes.
-        everything: what a read-uncommitted reader saw of each partition, from its start, after the end of all writes.
+        live: by partition, all records that a read-committed reader got during the writes.
+        everything: by partition, all records that a read-uncommitted reader got after the end of all writes.
         acknowledged: for each acknowledged value, the acknowledged (partition, offset).
     """
 
@@ -136,7 +136,9 @@ def _check_watermarks(watermarks: Mapping[int, Sequence[tuple[int, int]]]) -> It
 def _check_live(
     live: Mapping[int, Sequence[Seen]], reads: Mapping[int, Read], transactions: Sequence[Written]
 ) -> Iterator[str]:
-    """Check that no record was seen too early, and that the live reader saw the same records as a later one."""
+    """Check that no record was read before its commit was requested, and that a reader during the writes got the same
+    records as a later one.
+    """
     asked_s = {value: txn.commit_asked_s for txn in transactions for value in txn.values}
     for partition, seen in live.items():
         for seen_s, _, value in seen:
@@ -168,7 +170,9 @@ def _differences(partition: int, then: Read, now: Read) -> Iterable[str]:
 def _check_acknowledged(
     acknowledged: Mapping[bytes, tuple[int, int]], everything: Mapping[int, Read]
 ) -> Iterator[str]:
-    """Check that each acknowledged record is at its acknowledged offset and only there, even if it was aborted."""
+    """Check that each acknowledged record is in the log once, at its acknowledged offset, also if its transaction was
+    aborted.
+    """
     if not everything:
         return
     counts = _counts(everything)

@@ -1,8 +1,8 @@
-"""A simulated clock, which only a test advances."""
+"""A simulated clock, whose time changes only when a test advances it."""
 
 
 class SimClock:
-    """A Clock whose time a test sets.
+    """A `Clock` whose time is set by a test.
 
     Args:
         now_ms: the time at the start, in ms since 1970-01-01 UTC.
@@ -22,5 +22,5 @@ class SimClock:
             ValueError: `ms` is negative. The time is unchanged.
         """
         if ms < 0:
-            raise ValueError(f"a clock cannot move back by {-ms} ms: a real one never does")
+            raise ValueError(f"the clock cannot move back by {-ms} ms: advance it by 0 or more")
         self._now_ms += ms

@@ -1,10 +1,10 @@
-"""A simulated disk in memory that loses, in a crash, whatever a real disk may lose.
+"""A simulated disk in memory. A simulated crash loses any data that a real disk may lose.
 
-It fulfils the contract of `stablelog.env.disk` and guarantees nothing more. Of the bytes appended to a file since its
-last sync, any subset of pages survives, torn at any byte. Each name that was made, renamed or removed since its
-directory's last sync is either there or not; a renamed file has at least one of its two names. Synced data always
-survives. The disk rejects what a real disk rejects, with the same error numbers: missing paths and wrong kinds of
-paths, long names, closed files, and what does not fit into `capacity`, if that is set.
+It fulfils the contract of `stablelog.env.disk` and guarantees nothing more. A crash keeps any subset of the pages that
+were appended to a file since its last sync, and may cut a page at any byte. It keeps or undoes each creation, rename
+and removal of a name since the directory's last sync; a renamed file has at least one of its two names. Synced data
+always survives. The disk rejects what a real disk rejects, with the same error numbers: missing paths and wrong kinds
+of paths, long names, closed files, and data that does not fit into `capacity`, if that is set.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ NAME_SIZE_MAX = 255
 
 
 class SimulatedCrash(BaseException):
-    """Stops the simulated machine. It is not an Exception, so that no code under test handles it."""
+    """The simulated machine has stopped. This class is not an Exception, so that the tested code does not catch it."""
 
 
 class SimFile:
     """A file of a SimDisk that was opened.
 
     Attributes:
-        inode: its bytes.
+        inode: the file's bytes.
         path: the name by which it was opened.
         is_closed: whether it was closed.
     """
@@ -56,7 +56,9 @@ class SimFile:
         """Write at the end."""
         if self._failed is not None:
             raise DiskError(
-                f"{self.path} takes no writes after a failed one", self._failed.number, undone=False
+                f"{self.path} takes no writes after a failed one",
+                self._failed.number,
+                undone=False,
             )
         joined = b"".join(buffers)
         content = self.inode.content
@@ -68,7 +70,8 @@ class SimFile:
             error.size = len(joined)
             if not self._disk.fails_late or self.is_closed:
                 raise
-            content[self._size :] = joined[: len(joined) // 2]  # the truncation fails, too
+            # Half of the bytes stay, because the truncation after the failed write fails, too.
+            content[self._size :] = joined[: len(joined) // 2]
             self._failed = DiskError(
                 f"writing {self.path} failed", error.number, undone=False, size=len(joined)
             )
@@ -120,7 +123,7 @@ class SimFile:
             self.inode.durable = bytes(self.inode.content)
 
     def close(self) -> None:
-        """Release the file; its views stay readable."""
+        """Close the file. Its views stay readable."""
         self.is_closed = True
         self._disk.released(self)
 
@@ -130,19 +133,21 @@ class SimDisk:
 
     Attributes:
         steps: how many operations have changed something.
-        crash_at: the operation in which the machine stops; None for never.
-        fail_at: the operation that fails; None for none.
-        fault: called for every call, also for those that only read, with the call's name and its path. Returns the
-            error number with which the call fails, or None.
+        crash_at: the number of the operation in which the machine stops; None for never.
+        fail_at: the number of the operation that fails; None for none.
+        fault: a function that is called with the name and the path of every call, also of those that only read. It
+            returns the error number with which the call fails, or None.
         number: the error number of the operation `fail_at`.
-        fails_late: whether a failed operation takes effect as far as a real disk's operation may: names are changed,
-            bytes are synced; a failed append leaves half of its bytes, which cannot be removed.
+        fails_late: whether an operation fails after its effect, as on a real disk: names are changed, bytes are synced.
+            A failed append leaves half of its bytes, which cannot be removed.
         capacity: bytes that all files together may hold; None for no limit.
     """
 
     def __init__(self) -> None:
         self._root = Directory()
-        self._renamed: list[tuple[Directory, str, Node]] = []  # renames since the directory's last sync
+        self._renamed: list[
+            tuple[Directory, str, Node]
+        ] = []  # the renames since the directories were last synced
         self._open: WeakSet[SimFile] = WeakSet()
         self.steps = 0
         self.crash_at: int | None = None
@@ -159,7 +164,9 @@ class SimDisk:
         self.steps += 1
         if self.steps == self.crash_at:
             if torn is not None:
-                torn[0].content += torn[1]  # a part of the append may have reached the disk
+                torn[0].content += torn[
+                    1
+                ]  # a part of the appended bytes may have reached the disk before the crash
             raise SimulatedCrash(what)
         if self.steps == self.fail_at:
             raise DiskError(f"{what} at {path} failed on the simulated disk", self.number)
@@ -168,7 +175,7 @@ class SimDisk:
     def effect(self, what: str, path: Path) -> Iterator[None]:
         """Count a step whose change the body of the `with` statement makes.
 
-        A step that fails makes no change. If the disk fails late, the change happens and the call fails.
+        A step that fails makes no change. With `fails_late`, the change happens, and the call fails then.
         """
         late = None
         try:
@@ -182,13 +189,13 @@ class SimDisk:
             raise late
 
     def call(self, what: str, path: Path) -> None:
-        """Let `fault` fail this call."""
+        """Raise the error that `fault` returns for this call, if any."""
         number = None if self.fault is None else self.fault(what, path)
         if number is not None:
             raise DiskError(f"{what} {path} failed", number)
 
     def released(self, file: SimFile) -> None:
-        """Note that a file was closed: a removed file no longer takes space."""
+        """Record that a file was closed. From now on, a removed file takes no space."""
         self._open.discard(file)
 
     def take_room(self, size: int, what: str, path: Path) -> None:
@@ -199,7 +206,7 @@ class SimDisk:
     # -- crash -------------------------------------------------------------------------------------------------
 
     def crash(self, chance: random.Random) -> "SimDisk":
-        """Return the disk after a power failure: a random one of its legal states."""
+        """Return the disk after a power failure: a random one of the states that the contract allows."""
         after = SimDisk()
         after.capacity = self.capacity
         after._root = Survivors(chance).of(self._root, self._renamed)
@@ -218,7 +225,7 @@ class SimDisk:
         return at
 
     def _home(self, path: Path, what: str) -> Directory:
-        """Return the directory that has this name or would have it."""
+        """Return the parent directory of a path. The path itself may not exist."""
         above = path.parent
         while (home := self._find(above)) is None:
             above = above.parent
@@ -260,7 +267,7 @@ class SimDisk:
 
     @property
     def open_files(self) -> list[SimFile]:
-        """The files that were opened, not closed and are still referred to."""
+        """The files that were opened and not closed, and to which an object still refers."""
         return list(self._open)
 
     # -- damage ------------------------------------------------------------------------------------------------
@@ -274,13 +281,13 @@ class SimDisk:
         return self._inode(path, "reading").durable
 
     def damage(self, path: Path, content: bytes) -> None:
-        """Replace a file's bytes, as a disk does that corrupts durable data."""
+        """Replace a file's bytes, like a disk that corrupts durable data."""
         inode = self._inode(path, "reading")
         inode.content[:] = content
         inode.durable = bytes(content)
 
     def lose(self, path: Path) -> None:
-        """Remove a file, as a disk does that loses a durable name."""
+        """Remove a file, like a disk that loses a durable name."""
         home = self._home(path, "removing")
         home.names.pop(path.name, None)
         home.durable.pop(path.name, None)
@@ -326,7 +333,9 @@ class SimDisk:
             home.names[path.name] = home.durable[path.name] = Inode(bytearray(content), bytes(content))
 
     def write_together(self, files: Mapping[Path, Content]) -> None:
-        """Replace files of one directory. Each content is durable before the first rename, the names after the last."""
+        """Replace files of one directory. The contents are durable before the first rename, the names after the last
+        rename.
+        """
         directory = directory_of(files)
         contents = {path: b"".join(pieces_of(content)) for path, content in files.items()}
         size = sum(map(len, contents.values()))
@@ -439,12 +448,12 @@ class SimDisk:
         self.call("syncing the directory", path)
         directory = self._directory(path, "syncing the directory")
         with self.effect(f"sync directory {path.name}", path):
-            # A rename between two directories is durable when both are.
+            # A rename between two directories is durable only when both directories are synced.
             self._renamed = [one for one in self._renamed if one[0] is not directory]
             directory.durable = dict(directory.names)
 
     def allocate(self, path: Path, size: int) -> None:
-        """Make a file that takes space."""
+        """Make a file of this size, which takes space on the disk."""
         self.call("allocating", path)
         home = self._home(path, "allocating")
         if isinstance(home.names.get(path.name), Directory):

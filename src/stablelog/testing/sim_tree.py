@@ -1,4 +1,4 @@
-"""The names and bytes of a simulated disk: the current ones, the durable ones, and what a crash leaves of them."""
+"""The names and bytes of a simulated disk: the current ones, the durable ones, and those that remain after a crash."""
 
 import random
 from dataclasses import dataclass, field
@@ -14,10 +14,11 @@ class Inode:
     durable: bytes = b""
 
     def after_crash(self, chance: random.Random) -> bytes:
-        """Return what is left: the durable bytes, and of the rest any subset of pages, torn at any byte."""
+        """Return the bytes after a crash: the durable ones, and any subset of the other pages, each cut at any byte."""
         durable, content = self.durable, bytes(self.content)
         if content[: len(durable)] != durable:
-            return content if chance.random() < 0.5 else durable  # it was truncated without a sync
+            # The file was truncated without a sync, so the crash may undo that.
+            return content if chance.random() < 0.5 else durable
         size = chance.choice((len(durable), len(content), chance.randint(len(durable), len(content))))
         left = bytearray(content[:size])
         for page in range(len(durable), size, PAGE_SIZE):
@@ -39,23 +40,23 @@ Node = Inode | Directory
 
 
 class Survivors:
-    """The tree after a power failure: a random one of its legal states.
+    """The tree of directories after a power failure: a random one of the states that the contract allows.
 
     Args:
-        chance: decides what survives.
+        chance: the random generator that decides which data survives.
     """
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self._made: dict[
             int, Node
-        ] = {}  # surviving copies of files and directories, by the id() of the original
+        ] = {}  # the copies of surviving files and directories, by the id() of the original
 
     def of(self, root: Directory, renamed: list[tuple[Directory, str, Node]]) -> Directory:
-        """Return what is left of the tree.
+        """Return the tree after the power failure.
 
         Args:
-            root: its root.
+            root: the root of the tree.
             renamed: directory, name and node of each rename since the directory's last sync. The node has at least one
                 of its two names.
         """
@@ -77,7 +78,7 @@ class Survivors:
             now, durable = directory.names.get(name), directory.durable.get(name)
             kept = now if now is durable or self._chance.random() < 0.5 else durable
             if kept is None or (isinstance(kept, Directory) and id(kept) in self._made):
-                continue  # a directory has one name
+                continue  # a directory has only one name
             after.names[name] = after.durable[name] = self._node(kept)
         return after
 
