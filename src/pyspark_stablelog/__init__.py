@@ -1,12 +1,13 @@
-"""What Spark looks for: a top-level module `pyspark_...` with a `DefaultSource`.
+"""Registration of the data source in Spark: Spark imports each top-level module `pyspark_...` and uses its
+`DefaultSource`.
 
-Spark imports this in every process it starts, and one such module that fails to import hides the data sources of
-all the others. So whatever fails in here stays in here.
+Spark imports this module in every process that it starts. If one such module raises an error, Spark finds the data
+sources of none of them. So this module catches all errors.
 """
 
 try:
     from stablelog.spark.data_source import StablelogDataSource as DefaultSource
-except Exception:  # noqa: BLE001, S110 - no PySpark, none that is new enough, or a library that is broken: nothing to offer
+except Exception:  # noqa: BLE001, S110 - PySpark or a library is missing, too old or broken: no data source
     pass
 else:
     __all__ = ["DefaultSource"]

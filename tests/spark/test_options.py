@@ -96,8 +96,11 @@ def test_durations_have_units(text, time_ms):
             "and startingCut say the same",
         ),
         ({**READ, "cut": "true", "isolation": "read_uncommitted"}, "cut=true and isolation=read_uncommitted"),
-        ({**READ, "cut": "true", "scan": "files"}, "cut=true is read by the protocol: leave out scan=files"),
-        ({"path": "/data", "cut": "true"}, "cut=true needs a broker"),
+        (
+            {**READ, "cut": "true", "scan": "files"},
+            "cut=true is possible only by fetching from the broker, not from files",
+        ),
+        ({"path": "/data", "cut": "true"}, "cut=true requires a broker"),
         (
             {**READ, "cut": "true", "startingOffsetsByTimestamp": '{"x": {"0": 17}}'},
             "a cut has one: startingTimestamp",
@@ -105,8 +108,8 @@ def test_durations_have_units(text, time_ms):
         ({**READ, "includeCommits": "true", "isolation": "read_uncommitted"}, "includeCommits and isolation"),
         ({**READ, "startingOffsets": "sooner"}, "startingOffsets='sooner' is not valid: earliest, latest"),
         ({**READ, "startingOffsets": '{"x": {"0": -3}}'}, "-3 is less than -2"),
-        ({**READ, "startingOffsets": '{"x": {"0": 2.5}}'}, r"2\.5 is no whole number"),
-        ({**READ, "startingOffsets": '{"x": {"0": true}}'}, "True is no whole number"),
+        ({**READ, "startingOffsets": '{"x": {"0": 2.5}}'}, r"2\.5 is not a whole number"),
+        ({**READ, "startingOffsets": '{"x": {"0": true}}'}, "True is not a whole number"),
         ({**READ, "startingOffsets": f'{{"x": {{"0": {2**63}}}}}'}, f"is more than {2**63 - 1}"),
         ({**READ, "startingOffsets": '{"#topics": {"x": "ab"}}'}, "no partition"),
         ({**READ, "startingTimestamp": str(2**63)}, f"is more than {2**63 - 1}"),
@@ -117,8 +120,8 @@ def test_durations_have_units(text, time_ms):
         ({**READ, "targetBytesPerTask": "many"}, "targetBytesPerTask='many' is not valid: bytes"),
         ({**READ, "partitions": "3-1"}, "partitions='3-1' is not valid"),
         ({**READ, "scan": "telepathy"}, "auto or fetch or files"),
-        ({"path": "data", "scan": "fetch"}, "needs a broker"),
-        ({**READ, "path": "data", "scan": "fetch"}, "does not look into path"),
+        ({"path": "data", "scan": "fetch"}, "requires a broker"),
+        ({**READ, "path": "data", "scan": "fetch"}, "does not read the files at path"),
         ({**READ, "topic": "x"}, "topic is an option of a write, not of a batch read or a stream's read"),
         (
             {**READ, "kafka.security.protocol": "SSL"},
@@ -140,7 +143,7 @@ def test_a_stream_has_options_of_its_own():
         read_options(given, BATCH)
     with pytest.raises(InvalidConfig, match="endingOffsets is an option of a batch read"):
         read_options({**READ, "endingOffsets": "latest"}, STREAM)
-    with pytest.raises(InvalidConfig, match="a stream needs a broker"):
+    with pytest.raises(InvalidConfig, match="a stream requires a broker"):
         read_options({"path": "data"}, STREAM)
     with pytest.raises(InvalidConfig, match="which is not given"):
         read_options({**READ, "maxTriggerDelay": "1m"}, STREAM)
@@ -159,10 +162,10 @@ def test_a_write_has_options_of_its_own():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "say where to write"),
+        ({}, "address of the broker is missing"),
         ({"bootstrap": "h:1", "subscribe": "x"}, "subscribe is an option of a batch read or a stream's read"),
         ({"bootstrap": "h:1", "batchBytes": "4g"}, "batchBytes='4g' is not valid: .*is more than 104857600"),
-        ({"bootstrap": "h:1", "txnAppId": "job"}, "txnAppId and txnVersion go together"),
+        ({"bootstrap": "h:1", "txnAppId": "job"}, "txnAppId and txnVersion belong together"),
         ({"bootstrap": "h:1", "txnAppId": "job", "txnVersion": "-1"}, "txnVersion='-1' is not valid"),
         ({"bootstrap": "h:1", "guarantee": "maybe"}, "exactly-once or at-least-once"),
         ({"bootstrap": "h:1", "guarantee": "at-least-once", "commitGroup": "g"}, "commitGroup is part of"),

@@ -84,7 +84,7 @@ def test_what_was_removed_meanwhile_is_told(keeping_broker, scan, caplog):
     for path in logs(keeping_broker, topic, "*.deleted"):
         path.unlink()
     with pytest.raises(
-        Unavailable, match=f"{topic}-0 begins at offset 150 by now: offsets 0 to .* were removed while"
+        Unavailable, match=f"{topic}-0 begins at offset 150 now: offsets 0 to .* were removed while"
     ):
         rows(asked, "offset", planned=planned)
     left = rows({**asked, "failOnDataLoss": "false"}, "offset", planned=planned)
@@ -92,7 +92,7 @@ def test_what_was_removed_meanwhile_is_told(keeping_broker, scan, caplog):
     first = 150 if scan == "fetch" else left[0][0]
     assert 100 < first <= 150
     assert left == [(n,) for n in range(first, 200)]
-    assert "going on without" in caplog.text
+    assert "the read continues without them" in caplog.text
 
 
 def test_a_count_begins_again_when_a_file_goes_away(stablelog_broker, monkeypatch):
@@ -168,7 +168,7 @@ def test_a_stream_that_bears_losses_goes_on_without_a_topic_that_was_deleted(sta
         assert [piece.topic for task in again.partitions(start, middle) for piece in task.pieces] == [stays]
         assert again.latestOffset(end, everything) == end
         again.stop()
-    assert f"{goes}-0 was read before and does not exist any more" in caplog.text
+    assert f"{goes}-0 does not exist any more, but was read before" in caplog.text
     assert f"{goes}-0 does not exist any more, and was not read to its end" in caplog.text
     strict = reader()
     for ask in (lambda: strict.latestOffset(middle, everything), lambda: strict.partitions(start, middle)):
@@ -225,7 +225,7 @@ def test_a_directory_that_cannot_be_read_is_named(stablelog_broker, tmp_path):
     with pytest.raises(Unavailable, match=f"{tmp_path} is no data directory"):
         tasks({"path": str(tmp_path)})
     topic = filled(stablelog_broker)
-    with pytest.raises(Unavailable, match=f"the files of {topic}-0 are not to be seen in {tmp_path}"):
+    with pytest.raises(Unavailable, match=f"the files of {topic}-0 are not in {tmp_path}, or cannot be read"):
         tasks(given(stablelog_broker, topic, path=str(tmp_path)))
 
 

@@ -41,7 +41,7 @@ def test_a_column_that_there_is_none_of_is_refused(schema, message):
 
 def test_columns_of_commits_need_commit_order():
     columns = Columns(schema_of("commitSequence", LongType(), True))
-    with pytest.raises(InvalidConfig, match="column commitSequence is read by the protocol"):
+    with pytest.raises(InvalidConfig, match="column commitSequence is possible only by fetching"):
         columns.check(read_options({"bootstrap": "h:1", "subscribe": "x", "scan": "files"}))
 
 

@@ -173,7 +173,7 @@ def test_a_directory_without_a_broker(spark, stablelog_broker, numbers, tmp_path
     frame = spark.read.format("stablelog").option("subscribe", numbers).load(str(tmp_path))
     assert frame.count() == COUNT
     running = spark.read.format("stablelog").option("subscribe", numbers).load(str(stablelog_broker.data))
-    with pytest.raises(PySparkException, match="is open by a running broker"):
+    with pytest.raises(PySparkException, match="is in use by a running broker"):
         running.count()
 
 
@@ -216,13 +216,17 @@ def test_a_topic_without_records_is_an_empty_frame(spark, stablelog_broker):
         ({"subscribe": "nowhere"}, None, "there is no topic 'nowhere'"),
         ({"subscribr": "x"}, None, "stablelog has no option 'subscribr'; did you mean subscribe?"),
         ({"maxOffsetsPerTrigger": "5"}, None, "maxOffsetsPerTrigger is an option of a stream's read"),
-        ({"path": "/nowhere/at/all"}, None, "the files of .*-0 are not to be seen in /nowhere/at/all"),
+        (
+            {"path": "/nowhere/at/all"},
+            None,
+            "the files of .*-0 are not in /nowhere/at/all, or cannot be read",
+        ),
         ({}, "value STRING", "column value is BINARY, not STRING: cast it after the read"),
         ({}, "values BINARY", "there is no column 'values'; there are key, value, topic"),
         (
             {},
             "key BINARY NOT NULL",
-            "column key is NOT NULL in the schema, and there are records without one",
+            "column key is NOT NULL in the schema, but some records have no value for it",
         ),
     ],
 )

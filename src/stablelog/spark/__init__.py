@@ -1,6 +1,6 @@
 """Spark data source and sink: the only package that imports PySpark.
 
-`stablelog.spark.session()` returns a Spark session that is set up for the log; `stablelog.spark.count()` returns the
+`stablelog.spark.session()` returns a Spark session with settings for the log. `stablelog.spark.count()` returns the
 number of records of a read without reading them.
 """
 
@@ -14,7 +14,7 @@ __all__ = ["count", "session"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name only when it is used: Spark imports this package in every process that it starts."""
+    """Import a public name at its first use, because Spark imports this package in every process that it starts."""
     if name == "session":
         from stablelog.spark.local_session import session
 

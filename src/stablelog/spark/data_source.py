@@ -1,10 +1,10 @@
-"""`format("stablelog")`: what Spark finds, and from there the ways to the source and the sink.
+"""`format("stablelog")`: the class that Spark loads, which makes the source and the sink.
 
 spark.read.format("stablelog").option("kafka.bootstrap.servers", address).option("subscribe", "orders").load()
 spark.readStream.format("stablelog").option("kafka.bootstrap.servers", address).option("subscribe", "orders").load()
 
-Spark imports this in every Python process that it starts, four kinds of them for a query, and most of these ask for a
-name or a schema only. So nothing else is imported here; each way imports what it needs.
+Spark imports this module in every Python process that it starts, and most of these use only the name or the schema. So
+this module imports little, and each method imports the modules that it uses.
 """
 
 from typing import Any
@@ -13,15 +13,15 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 
 
 class StablelogDataSource(DataSource):
-    """The log as a data source of Spark."""
+    """stablelog as a data source of Spark."""
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format(...)`."""
+        """The data source's name in `format(...)`."""
         return "stablelog"
 
     def schema(self) -> Any:
-        """The columns of Spark's Kafka connector."""
+        """The default columns of a read: those of Spark's Kafka connector."""
         from stablelog.spark.options import read_options
         from stablelog.spark.schema import default_schema
 
@@ -31,7 +31,7 @@ class StablelogDataSource(DataSource):
         )
 
     def reader(self, schema: Any) -> DataSourceReader:
-        """A reader of these columns.
+        """Return a reader of these columns.
 
         Raises:
             InvalidConfig: an option or a column is unknown, contradictory or out of range.
@@ -44,7 +44,7 @@ class StablelogDataSource(DataSource):
         return StablelogReader(*self._asked(BATCH, schema))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """A reader of these columns, of a stream. It raises the errors of `reader`."""
+        """Return a reader of these columns for a stream. The errors are those of `reader`."""
         from stablelog.spark.option_table import STREAM
         from stablelog.spark.source.cut_reader import CutStreamReader
         from stablelog.spark.source.reader import StablelogStreamReader
@@ -53,7 +53,7 @@ class StablelogDataSource(DataSource):
         return (CutStreamReader if options.cut else StablelogStreamReader)(options, columns)
 
     def _asked(self, where: str, schema: Any) -> tuple[Any, Any]:
-        """The checked options and columns of a read."""
+        """Check the options and columns of a read, and return them."""
         from stablelog.spark.options import read_options
         from stablelog.spark.schema import Columns
 
@@ -62,7 +62,7 @@ class StablelogDataSource(DataSource):
         return options, columns
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
-        """The sink of a batch write; see `stablelog.spark.sink.writer`."""
+        """Return the sink of a batch write; see `stablelog.spark.sink.writer`."""
         from stablelog.spark.sink.writer import batch_writer
         from stablelog.spark.worker import tune_worker
 
@@ -70,9 +70,11 @@ class StablelogDataSource(DataSource):
         return batch_writer(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
-        """The sink of a stream; see `stablelog.spark.sink.writer`. Output mode complete appends, as with Spark's Kafka sink."""
+        """Return the sink of a stream; see `stablelog.spark.sink.writer`. Output mode complete appends, as in Spark's
+        Kafka sink.
+        """
         from stablelog.spark.sink.writer import stream_writer
         from stablelog.spark.worker import tune_worker
 
-        tune_worker()  # Spark calls this method in a worker process for each micro-batch.
+        tune_worker()  # tune the worker here, because Spark calls this method in a worker process for each micro-batch
         return stream_writer(self.options, schema)

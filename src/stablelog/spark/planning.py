@@ -1,8 +1,8 @@
-"""Planning: divides the ranges of a read into tasks of about the same size. Pure functions.
+"""Planning of a read: divide its ranges into tasks of about the same size. Pure functions.
 
-A task costs Spark 20 to 50 ms even if it reads little. Small ranges therefore share a task. A large range is cut: at
-record batches if the segment files are accessible, otherwise by offsets. The plan depends only on the ranges and the
-limits.
+A task costs Spark 20 to 50 ms even if it reads little. Small ranges therefore share a task. A large range is divided:
+between record batches if the segment files are accessible, otherwise at an estimated offset. The plan depends only on
+the ranges and the limits.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
 
 TARGET_SIZE_MAX = 128 << 20
-TARGET_SIZE_MIN = 16 << 20  # Bytes that are read in about the time of a task's overhead.
+TARGET_SIZE_MIN = (
+    16 << 20
+)  # Minimum bytes of a task: to read them takes about as long as Spark's overhead for a task.
 Key = TypeVar("Key", bound=Hashable)
-# A rest of a task's room, or of a range, below this fraction (1/8) of the target is not worth a cut.
+# Do not divide a range if the free size of the task, or the rest of the range, is below this fraction (1/8) of the
+# target size.
 SLIVER = 8
 
 
@@ -21,8 +24,8 @@ class Extent:
     """Consecutive whole record batches of a segment's log file, in bytes.
 
     Attributes:
-        inode: inode of the planned file. A file of the same name with another inode is one that compaction has made.
-        proof: bytes of the whole log file and CRC-32C over its batch headers; None where no summary says them.
+        inode: inode of the planned file. Compaction replaces a file by one with the same name and another inode.
+        proof: bytes of the whole log file and CRC-32C over its batch headers, from its summary; None without a summary.
     """
 
     path: str
@@ -34,14 +37,13 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The offsets [start, end) of one partition that one task reads.
+    """A range of offsets of one partition that one task reads. `end` is exclusive.
 
     Attributes:
-        size: bytes, as they are stored; an estimate where there are no extents.
-        extents: where in the segment files it stands; empty where it is to be fetched.
-        aborted: (producer id, first offset, offset of its marker) of the aborted transactions that concern it; for the
-            extents.
-        topic_id: id of the planned topic; empty if unknown.
+        size: stored bytes; an estimate if there are no extents.
+        extents: the bytes of the segment files that contain the range; empty if the task fetches it from the broker.
+        aborted: (producer id, first offset, offset of the marker) of the aborted transactions in the extents.
+        topic_id: id of the topic at the time of planning; empty if unknown.
     """
 
     topic: str
@@ -55,33 +57,33 @@ class Piece:
 
 
 class Span(Protocol):
-    """A range of one partition that can be cut."""
+    """A range of offsets of one partition that can be divided."""
 
     @property
     def start(self) -> int:
-        """Its first offset."""
+        """The first offset of the range."""
 
     @property
     def end(self) -> int:
-        """The offset after its last."""
+        """The end of the range, exclusive."""
 
     @property
     def size(self) -> int:
-        """Bytes, as they are stored."""
+        """The stored bytes of the range."""
 
     def cut_by_size(self, size: int) -> tuple[Self, Self] | None:
-        """Two spans, the first of about this size; None if there is no place to cut."""
+        """Divide the range into two, the first of about this size. Return None if it cannot be divided."""
 
     def cut_at(self, offset: int) -> tuple[Self, Self]:
-        """The spans before and from this offset, which lies inside."""
+        """Divide the range at this offset, which is inside the range and begins the second part."""
 
     def piece(self) -> Piece:
-        """What is to be read."""
+        """Return the range as a piece of a task."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchSpan:
-    """A range whose bytes are only estimated, by an average record size."""
+    """A range whose bytes are estimated from an average record size."""
 
     topic: str
     partition: int
@@ -91,13 +93,13 @@ class FetchSpan:
     topic_id: str = ""
 
     def cut_by_size(self, size: int) -> "tuple[FetchSpan, FetchSpan] | None":
-        """As `Span`; the cut is an offset that the average record size gives."""
+        """See `Span.cut_by_size`. The average record size determines the offset at which the range is divided."""
         count = self.end - self.start
         at = self.start + max(1, count * size // max(self.size, 1))
         return self.cut_at(at) if at < self.end else None
 
     def cut_at(self, offset: int) -> "tuple[FetchSpan, FetchSpan]":
-        """As `Span`."""
+        """See `Span.cut_at`."""
         assert self.start < offset < self.end
         size = self.size * (offset - self.start) // (self.end - self.start)
         return (
@@ -106,16 +108,16 @@ class FetchSpan:
         )
 
     def piece(self) -> Piece:
-        """As `Span`."""
+        """See `Span.piece`."""
         return Piece(self.topic, self.partition, self.start, self.end, self.size, topic_id=self.topic_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The wanted sizes of tasks.
+    """The limits of a read's tasks.
 
     Attributes:
-        target_size: bytes of a task; None for a size that keeps the cores busy, at most 128 MB.
+        target_size: bytes of a task; None for a size that gives each core a task, at most 128 MB.
         core_count: how many tasks can run at a time.
         count_min: minimum number of tasks.
         offsets_max: maximum offsets of a task.
@@ -128,7 +130,7 @@ class Limits:
 
 
 def plan(spans: Iterable[Span], limits: Limits) -> list[tuple[Piece, ...]]:
-    """The tasks, each with its pieces in the order of the spans; none for empty spans."""
+    """Return the tasks, each as its pieces in the order of the spans. Empty spans have no piece."""
     spans = [span for span in spans if span.start < span.end]
     target = _target(sum(span.size for span in spans), limits)
     tasks = _fill(spans, target, limits.offsets_max)
@@ -139,7 +141,7 @@ def plan(spans: Iterable[Span], limits: Limits) -> list[tuple[Piece, ...]]:
 def shares(amounts: Mapping[Key, int], limit: int) -> dict[Key, int]:
     """Divide `limit` among the amounts, in proportion, so that each amount gets something.
 
-    If there are more amounts than the limit, some get nothing; which ones depends on the amounts.
+    If there are more amounts than the limit, some shares are 0. The same amounts always give the same shares.
     """
     total = sum(amounts.values())
     if total <= limit:
@@ -179,7 +181,7 @@ def _shortened(spans: Iterable[Span], offsets_max: int | None) -> Iterable[Span]
 
 
 def _fill(spans: Iterable[Span], target: int, offsets_max: int | None) -> list[list[Span]]:
-    """Fill tasks with the spans in order; a span that does not fit into the current task is cut."""
+    """Fill tasks with the spans in order. Divide a span that does not fit into the current task."""
     tasks: list[list[Span]] = []
     size = count = 0
     for span in _shortened(spans, offsets_max):
@@ -197,7 +199,7 @@ def _fill(spans: Iterable[Span], target: int, offsets_max: int | None) -> list[l
                 if cut is not None:
                     head, rest = cut
                 elif tasks[-1]:
-                    rest = head  # One batch that is larger than the free room gets a task of its own.
+                    rest = head  # A single batch that is larger than the free size of the task gets its own task.
                     tasks.append([])
                     size = count = 0
                     continue
@@ -208,7 +210,7 @@ def _fill(spans: Iterable[Span], target: int, offsets_max: int | None) -> list[l
 
 
 def _spread(tasks: list[list[Span]], count_min: int) -> list[list[Span]]:
-    """Halve the largest tasks until there are `count_min`, or none can be halved."""
+    """Halve the largest tasks until there are `count_min` tasks, or none can be divided."""
     while len(tasks) < count_min:
         parted = [n for n, task in enumerate(tasks) if len(task) > 1 or task[0].end - task[0].start > 1]
         if not parted:

@@ -1,6 +1,7 @@
 """Count of the records of a read, without reading them.
 
-Segment files are counted by `source.counting`; for a broker, the headers of fetched record batches are counted.
+If the segment files are accessible, `source.counting` counts in them. Otherwise this module counts by the headers of
+record batches that it fetches from the broker.
 """
 
 from collections.abc import Mapping
@@ -19,16 +20,17 @@ from stablelog.spark.source.resolve import Log, Range
 
 
 def count(given: Mapping[str, str] | None = None, **more: str) -> int:
-    """How many records a batch read with these options has: exact, and far cheaper than reading them.
+    """Return the exact number of records of a batch read with these options, without reading the records.
 
-    From segment files by their summaries, in milliseconds; by the protocol from the headers of record batches.
+    From segment files this takes milliseconds, because their summaries contain the counts. From a broker, it takes as
+    long as fetching the record batches.
 
     Args:
-        given: options as of `spark.read.format("stablelog")`.
-        more: the same, for names without a dot.
+        given: options of `spark.read.format("stablelog")`.
+        more: further options whose names contain no dot, as keyword arguments.
 
     Raises:
-        InvalidConfig, Refused, Unavailable, Corrupt: as the read.
+        InvalidConfig, Refused, Unavailable, Corrupt: as in a read with these options.
     """
     options = read_options({**(given or {}), **more}, BATCH)
     log = open_log(options)
@@ -47,7 +49,9 @@ def count(given: Mapping[str, str] | None = None, **more: str) -> int:
 
 
 def _by_files(log: Log, files: PartitionFiles, wanted: Range, *, committed: bool) -> int | None:
-    """The count of a range by its files; None where they do not have it any more, or not yet, and there is a broker."""
+    """Return the count of a range from its segment files. Return None if the files do not contain the whole range and a
+    broker can be asked.
+    """
     try:
         return steadily(files, lambda: files_count(files, wanted.start, wanted.end, committed=committed))
     except Unavailable:

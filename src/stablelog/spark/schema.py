@@ -1,4 +1,4 @@
-"""The columns of a read: those of Spark's Kafka connector, or the ones that a user's schema names."""
+"""The columns of a read: those of Spark's Kafka connector, or those of the schema that the user gives."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ SCHEMA = StructType(
 
 
 def default_schema(*, include_headers: bool, include_commits: bool = False) -> StructType:
-    """The schema of a read without a user's schema."""
+    """Return the schema of a read for which the user gives no schema."""
     left_out = set() if include_headers else {"headers"}
     if not include_commits:
         left_out |= set(OF_COMMITS)
@@ -44,7 +44,7 @@ def default_schema(*, include_headers: bool, include_commits: bool = False) -> S
 
 
 class Columns:
-    """The columns of a read, which are a part of SCHEMA.
+    """The columns of a read, which are some of the columns of SCHEMA.
 
     Raises:
         InvalidConfig: the schema has an unknown column, or a column with another type.
@@ -54,7 +54,7 @@ class Columns:
         known = {field.name: field.dataType for field in SCHEMA.fields}
         for field in schema.fields:
             if field.name not in known:
-                raise InvalidConfig(f"there is no column {field.name!r}; there are {', '.join(known)}")
+                raise InvalidConfig(f"there is no column {field.name!r}; the columns are {', '.join(known)}")
             if field.dataType != known[field.name]:
                 raise InvalidConfig(
                     f"column {field.name} is {known[field.name].simpleString().upper()}, not "
@@ -65,7 +65,7 @@ class Columns:
         self._schema = schema
 
     def check(self, options: ReadOptions) -> None:
-        """Check that a read with these options has the columns.
+        """Check that a read with these options can return the columns.
 
         Raises:
             InvalidConfig: the schema has columns of commits, and the read is not in commit order.
@@ -75,14 +75,14 @@ class Columns:
                 check_commit_order(f"column {name}", options.isolation, options.bootstrap, options.scan)
 
     def arrow_schema(self) -> Any:
-        """The Arrow schema with which Spark compares each batch, including the nullability of each column."""
+        """The Arrow schema with which Spark compares each batch, with the nullability of each column."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         return to_arrow_schema(self._schema, timezone="UTC")
 
 
 def shaped(batch: Any, schema: Any) -> Any:
-    """A batch with this Arrow schema, which may declare columns as never null.
+    """Return the batch with this Arrow schema, which may declare columns as not nullable.
 
     Raises:
         InvalidConfig: a column has a null that the schema does not allow.
@@ -90,6 +90,6 @@ def shaped(batch: Any, schema: Any) -> Any:
     for field, column in zip(schema, batch.columns, strict=True):
         if not field.nullable and column.null_count:
             raise InvalidConfig(
-                f"column {field.name} is NOT NULL in the schema, and there are records without one"
+                f"column {field.name} is NOT NULL in the schema, but some records have no value for it"
             )
     return type(batch).from_arrays(batch.columns, schema=schema)

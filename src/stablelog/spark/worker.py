@@ -1,4 +1,4 @@
-"""Tuning of Spark's Python workers, once in each process, so that their tasks cost less."""
+"""Tuning of Spark's Python workers, once in each process, so that their tasks take less time."""
 
 import gc
 from functools import cache
@@ -6,12 +6,13 @@ from functools import cache
 
 @cache
 def tune_worker() -> None:
-    """Freeze the imported objects for the garbage collector. Only the first call in a process does something.
+    """Exclude the imported objects from garbage collection (`gc.freeze`). Only the first call in a process has an
+    effect.
 
-    Each task that reads or writes, and each planning, calls this. Spark's worker, also the one that plans, runs
-    `gc.collect()` after every task. The collector visits all objects that the imports have made and that stay for ever,
-    which costs tens of milliseconds for each task. It does not visit frozen objects. If every task froze objects,
-    garbage cycles that exist at that time would stay as well.
+    Each planning of a read, and each task that reads or writes, calls this function. Spark's worker runs `gc.collect()`
+    after every task. The collector visits all objects that the imports have made, which are never freed; that takes
+    tens of milliseconds for each task. It does not visit frozen objects. If every task called `gc.freeze`, cycles of
+    garbage that exist at that time would never be freed.
     """
     gc.collect()
     gc.freeze()

@@ -408,20 +408,21 @@ def test_control_batches_of_unknown_kinds_are_passed_over():
 def test_a_flipped_bit_is_found_and_named(at):
     data = bytearray(encode_batch([Record(0, 1, b"k", b"v")] * 3, base_offset=40))
     data[at] ^= 4
-    with pytest.raises(Corrupt, match=r"t-3: the CRC of the batch at offset 40 does not hold"):
+    with pytest.raises(Corrupt, match=r"t-3: the CRC of the batch at offset 40 is wrong"):
         decoded(bytes(data))
 
 
 def test_what_is_no_header_is_named_with_its_place():
     good = encode_batch([Record(0, 1, b"k", b"v")] * 3)
     with pytest.raises(
-        Corrupt, match=rf"t-3 behind offset 2: what stands at byte {len(good)} of the data is no header"
+        Corrupt,
+        match=rf"t-3 after offset 2: the bytes at position {len(good)} of the data are not the header",
     ):
         decoded(good + bytes(100))
 
 
 def test_an_unknown_codec_is_named():
-    with pytest.raises(Corrupt, match="batch at offset 0 names the unknown codec 7"):
+    with pytest.raises(Corrupt, match="batch at offset 0 has the unknown compression codec 7"):
         decoded(rewritten(encode_batch([Record(0, 1, b"k", b"v")]), attributes=7))
 
 
@@ -451,7 +452,7 @@ def test_a_bomb_is_not_unpacked():
 def test_records_that_are_not_what_they_claim_are_refused(body, wrong):
     batch = encode_batch([Record(0, 1, None, None)])
     header = read_header(batch)._replace(batch_length=HEADER.size - 12 + len(body))
-    with pytest.raises(Corrupt, match=rf"t-3: the batch at offset 0 is not right: .*({wrong})"):
+    with pytest.raises(Corrupt, match=rf"t-3: the batch at offset 0 is not valid: .*({wrong})"):
         decoded(resealed(HEADER.pack(*header) + body))
 
 

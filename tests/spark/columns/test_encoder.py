@@ -192,10 +192,10 @@ V = pa.array([b"v"])
 @pytest.mark.parametrize(
     ("batch", "topic", "wrong"),
     [
-        (batch_of(key=V), "a", "there is no column value; there are key"),
+        (batch_of(key=V), "a", "there is no column value, only the columns key"),
         (batch_of(value=pa.array([1])), "a", "column value is int64"),
         (batch_of(value=V, key=pa.array([1.5])), "a", "column key is double"),
-        (batch_of(value=V), None, "neither an option topic nor a column topic"),
+        (batch_of(value=V), None, "the rows have no topic: give the option topic or a column topic"),
         (batch_of(value=V, topic=pa.array([b"\xff"])), None, "column topic is binary"),
         (batch_of(value=V, topic=pa.array([None], pa.string())), None, "column topic is null in a row"),
         (

@@ -109,7 +109,7 @@ def test_a_kernel_that_needs_python_is_refused(monkeypatch):
     def makes_an_array(state):
         return len(np.zeros(state[0]))
 
-    with pytest.raises(RuntimeError, match=r"the kernel it needs .*NRT.*nothing of Python or Numba"):
+    with pytest.raises(RuntimeError, match=r"the kernel it calls .*NRT.*must not call Python or Numba"):
         kernels_build.object_of("it", makes_an_array, 1)
 
 

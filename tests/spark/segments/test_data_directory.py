@@ -23,7 +23,7 @@ def test_a_directory_is_refused_while_its_broker_runs_and_read_when_it_has_stopp
         given = {"path": str(data), "subscribe": topic}
         for ask in (tasks, count):
             with pytest.raises(
-                InvalidConfig, match=f"{data} is open by a running broker, .*kafka.bootstrap.servers"
+                InvalidConfig, match=f"{data} is in use by a running broker, .*kafka.bootstrap.servers"
             ):
                 ask(given)
         assert (
@@ -33,7 +33,7 @@ def test_a_directory_is_refused_while_its_broker_runs_and_read_when_it_has_stopp
         broker.kill()
         assert rows(given, "value") == [(b"a",), (b"b",)]
         broker.start()
-        with pytest.raises(InvalidConfig, match="is open by a running broker"):
+        with pytest.raises(InvalidConfig, match="is in use by a running broker"):
             tasks(given)
     assert rows(given, "value") == [(b"a",), (b"b",)]
 
@@ -54,7 +54,7 @@ def test_the_lock_of_either_broker_is_noticed_and_not_kept(tmp_path, lock):
         os._exit(0)
     try:
         assert os.read(held[0], 1)
-        with pytest.raises(InvalidConfig, match="is open by a running broker"):
+        with pytest.raises(InvalidConfig, match="is in use by a running broker"):
             check_is_closed(tmp_path)
     finally:
         os.write(release[1], b".")

@@ -99,7 +99,8 @@ def test_an_older_checkpoint_is_told_and_a_repeated_batch_write_is_not(stablelog
         commit_parts(options, [write_part(options, part, Task(0), rows(f"a{version}"))], None)
     assert write_part(options, Part(key, 2, "run-2", in_sequence=True), Task(0), rows("a2")).is_skipped
     with pytest.raises(
-        Refused, match=r"checkpoint is at micro-batch 1 .* has 2 of it: the checkpoint is an older copy"
+        Refused,
+        match=r"checkpoint is at micro-batch 1 .* micro-batch 2 is committed: the checkpoint is an older copy",
     ):
         write_part(options, Part(key, 1, "run-2", in_sequence=True), Task(0), rows("a1 and what came since"))
     assert write_part(options, Part(key, 1, "run-2"), Task(0), rows("a1")).is_skipped
@@ -187,7 +188,7 @@ def test_a_zombie_task_that_writes_after_the_decision_is_refused(stablelog_broke
 def test_of_two_drivers_the_earlier_one_is_told(stablelog_broker, topic, options, part):
     first = [write_part(options, part, Task(0), rows("first"))]
     second = [write_part(options, Part(part.key, 0, "run-2"), Task(0), rows("second"))]
-    with pytest.raises(Refused, match=r"another driver works on the same checkpoint.*stop one of them"):
+    with pytest.raises(Refused, match=r"another driver uses the same checkpoint.*stop one of them"):
         commit_parts(options, first, None)
     abort_parts(options, first)
     with pytest.raises(Refused, match="another driver works on the same checkpoint"):
@@ -349,11 +350,11 @@ def schema(**columns):
         ({"value": StringType(), "partition": LongType()}, "column 'partition' is bigint: it has to be int"),
         (
             {"value": StringType(), "heders": HEADERS},
-            "column 'heders' is not one that is written; did you mean headers?",
+            "column 'heders' is unknown to the sink; did you mean headers?",
         ),
         (
             {"value": StringType(), "n": IntegerType()},
-            "column 'n' is not one that is written; there are key, value",
+            "column 'n' is unknown to the sink; there are key, value",
         ),
         (
             {"value": StringType(), "headers": StringType()},
@@ -375,7 +376,7 @@ def test_columns_of_a_source_pass():
         None,
     )
     check_columns(schema(value=StringType(), headers=HEADERS), "t")
-    with pytest.raises(InvalidConfig, match="option topic, or a column topic"):
+    with pytest.raises(InvalidConfig, match="give the option topic or a column topic"):
         check_columns(schema(value=StringType()), None)
 
 
@@ -383,7 +384,7 @@ def test_columns_of_a_source_pass():
     ("given", "message"),
     [
         ({"txnAppId": "a", "txnVersion": "1"}, "for batch writes"),
-        ({"commitGroup": "g"}, "needs a checkpoint"),
+        ({"commitGroup": "g"}, "requires a checkpoint"),
         ({"commitGroup": "g", "checkpointLocation": "s3://b/c"}, "local directory"),
         ({"commitGroup": "g", "sourceOffsets": '{"t": {"0": 1}}'}, "sourceOffsets are for batch writes"),
     ],
@@ -395,7 +396,10 @@ def test_what_a_stream_cannot_be_told_is_said(given, message):
 
 @pytest.mark.parametrize(
     ("given", "overwrite", "message"),
-    [({}, True, "appended to, not overwritten"), ({"commitGroup": "g"}, False, "option sourceOffsets")],
+    [
+        ({}, True, "cannot be overwritten, only appended to"),
+        ({"commitGroup": "g"}, False, "option sourceOffsets"),
+    ],
 )
 def test_what_a_batch_write_cannot_be_told_is_said(given, overwrite, message):
     with pytest.raises(InvalidConfig, match=message):
@@ -411,7 +415,7 @@ def test_a_micro_batch_that_was_planned_anew_with_other_offsets_is_not_passed_ov
     commit_parts(options, [write_part(options, first, Task(0), rows("a"))], None, "of a")
     again = Part(first.key, 0, "run-2", in_sequence=True)
     skipped = [write_part(options, again, Task(0), rows("a", "b"))]
-    with pytest.raises(Refused, match=r"micro-batch 0 .* by another plan .*begin with a new checkpoint"):
+    with pytest.raises(Refused, match=r"micro-batch 0 .* with another plan .*begin with a new checkpoint"):
         commit_parts(options, skipped, None, "of a and b")
     for digest in ("of a", ""):  # the same; and a checkpoint that cannot be read here
         commit_parts(options, skipped, None, digest)

@@ -57,7 +57,7 @@ def test_a_topic_that_is_replaced_while_it_is_read_is_not_taken_for_the_one_befo
     with pytest.raises(Unavailable, match="was deleted and created again while it was read"):
         rows(given, *names, planned=planned)
     monkeypatch.undo()
-    with pytest.raises(Unavailable, match="was deleted and created again since the read was planned"):
+    with pytest.raises(Unavailable, match="was deleted and created again after the read was planned"):
         rows(given, *names, planned=planned)
     assert rows({**given, "failOnDataLoss": "false"}, *names, planned=planned) == []
 

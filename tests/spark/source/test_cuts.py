@@ -339,7 +339,7 @@ def test_what_was_removed_is_lost_and_the_earliest_cut_lies_behind_it(
         reading.batch()
     fresh = query(stablelog_broker, topics).start()
     assert len(names_in(fresh.batch())) == 1
-    with pytest.raises(Unavailable, match=f"behind {sequences[1]} all are whole"):
+    with pytest.raises(Unavailable, match=f"all transactions after {sequences[1]} are whole"):
         query(stablelog_broker, topics, startingCut=str(sequences[0])).start()
     lenient = {"startingCut": str(sequences[0]), "failOnDataLoss": "false"}
     assert len(query(stablelog_broker, topics, **lenient).start().batch()) == 7
@@ -371,8 +371,8 @@ def test_a_checkpoint_of_another_group_or_of_another_commit_log_is_told(stablelo
     transfer(client, (topics[0], 0), (topics[1], 0))
     (start,) = reading.planned
     for cut, message in [
-        ({"commitSequence": 0, "group": "another"}, "the checkpoint is of transaction group 'another'"),
-        ({"commitSequence": 2**40, "group": ""}, "the commit log has begun again"),
+        ({"commitSequence": 0, "group": "another"}, "the checkpoint belongs to transaction group 'another'"),
+        ({"commitSequence": 2**40, "group": ""}, "the commit log was lost"),
     ]:
         reading.planned = [{**start, "#cut": cut}]
         with pytest.raises((InvalidConfig, Unavailable), match=message):
@@ -404,7 +404,7 @@ def test_a_batch_from_cut_to_cut_is_the_same_whenever_it_is_read(stablelog_broke
     assert sorted(between(stablelog_broker, topics, **bounds)) == expected[1, 4]
     assert count({**where(stablelog_broker, topics), "cut": "true", **bounds}) == 3 + 2 + 4
     assert len(between(stablelog_broker, topics, startingCut="0")) == 7
-    with pytest.raises(InvalidConfig, match="begins behind commit sequence"):
+    with pytest.raises(InvalidConfig, match="begins after commit sequence"):
         between(stablelog_broker, topics, startingCut=str(sequences[3]), endingCut=str(sequences[2]))
     with pytest.raises(InvalidConfig, match="endingCut=1099511627776: the last commit that is resolved is"):
         between(stablelog_broker, topics, endingCut=str(2**40))
@@ -429,7 +429,7 @@ def test_offsets_are_taken_if_they_are_a_cut(stablelog_broker, client, topics):
     inside = rf"startingOffsets: offset \d+ of {one}-0 is inside the transaction with commit sequence"
     with pytest.raises(InvalidConfig, match=inside):
         from_offsets(bounds[0][0].start_offset + 1, bounds[1][0].end_offset)
-    behind = f"startingOffsets is no cut: the transactions behind commit sequence .* before it in {one}-1"
+    behind = f"startingOffsets is no cut: the transactions after commit sequence .* before it in {one}-1"
     with pytest.raises(InvalidConfig, match=behind):
         from_offsets(bounds[0][0].end_offset, bounds[1][1].end_offset)
     with pytest.raises(InvalidConfig, match="endingOffsets is no cut"):
@@ -567,7 +567,7 @@ def test_a_transaction_that_retention_has_torn_is_lost_in_words(
         return replace(found, torn={**found.torn, (topics[1], 0): sequence})
 
     monkeypatch.setattr(cuts, "describe_cut", torn)
-    message = f"something was removed from {topics[1]}-0"
+    message = f"were removed from {topics[1]}-0"
     with pytest.raises(Unavailable, match=message):
         reading.batch()
     with pytest.raises(Unavailable, match=message):
@@ -588,7 +588,7 @@ def test_a_group_of_its_own_has_its_own_commits(stablelog_broker):
     assert sorted(row[1:] for row in found) == [(group, 1), (group, 1), (group, 2), (group, 2)]
     assert reading.planned[1]["#cut"] == {"commitSequence": 2, "group": group}
     reading.planned[1]["#cut"]["group"] = "another"
-    with pytest.raises(InvalidConfig, match="the checkpoint is of transaction group 'another'"):
+    with pytest.raises(InvalidConfig, match="the checkpoint belongs to transaction group 'another'"):
         reading.batch()
     ungrouped = ordered(stablelog_broker.bootstrap, 1)
     with pytest.raises(InvalidConfig, match=r"cut=true: .* belongs to .*transaction group"):

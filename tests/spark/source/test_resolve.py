@@ -78,7 +78,7 @@ def test_offsets_that_are_gone_or_never_were(offsets, message, caplog):
     ("offsets", "message"),
     [
         ('{"x": {"0": 10}}', "startingOffsets does not name x-1"),
-        ('{"x": {"0": 10, "1": 0, "2": 0}}', "startingOffsets names x-2, which is not read"),
+        ('{"x": {"0": 10, "1": 0, "2": 0}}', "startingOffsets names x-2, which the read does not include"),
         ('{"y": {"0": 10}}', "startingOffsets names y-0"),
     ],
 )
@@ -88,7 +88,7 @@ def test_offsets_name_the_partitions_that_are_read(offsets, message):
 
 
 def test_an_end_before_the_start_is_refused():
-    with pytest.raises(InvalidConfig, match="x-0: startingOffsets=15 is behind endingOffsets=12"):
+    with pytest.raises(InvalidConfig, match="x-0: startingOffsets=15 is after endingOffsets=12"):
         ranges(startingOffsets='{"x": {"0": 15, "1": 0}}', endingOffsets='{"x": {"0": 12, "1": 5}}')
 
 
@@ -111,7 +111,7 @@ def test_a_partition_that_came_later_is_read_from_its_beginning():
 
 def test_what_retention_took_before_it_was_read_is_lost():
     start, end = StreamOffsets({A: 8, B: 5}), StreamOffsets({A: 20, B: 5})
-    with pytest.raises(Unavailable, match="x-0 begins at offset 10 by now: offsets 8 to 9 were removed"):
+    with pytest.raises(Unavailable, match="x-0 begins at offset 10 now: offsets 8 to 9 were removed"):
         planned(start, end)
     assert planned(start, end, LENIENT) == [Range(A, 10, 20)]
 
@@ -131,8 +131,8 @@ def test_a_stream_goes_on_to_the_ends():
 @pytest.mark.parametrize(
     ("start", "latest", "message"),
     [
-        (StreamOffsets({A: 12, B: 3}), {A: 20}, "x-1 was read before and does not exist any more"),
-        (StreamOffsets({A: 21}), {A: 20}, "x-0 ends at offset 20, and was read up to 21 before"),
+        (StreamOffsets({A: 12, B: 3}), {A: 20}, "x-1 does not exist any more, but was read before"),
+        (StreamOffsets({A: 21}), {A: 20}, "x-0 ends at offset 20, but was read up to 21 before"),
         (StreamOffsets({A: 12}, {"x": "other"}), {A: 20}, "x was deleted and created again"),
     ],
 )

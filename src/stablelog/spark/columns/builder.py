@@ -1,8 +1,8 @@
-"""Column builder: gathers decoded records in the buffers of Arrow columns.
+"""Column builder: collects decoded records in the buffers of Arrow columns.
 
-Kernels fill the buffers; the builder emits them as a batch when they are full. The decoders of several partitions may
-fill one builder, one after the other, so that many small partitions make few batches. Its memory is bounded: `rows_max`
-rows and `bytes_max` bytes of keys, values and headers, or one record if that is larger.
+Kernels (compiled functions) fill the buffers. When these are full, the builder emits them as an Arrow batch. The
+decoders of several partitions may use one builder in turn, so that many small partitions result in few batches. A
+builder holds at most `rows_max` rows and `bytes_max` bytes of keys, values and headers, or one larger record.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ from stablelog.spark.kernels import decode as k
 
 ROWS_MAX = 50_000
 BYTES_MAX = 8 << 20
-BYTES_LIMIT = 1 << 30  # Bytes. Offsets in an Arrow binary column have 32 bits.
+BYTES_LIMIT = 1 << 30  # Maximum bytes of a column: offsets in an Arrow binary column have 32 bits.
 
 
 HEADER_TYPE = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -35,17 +35,19 @@ TYPES = {
 
 @lru_cache(maxsize=64)
 def _constant(value: str | int, kind: pa.DataType, count: int) -> pa.Array:
-    """A column of equal values. It is kept for all batches of the topic or partition."""
+    """Return a column of equal values, such as a topic's name. It is cached for all batches of the topic or
+    partition.
+    """
     return pa.repeat(pa.scalar(value, kind), count)
 
 
 def _stretch(count: int) -> int:
-    """The rounded-up length in which a constant column is cached, so that few lengths are made."""
+    """Return the length, a power of 2, of the constant column to cache for `count` rows. So few lengths are cached."""
     return 1 << max(count - 1, 1).bit_length()
 
 
 class ColumnBuilder:
-    """The buffers of a batch that is being filled.
+    """The buffers of the Arrow batch that is being filled.
 
     Args:
         names: the columns, in order: keys of TYPES.
@@ -69,13 +71,13 @@ class ColumnBuilder:
         self._allocate = allocate
         self._names = frozenset(names)
         self._buffers: dict[str, pa.Buffer] = {}
-        self._runs: list[tuple[str, int, int]] = []  # topic, partition, first row
+        self._runs: list[tuple[str, int, int]] = []  # topic, partition and first row of each run of rows
         self.state[k.DEPTH] = self.depth
         self._clear(bytes_max)
 
     @property
     def depth(self) -> int:
-        """How many fields of each record the decoder must read for these columns."""
+        """Up to which field of each record the decoder must read for these columns."""
         depths = {
             "headers": k.DEPTH_HEADERS,
             "value": k.DEPTH_VALUE,
@@ -86,7 +88,7 @@ class ColumnBuilder:
 
     @property
     def row_count(self) -> int:
-        """Rows gathered so far."""
+        """The number of rows in the buffers."""
         return int(self.state[k.ROWS])
 
     def begin(self, topic: str, partition: int) -> None:
@@ -95,12 +97,12 @@ class ColumnBuilder:
             self._runs.append((topic, partition, self.row_count))
 
     def grow(self) -> None:
-        """Make room for a record larger than `bytes_max`. Only when no rows are gathered."""
+        """Enlarge the buffers for a record larger than `bytes_max`. They must be empty."""
         assert self.row_count == 0
         self._clear(int(self.state[k.NEEDED]))
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """Yield the gathered rows, if any, as a batch. The builder then has new, empty buffers."""
+        """Yield the rows in the buffers, if any, as an Arrow batch. The builder then has new, empty buffers."""
         rows = self.row_count
         if not rows:
             return
@@ -186,7 +188,8 @@ class ColumnBuilder:
         count, nulls = int(self.state[k.HEADER_COUNT]), int(self.state[k.HEADER_NULLS])
         if self.state[k.NAMES_ARE_ASCII]:
             names = self._bytes_column("name", k.NAME, count, pa.string())
-        else:  # In a header name that is not UTF-8, invalid bytes become the replacement character, as in every client.
+        # If a header name is not UTF-8, replace its invalid bytes by the replacement character, as Kafka's clients do.
+        else:
             raw = self._bytes_column("name", k.NAME, count, pa.binary())
             names = pa.array([name.decode(errors="replace") for name in raw.to_pylist()], pa.string())
         contents = self._bytes_column("content", k.CONTENT, count, pa.binary())

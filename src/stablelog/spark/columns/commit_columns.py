@@ -1,7 +1,8 @@
 """The columns of commits: `commitSequence`, `commitTimestamp` and `transactionGroup`.
 
-The broker lists where transactions begin and end in a commit-ordered partition. The offsets of each decoded batch are
-looked up in that list. A record outside transactions has null in the first two columns.
+The broker lists the offsets at which transactions begin and end in a commit-ordered partition. This module finds each
+decoded record's transaction in that list by the record's offset. A record outside transactions has null in the first
+two columns.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,13 +26,13 @@ MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
 
 
 def decoded_names(names: Sequence[str]) -> tuple[str, ...]:
-    """The columns to decode for these names; the offset is added if commits are looked up by it."""
+    """Return the columns to decode for these names: with the offset, if commits have to be found by it."""
     decoded = tuple(name for name in names if name not in OF_COMMITS)
     return decoded if len(decoded) == len(names) or "offset" in decoded else (*decoded, "offset")
 
 
 def group_of(cluster: Cluster, topic: str) -> str:
-    """The transaction group of a topic.
+    """Return the transaction group of a topic.
 
     Raises:
         InvalidConfig: the topic is not commit-ordered.
@@ -45,11 +46,11 @@ def group_of(cluster: Cluster, topic: str) -> str:
 
 
 class CommitColumns:
-    """Adds the columns of commits to the decoded batches of one piece.
+    """Adds the columns of commits to the decoded batches of one piece, a range of offsets of one partition.
 
     Args:
-        cluster: lists the transactions.
-        piece: the range that is read.
+        cluster: the brokers, which list the transactions.
+        piece: the range of offsets that is read.
         names: the wanted columns, in order.
     """
 
@@ -62,7 +63,7 @@ class CommitColumns:
         self._group = group_of(cluster, piece.topic) if "transactionGroup" in names else ""
 
     def added(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch with the wanted columns. Offsets must increase, also from batch to batch.
+        """Return the batch with the wanted columns. Offsets must increase within the batch and from batch to batch.
 
         Raises:
             Unavailable: the records were removed meanwhile, so their commits are unknown.
@@ -84,7 +85,7 @@ class CommitColumns:
         return pa.RecordBatch.from_arrays(columns, names=list(self._names))
 
     def _list(self, start: int, end: int) -> None:
-        """List the transactions in [start, end); drop earlier ones."""
+        """Request the transactions from offset `start` to before `end`. Drop earlier ones from the list."""
         parts = [self._listed[self._listed[:, END] > start]]
         while self._reached < end:
             found = describe_commits(
@@ -93,7 +94,7 @@ class CommitColumns:
             if found.start_offset > start:
                 raise Unavailable(
                     f"{self._piece.topic}-{self._piece.partition} begins at offset {found.start_offset} now: the commits "
-                    f"of the records from offset {start} on are not known any more"
+                    f"of the records from offset {start} on are unknown"
                 )
             parts.append(np.array(found.commits, np.int64).reshape(-1, 4))
             is_all = len(found.commits) < COUNT_MAX

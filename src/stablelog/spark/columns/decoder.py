@@ -1,8 +1,8 @@
-"""Decoder: turns fetched record batches into Arrow batches and drops records that the reader must not see.
+"""Decoder: converts fetched record batches into Arrow batches, without the records that the reader must not get.
 
-No Python object is made for a record. This module does the work for each batch: CRC, codec, and the check whether its
-transaction was aborted (`batch.aborted`). Compiled code does the work for each record (`kernels.decode`).
-Format: docs/formats.md, "Record batch".
+The decoder makes no Python object for a record. This module works on whole batches: CRC, decompression, and whether the
+batch's transaction was aborted (`batch.aborted`). Compiled code works on the records (`kernels.decode`). Format:
+docs/formats.md, "Record batch".
 """
 
 from collections.abc import Iterator
@@ -19,26 +19,29 @@ from stablelog.errors import Corrupt
 from stablelog.spark.columns.builder import ColumnBuilder
 from stablelog.spark.kernels import decode as k
 
-SCAN_COUNT_MAX = 1024  # Batches whose headers are read by one call.
-UNPACKED_SIZE_MAX = 16 << 20  # Bytes of decompressed records held at once; a single batch may be larger.
+SCAN_COUNT_MAX = 1024  # Maximum of batch headers that one call of a kernel reads.
+UNPACKED_SIZE_MAX = (
+    16 << 20
+)  # Maximum bytes of decompressed records in memory, unless a single batch has more.
 
 WRONG = {
     k.BAD_VARINT: "a varint does not end",
-    k.BAD_LENGTH: "a record or a field is longer than what it stands in",
-    k.BAD_OFFSET: "the offsets of its records do not grow, or pass the batch's last",
-    k.BAD_HEADERS: "a record has more headers than bytes, or a header without a name",
+    k.BAD_LENGTH: "a record is longer than its batch, or a field longer than its record",
+    k.BAD_OFFSET: "the offsets of its records do not increase, or exceed the batch's last offset",
+    k.BAD_HEADERS: "a record claims more headers than it has bytes for, or has a header without a name",
     k.BAD_END: "there are bytes after the last field",
-    k.BAD_COUNT: "it claims more records than it has bytes",
+    k.BAD_COUNT: "it claims more records than it has bytes for",
 }
 
 
 class Decoder:
-    """Turns raw batches of one partition into Arrow batches.
+    """Converts record batches of one partition into Arrow batches.
 
     Args:
         topic: name of the topic.
         partition: number of the partition.
-        builder: gathers the rows, also those of other decoders. Its owner takes the rows that are left in the end.
+        builder: collects the rows, also those of other decoders. The caller takes the remaining rows after the last
+            batch.
         isolation: "read_committed" drops aborted records; "read_uncommitted" drops markers only.
         check_crc: whether each batch in the range is checked against its CRC.
 
@@ -68,19 +71,19 @@ class Decoder:
     def feed(
         self, data: Buffer | pa.Buffer, start_offset: int, end_offset: int, aborted: Aborted = ()
     ) -> Iterator[pa.RecordBatch]:
-        """Read whole record batches, and emit Arrow batches when they are full. The other rows stay in the builder.
+        """Decode whole record batches, and yield the Arrow batches that are full. The other rows stay in the builder.
 
         Args:
-            data: record batches, one after another, by growing offset over all calls. A batch that is cut off at the
-                end is left unread: `next_offset` is its offset.
-            start_offset: the first offset that is wanted.
-            end_offset: offset after the last one that is wanted.
-            aborted: (producer_id, first_offset) of aborted transactions, as a Fetch response lists them. With a third
-                element, the offset of the abort marker, entries that end before the data have no effect.
+            data: record batches in the order of their offsets, which must also increase from call to call. An
+                incomplete batch at the end is not decoded: `next_offset` is its offset.
+            start_offset: the first offset to return.
+            end_offset: the offset after the last one to return.
+            aborted: (producer_id, first_offset) of aborted transactions, as a Fetch response lists them. An optional
+                third element is the offset of the abort marker; entries whose marker is before the data have no effect.
 
         Raises:
-            Corrupt: there are bytes that are no record batch, a wrong CRC, or records that contradict their batch. The
-                message names the partition and the offset. The batches that were emitted before are right.
+            Corrupt: some bytes are not a record batch, a CRC is wrong, or records contradict their batch header. The
+                message names the partition and the offset. The batches that were yielded before are correct.
         """
         source = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
         view = memoryview(source)
@@ -101,14 +104,14 @@ class Decoder:
         if status != k.DONE:
             position = int(state[k.SCAN_POSITION])
             raise Corrupt(
-                f"{self._name} behind offset {self.next_offset - 1}: what stands at byte {position} of the data is "
-                "no header of a version 2 record batch"
+                f"{self._name} after offset {self.next_offset - 1}: the bytes at position {position} of the data are "
+                "not the header of a version 2 record batch"
             )
 
     def _decode(
         self, view: memoryview, table: npt.NDArray[np.int64], start: int, end: int
     ) -> Iterator[pa.RecordBatch]:
-        """Emit the rows of the batches in the table; move `next_offset` behind them."""
+        """Yield the rows of the batches in the table, and move `next_offset` to the end of the last batch."""
         next_offsets = table[:, k.BASE_OFFSET] + table[:, k.LAST_DELTA] + 1
         touched = (next_offsets > start) & (table[:, k.BASE_OFFSET] < end)
         is_control = (table[:, k.ATTRIBUTES] & CONTROL) != 0
@@ -132,10 +135,10 @@ class Decoder:
         ):
             if crc32c(view[start:end]) != crc:
                 offset = int(table[positions + CRC_START == start][0, k.BASE_OFFSET])
-                raise Corrupt(f"{self._name}: the CRC of the batch at offset {offset} does not hold")
+                raise Corrupt(f"{self._name}: the CRC of the batch at offset {offset} is wrong")
 
     def _aborted(self, view: memoryview, table: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which batches of the table are of aborted transactions."""
+        """Return for each batch in the table whether its transaction is aborted."""
         dropped = np.zeros(len(table), np.bool_)
         columns = (k.BASE_OFFSET, k.LAST_DELTA, k.ATTRIBUTES, k.PRODUCER, k.POSITION)
         rows = zip(*(table[:, column].tolist() for column in columns), strict=True)
@@ -153,7 +156,9 @@ class Decoder:
             raise Corrupt(f"{self._name}: the marker at byte {position} of the data: {error}") from error
 
     def _unpacked(self, view: memoryview, table: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
-        """Yield parts of the table whose records are decompressed. The records live until the next part is taken."""
+        """Decompress the records of the batches, and yield parts of the table. A part's records are valid until the
+        next part is requested.
+        """
         codecs = table[:, k.ATTRIBUTES] & CODEC_MASK
         is_dense = (table[:, k.RECORD_COUNT] == table[:, k.LAST_DELTA] + 1).all()
         if not codecs.any() or (self._builder.depth == k.DEPTH_HEADER and is_dense):
@@ -176,14 +181,18 @@ class Decoder:
         position, offset = int(row[k.POSITION]), int(row[k.BASE_OFFSET])
         end = position + int(row[k.SIZE])
         if codec not in set(Codec):
-            raise Corrupt(f"{self._name}: the batch at offset {offset} names the unknown codec {codec}")
+            raise Corrupt(
+                f"{self._name}: the batch at offset {offset} has the unknown compression codec {codec}"
+            )
         try:
             return decompress(Codec(codec), view[end - int(row[k.RECORDS_SIZE]) : end], SIZE_MAX)
         except Corrupt as error:
             raise Corrupt(f"{self._name}: the batch at offset {offset}: {error}") from error
 
     def _fill(self, table: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
-        """Append the records of these batches to the columns; emit them whenever they are full."""
+        """Append the records of these batches to the columns. Yield the columns as an Arrow batch whenever they are
+        full.
+        """
         state = self._builder.state
         state[k.BATCH_COUNT] = len(table)
         state[k.BATCH] = state[k.ADDRESS] = 0
@@ -194,4 +203,4 @@ class Decoder:
                 yield from self._builder.take()
             else:
                 offset = int(table[state[k.BATCH], k.BASE_OFFSET])
-                raise Corrupt(f"{self._name}: the batch at offset {offset} is not right: {WRONG[status]}")
+                raise Corrupt(f"{self._name}: the batch at offset {offset} is not valid: {WRONG[status]}")

@@ -1,11 +1,10 @@
-"""Encoder: turns rows of Arrow columns into record batches, one for each partition and about one megabyte.
+"""Encoder: converts rows of Arrow columns into record batches of about one megabyte, each for one partition.
 
-No Python object is made for a row: compiled code (`kernels.encode`) writes each row into the buffer of its partition's
-batch. This module does the work for each batch: codec and header. The batches have base offset 0 and no producer yet:
-the sender writes the producer into the header (`batch.stamping.stamp`) and computes the CRC. Partitions are chosen as
-Kafka's Java producer does: by the column `partition`, else by the key's murmur2 hash, else round-robin, a whole batch
-each.
-Format: docs/formats.md, "Record batch".
+The encoder makes no Python object for a row: compiled code (`kernels.encode`) writes each row into the buffer of its
+partition's batch. This module works on whole batches: compression and header. The batches have base offset 0 and no
+producer yet: the sender writes the producer into the header (`batch.stamping.stamp`) and computes the CRC. The encoder
+chooses partitions as Kafka's Java producer does: by the column `partition`, else by the key's murmur2 hash, else
+round-robin with a whole batch for each partition. Format: docs/formats.md, "Record batch".
 """
 
 import time
@@ -32,12 +31,12 @@ from stablelog.spark.option_table import BATCH_SIZE_MAX
 from stablelog.types import TopicPartition
 
 BATCH_BYTES_MAX = 1_000_000
-ENVELOPE_SIZE = 64 << 10  # Maximum bytes of a request around its record batch.
+ENVELOPE_SIZE = 64 << 10  # Maximum bytes of a request without its record batch.
 MESSAGE_BYTES_MAX = BATCH_SIZE_MAX - ENVELOPE_SIZE
-STAGED_BYTES_MAX = 64 << 20  # bytes of unfinished batches that are kept from one call to the next
+STAGED_BYTES_MAX = 64 << 20  # maximum bytes of incomplete batches between two calls of `encode`
 FIRST_CAPACITY = 32 << 10
 GROWTH = 4
-POOL_BYTES_MAX = 32 << 20  # Bytes of buffers that are used again after their batch was sent.
+POOL_BYTES_MAX = 32 << 20  # Maximum bytes of buffers that are kept for reuse after their batch was sent.
 
 TYPES = {
     "key": pa.binary(),
@@ -49,7 +48,7 @@ TYPES = {
 
 
 class EncodedBatch(NamedTuple):
-    """A complete batch except for its producer."""
+    """A complete record batch, but without producer id, epoch, sequence number and CRC."""
 
     topic: str
     partition: int
@@ -58,15 +57,15 @@ class EncodedBatch(NamedTuple):
 
 
 class Encoder:
-    """Turns Arrow batches into record batches.
+    """Converts Arrow batches into record batches.
 
     Args:
         codec: "none", "gzip", "snappy", "lz4" or "zstd".
         batch_bytes_max: bytes of a full batch before compression.
-        message_bytes_max: no batch is larger, by what a request can hold. What the topic takes (max.message.bytes) is known
-            to the broker, which refuses a batch that is too large.
+        message_bytes_max: maximum bytes of a batch after compression, so that it fits into a request. The broker also
+            refuses batches above the topic's max.message.bytes.
         lingers: whether batches that are not full wait for the next call. `flush` emits them at the end.
-        first_partition: where rows without key and partition begin; tasks should begin at different ones.
+        first_partition: the partition of the first rows without key and partition. It should differ from task to task.
 
     Raises:
         InvalidConfig: the size of batches is out of range.
@@ -82,18 +81,21 @@ class Encoder:
         first_partition: int = 0,
     ) -> None:
         if not k.HEADER_SIZE < batch_bytes_max <= 1 << 30:
-            raise InvalidConfig(f"batches of {batch_bytes_max} bytes: from 62 to {1 << 30} is possible")
+            raise InvalidConfig(
+                f"batches of {batch_bytes_max} bytes are not possible: 62 to {1 << 30} is valid"
+            )
         self._codec = Codec[codec.upper()]
         self._batch_bytes_max = min(batch_bytes_max, message_bytes_max)
         self._message_bytes_max = message_bytes_max
         self._lingers = lingers
         self._first_partition = first_partition
-        self._places: dict[tuple[str, int], int] = {}  # (topic, partition count) -> its first slot
-        self._owners: list[TopicPartition] = []  # by slot
+        # (topic, partition count) -> the slot of partition 0; the slots of the others follow.
+        self._places: dict[tuple[str, int], int] = {}
+        self._owners: list[TopicPartition] = []  # by slot: its partition
         self._sticky: dict[str, int] = {}
         self._pool = Buffers(POOL_BYTES_MAX)
-        self._buffers: dict[int, bytearray] = {}  # slot -> what it gathers
-        # By slot: bytes of its last batch, as an estimate for the next.
+        self._buffers: dict[int, bytearray] = {}  # slot -> the buffer of its incomplete batch
+        # By slot: the bytes of its last batch, as an estimate for its next batch.
         self._last_sizes: dict[int, int] = {}
         self._slots: npt.NDArray[np.int64] = np.zeros((0, k.SLOT_WIDTH), np.int64)
 
@@ -105,18 +107,19 @@ class Encoder:
         topic: str | None = None,
         timestamp_ms: int | None = None,
     ) -> Iterator[EncodedBatch]:
-        """Encode rows; give out batches that are full, and unless the encoder lingers the others at the end.
+        """Encode rows, and yield the batches that are full. If the encoder does not linger, yield the other batches at
+        the end.
 
         Args:
-            batch: columns value (binary or string), and if there are any key (the same), headers, topic, partition.
-                Other columns are not looked at.
+            batch: the rows. The column value (binary or string) is required; key (binary or string), headers, topic and
+                partition are optional. Other columns are ignored.
             partition_counts: how many partitions each topic has.
-            topic: where all rows go, whatever the column says.
-            timestamp_ms: the timestamp of these records; by default the present time.
+            topic: the topic of all rows, instead of the column topic.
+            timestamp_ms: the timestamp of these records; by default the current time.
 
         Raises:
-            InvalidConfig: a column is missing or of a wrong type, or a row cannot be written; says which column. Rows
-                before it may have been given out.
+            InvalidConfig: a column is missing or has a wrong type, or a row cannot be written; the message names the
+                column. Batches with earlier rows may have been yielded already.
         """
         state = np.zeros(k.STATE_WIDTH, np.int64)
         state[k.ROW_COUNT] = batch.num_rows
@@ -138,7 +141,7 @@ class Encoder:
             yield from self.flush()
 
     def flush(self) -> Iterator[EncodedBatch]:
-        """Emit the gathered batches. Later rows without key and partition go to the next partition."""
+        """Yield all incomplete batches. Later rows without key and partition go to the next partition."""
         for number in sorted(self._buffers):
             owner, partition = self._owners[number]
             if self._sticky.get(owner) == partition:
@@ -146,7 +149,7 @@ class Encoder:
             yield self._sealed(number)
 
     def _topics(self, names: list[str], partition_counts: Mapping[str, int]) -> npt.NDArray[np.int64]:
-        """The kernel's table of these topics; makes slots for topics that are new."""
+        """Return the kernel's table of these topics. Add slots (batch buffers of one partition each) for new topics."""
         topics = np.zeros((max(len(names), 1), k.TOPIC_WIDTH), np.int64)
         for number, name in enumerate(names):
             count = partition_counts.get(name, 0)
@@ -164,12 +167,12 @@ class Encoder:
     def _make_room(
         self, state: npt.NDArray[np.int64], names: list[str], topics: npt.NDArray[np.int64]
     ) -> Iterator[EncodedBatch]:
-        """Make room for NEEDED bytes in slot SLOT: enlarge its buffer, or emit its batch."""
+        """Make space for NEEDED bytes in slot SLOT: enlarge its buffer, or yield its batch if that is full."""
         number, needed = int(state[k.SLOT]), int(state[k.NEEDED])
         slot = self._slots[number]
         if not slot[k.SLOT_COUNT]:
             likely = min(max(FIRST_CAPACITY, self._last_sizes.get(number, 0) * 9 // 8), self._batch_bytes_max)
-            # A record that is larger than a batch should be gets a batch of its own.
+            # A record that is larger than `batch_bytes_max` gets its own batch.
             self._grow(number, max(likely, k.HEADER_SIZE + needed))
         elif slot[k.SLOT_SIZE] + needed <= self._batch_bytes_max:
             wished = max(int(slot[k.SLOT_CAPACITY]) * GROWTH, int(slot[k.SLOT_SIZE]) + needed)
@@ -194,7 +197,7 @@ class Encoder:
         slot[k.SLOT_CAPACITY] = capacity
 
     def _sealed(self, number: int) -> EncodedBatch:
-        """The slot's batch with its header; the slot is empty then."""
+        """Return the slot's batch with its header. The slot is empty afterwards."""
         slot = self._slots[number]
         topic, partition = self._owners[number]
         batch, size, count = self._buffers.pop(number), int(slot[k.SLOT_SIZE]), int(slot[k.SLOT_COUNT])
@@ -207,7 +210,7 @@ class Encoder:
         if len(batch) > self._message_bytes_max:
             raise InvalidConfig(
                 f"{topic}-{partition}: {count} records are {len(batch)} bytes with codec {self._codec.name.lower()}, "
-                f"and a request holds {self._message_bytes_max}: make batchBytes or the row smaller"
+                f"but a request holds at most {self._message_bytes_max}: make batchBytes or the row smaller"
             )
         HEADER.pack_into(
             batch,
@@ -230,7 +233,7 @@ class Encoder:
 
 
 def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """The columns that are written, in the types that the kernel reads."""
+    """Return the columns that are written, converted to the types that the kernel reads."""
     columns = {}
     for name, kind in TYPES.items():
         if name not in batch.schema.names:
@@ -241,26 +244,28 @@ def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
         except pa.ArrowException as error:
             raise InvalidConfig(f"the column {name} is {column.type}, not {kind}: {error}") from error
     if "value" not in columns:
-        raise InvalidConfig(f"there is no column value; there are {', '.join(batch.schema.names)}")
+        raise InvalidConfig(f"there is no column value, only the columns {', '.join(batch.schema.names)}")
     return columns
 
 
 def _point_to(state: npt.NDArray[np.int64], columns: Mapping[str, pa.Array]) -> None:
-    """Write into the kernel's state where the columns are. The caller keeps the columns in memory."""
+    """Write the addresses of the columns into the kernel's state. The caller must keep the columns in memory."""
     for name, place in (("key", k.KEY), ("value", k.VALUE), ("partition", k.PARTITIONS)):
         if name in columns:
             _point(state, place, columns[name])
     if "headers" in columns:
         entries = columns["headers"].values
         if entries.null_count:
-            raise InvalidConfig("the column headers has a null among its headers")
+            raise InvalidConfig("the column headers contains a null header: remove it from the list")
         _point(state, k.LISTS, columns["headers"])
         _point(state, k.NAME, entries.field(0))
         _point(state, k.CONTENT, entries.field(1))
 
 
 def _point(state: npt.NDArray[np.int64], place: int, array: pa.Array) -> None:
-    """Write the addresses of an array's 32-bit numbers or offsets, its validity bits and its bytes, if it has any."""
+    """Write the addresses of an array's 32-bit numbers or offsets, its validity bits and its bytes, if it has any, into
+    the kernel's state.
+    """
     validity, numbers, *data = array.buffers()
     state[place + k.NUMBERS] = numbers.address + 4 * array.offset if numbers is not None else 0
     state[place + k.VALIDITY] = validity.address if validity is not None and array.null_count else 0
@@ -270,14 +275,14 @@ def _point(state: npt.NDArray[np.int64], place: int, array: pa.Array) -> None:
 
 
 def _topics_of(columns: Mapping[str, pa.Array], topic: str | None) -> tuple[list[str], pa.Array | None]:
-    """The topics of these rows, and for each row the number of its topic among them; None if all have one topic."""
+    """Return the topics of these rows, and the number of each row's topic in that list; None if all have one topic."""
     if topic is not None:
         return [topic], None
     column = columns.get("topic")
     if column is None:
-        raise InvalidConfig("there is neither an option topic nor a column topic")
+        raise InvalidConfig("the rows have no topic: give the option topic or a column topic")
     if column.null_count:
-        raise InvalidConfig("the column topic is null in a row, and there is no option topic")
+        raise InvalidConfig("the column topic is null in a row, and the option topic is not given")
     found = column.dictionary_encode()
     return found.dictionary.to_pylist(), found.indices
 
@@ -289,7 +294,7 @@ def _refusal(
     topic: str | None,
     partition_counts: Mapping[str, int],
 ) -> InvalidConfig:
-    """Make the error for the row at which the kernel has stopped."""
+    """Make the error for the invalid row at which the kernel has stopped."""
     row = int(state[k.ROW])
     if status == k.BAD_HEADER:
         return InvalidConfig(f"the column headers has a header without a key in row {row} of its batch")

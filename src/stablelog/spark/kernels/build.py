@@ -1,8 +1,8 @@
-"""Compilation of kernels: Numba makes machine code that runs without Numba.
+"""Compilation of kernels by Numba into machine code that runs without Numba.
 
 A kernel takes pointers to arrays of 64-bit integers, returns one integer, makes no Python object and raises nothing.
-Its machine code therefore needs neither Numba nor Python, and other processes run it without importing Numba. `build`
-checks this: the code may call only `memcpy` and similar functions.
+Its machine code therefore calls neither Numba nor Python, and other processes can run it without importing Numba.
+`build` checks that the code calls only `memcpy` and similar functions.
 """
 
 import importlib
@@ -22,28 +22,29 @@ ALLOWED = frozenset({"memcpy", "memmove", "memset"})
 
 
 def inlined(function: Part) -> Part:
-    """Mark a part of kernels: it is compiled into each kernel that calls it."""
+    """Decorator for a function that kernels call. Numba compiles it into each of these kernels."""
     part: Part = _numba.njit(error_model="numpy")(function)
     return part
 
 
 def names_in(module_name: str) -> list[str]:
-    """The names of a module's kernels."""
+    """Return the names of a module's kernels."""
     return list(importlib.import_module(module_name).KERNELS)
 
 
 def build(module_name: str) -> dict[str, bytes]:
-    """Compile a module's KERNELS; return an object file for each, in which the kernel has its own name.
+    """Compile a module's KERNELS. Return an object file for each, in which the symbol of the kernel has the kernel's
+    name.
 
     Raises:
-        RuntimeError: the code calls a function of Numba, so the kernel does something that it must not do.
+        RuntimeError: the code calls a function of Numba, for example because the kernel makes a Python object.
     """
     module = importlib.import_module(module_name)
     return {name: object_of(name, *what) for name, what in module.KERNELS.items()}
 
 
 def object_of(name: str, function: Callable[..., int], argument_count: int) -> bytes:
-    """Compile one kernel; return its object file. Raises the error of `build`."""
+    """Compile one kernel, and return its object file. The error is that of `build`."""
     signature = _numba.int64(*[POINTER] * argument_count)
     compiled = _numba.cfunc(signature, error_model="numpy")(function)
     code = binding.parse_assembly(compiled.inspect_llvm())
@@ -51,7 +52,8 @@ def object_of(name: str, function: Callable[..., int], argument_count: int) -> b
         if found.name == compiled.native_name:
             found.name = name
         elif not found.is_declaration:
-            # The linker then drops code that is never reached, such as the code that raises errors.
+            # With internal linkage, the optimiser removes functions that are never called, such as those that raise
+            # errors.
             found.linkage = "internal"
     machine = native_machine()
     builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=3))
@@ -60,6 +62,6 @@ def object_of(name: str, function: Callable[..., int], argument_count: int) -> b
     strangers = sorted(asked_name for asked_name in asked if not asked_name.startswith("llvm."))
     if strangers:
         raise RuntimeError(
-            f"the kernel {name} needs {', '.join(strangers)}: it must need nothing of Python or Numba"
+            f"the kernel {name} calls {', '.join(strangers)}: a kernel must not call Python or Numba"
         )
     return bytes(machine.emit_object(code))

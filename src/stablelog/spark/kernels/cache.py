@@ -1,12 +1,12 @@
 """Cache of compiled kernels on a machine, and the loading of kernels from it.
 
 Numba takes some seconds to compile the kernels of a module. The machine code is a few kilobytes and runs without Numba
-(`kernels.build`). Each machine therefore compiles once, and every other process loads the code in milliseconds, without
-the half second and the memory of importing Numba. The code is in a directory of the user (`places`), not in the
-package, which may be read-only; or in a directory that root has made with the machine's image. A file's name contains a
-digest of the source, of Numba's version and of the processor, so that code of another version of the package is never
-run. A file is written under a temporary name and then renamed, and contains the digest of its content. Several workers
-that start at the same time take a lock: one compiles, the others load.
+(`kernels.build`). So one process of each machine compiles, and the others load the code in milliseconds, without the
+half second and the memory of importing Numba. The cache is in a directory of the user (`places`), because the package
+may be read-only, or in a directory that root has made with the machine's image. A file's name contains a digest of the
+source, of Numba's version and of the processor, so that code of another version of the package is never run. A file is
+written under a temporary name and then renamed, and contains the digest of its content. Of several workers that start
+at the same time, one takes a lock and compiles; the others wait and load the code.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ DIRECTORY = "kernels"
 
 
 def _digest(module_name: str) -> str:
-    """Digest of everything that the machine code of a module's kernels depends on."""
+    """Return a digest of all inputs of the compilation of a module's kernels: source, versions and processor."""
     digest = hashlib.sha256(module_name.encode())
     digest.update(f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}".encode())
     for library in ("numba", "llvmlite"):
@@ -47,7 +47,7 @@ def _digest(module_name: str) -> str:
 
 
 def _read(path: Path) -> bytes | None:
-    """The machine code in a file; None if the file is missing or incomplete."""
+    """Return the machine code in a file; None if the file is missing or incomplete."""
     try:
         held = path.read_bytes()
     except OSError:
@@ -59,7 +59,7 @@ def _read(path: Path) -> bytes | None:
 def _write(path: Path, code: bytes) -> None:
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(hashlib.sha256(code).digest() + code)
-    # The code is not secret, and another user than the one that builds an image runs it.
+    # Let all users read the file: the code is not secret, and other users than root run the code in a machine's image.
     Path(file.name).chmod(0o644)
     Path(file.name).replace(path)
 
@@ -68,7 +68,7 @@ def _write(path: Path, code: bytes) -> None:
 def _locked(path: Path) -> Iterator[None]:
     lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        # On a file system without locks several workers compile, which does no harm.
+        # On a file system without locks, several workers compile the same code, which only costs time.
         with contextlib.suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -83,7 +83,7 @@ def _build(module_name: str) -> dict[str, bytes]:
 
 
 def machine_code(module_name: str, name: str) -> bytes:
-    """The machine code of a kernel: from the cache, or compiled now and put into the cache."""
+    """Return the machine code of a kernel from the cache. If it is not there, compile it and add it."""
     stem = f"{module_name.rpartition('.')[2]}-{_digest(module_name)}"
     for made_before in images_directories(DIRECTORY):
         if (code := _read(made_before / f"{stem}-{name}")) is not None:
@@ -98,7 +98,8 @@ def machine_code(module_name: str, name: str) -> bytes:
         if (code := _read(path)) is not None:
             return code
         built = _build(module_name)
-        with contextlib.suppress(OSError):  # On a full disk the code is compiled again next time.
+        # If the file cannot be written, as on a full disk, the next process compiles again.
+        with contextlib.suppress(OSError):
             for each, code in built.items():
                 _write(directory / f"{stem}-{each}", code)
     return built[name]
@@ -106,7 +107,7 @@ def machine_code(module_name: str, name: str) -> bytes:
 
 @cache
 def kernel(module_name: str, name: str) -> Callable[..., int]:
-    """A kernel of a module, as a function of arrays of 64-bit integers.
+    """Return a kernel of a module as a function of arrays of 64-bit integers.
 
     The kernel does not check the sizes of the arrays: the caller must make them large enough.
     """
@@ -132,7 +133,9 @@ SOURCES = ("stablelog.spark.kernels.decode_source", "stablelog.spark.kernels.enc
 
 
 def compile_all() -> None:
-    """Compile all kernels that are not in this machine's cache: for machine images, so that no worker compiles."""
+    """Compile all kernels that are not in this machine's cache. Run it when you build a machine image, so that no
+    worker compiles.
+    """
     from stablelog.spark.kernels.build import names_in
 
     for source in SOURCES:

@@ -1,9 +1,9 @@
-"""The kernels of the decoder, and the places of the arrays that they work on.
+"""The kernels of the decoder, and the indexes of the values in their arrays.
 
 `scan_batches` reads headers into a table of a row per batch; `decode_batches` reads the records of the batches in such
-a table into the buffers of Arrow columns, and stops when the buffers are full; the next call continues. Both get every
-address and every size in arrays of 64-bit integers. Their source is `kernels.decode_source`. This module does not
-import Numba, because that import would cost more than the rest of a worker's start.
+a table into the buffers of Arrow columns, and stops when the buffers are full; the next call continues. The caller
+passes all addresses and sizes in arrays of 64-bit integers. Their source is `kernels.decode_source`. This module does
+not import Numba, whose import would take longer than the rest of a worker's start.
 """
 
 import numpy as np
@@ -13,38 +13,39 @@ from stablelog.spark.kernels.cache import kernel
 
 SOURCE = "stablelog.spark.kernels.decode_source"
 
-# The columns of the table of batches.
+# The columns of the table of batches, which has one row for each batch.
 POSITION, SIZE, BASE_OFFSET, ATTRIBUTES, LAST_DELTA, BASE_TIMESTAMP, MAX_TIMESTAMP = range(7)
 PRODUCER, RECORD_COUNT, RECORDS, RECORDS_SIZE, CRC = range(7, 12)
 TABLE_WIDTH = 12
 
-# The state of a scan.
+# The indexes in the state of `scan_batches`.
 SCAN_ADDRESS, SCAN_SIZE, SCAN_POSITION, SCAN_COUNT, SCAN_COUNT_MAX = range(5)
 SCAN_WIDTH = 5
 
-# The state of the decoder: its position, the wanted range and columns, and the filled sizes.
+# The indexes in the state of `decode_batches`: its position, the range and columns to decode, and how full the columns
+# are.
 BATCH_COUNT, BATCH, ADDRESS, RECORD, PREVIOUS_DELTA = range(5)
-START, END = 5, 6  # offsets of the records that are wanted
+START, END = 5, 6  # the range of offsets to decode, the end exclusive
 ROWS, ROWS_MAX, USED, USED_MAX, NEEDED = range(7, 12)
-OFFSETS, TIMESTAMPS, TIMESTAMP_TYPES = range(12, 15)  # addresses, 0 if the column is not wanted
-DEPTH = 15  # how far into each record one must read
+OFFSETS, TIMESTAMPS, TIMESTAMP_TYPES = range(12, 15)  # addresses of columns; 0 if the column is not read
+DEPTH = 15  # the last field of each record that must be read, as one of the DEPTH values below
 HEADER_OFFSETS, HEADER_VALIDITY, HEADER_COUNT, HEADER_NULLS, NAMES_ARE_ASCII = range(16, 21)
 KEY, VALUE, NAME, CONTENT = (
     21,
     26,
     31,
     36,
-)  # first places of the columns of bytes; each column has the five places below
+)  # the first index of each column of bytes, which has the five indexes below
 BYTES_OFFSETS, BYTES_VALIDITY, BYTES_DATA, BYTES_SIZE, BYTES_NULLS = range(5)
 STATE_WIDTH = 41
 DEPTH_HEADER, DEPTH_TIMES, DEPTH_KEY, DEPTH_VALUE, DEPTH_HEADERS = range(5)
 
-# What a kernel returns.
+# The status values that a kernel returns.
 DONE, FULL, NEEDS_ROOM = 0, 1, 2
 BAD_BATCH, BAD_VARINT, BAD_LENGTH, BAD_OFFSET, BAD_HEADERS, BAD_END, BAD_COUNT = range(-1, -8, -1)
 
 HEADER_SIZE, LENGTH_AND_OFFSET_SIZE = 61, 12
-OFFSET_MAX = 2**62  # so that no sum of an offset and a delta leaves 64 bits
+OFFSET_MAX = 2**62  # so that the sum of an offset and a delta fits into 64 bits
 CODEC_MASK, LOG_APPEND_TIME = 0x07, 0x08
 MICROSECONDS_MAX, MILLISECONDS_MAX = 2**63 - 1, (2**63 - 1) // 1000
 
@@ -53,8 +54,8 @@ def scan_batches(state: npt.NDArray[np.int64], table: npt.NDArray[np.int64]) -> 
     """Read the headers of whole batches from SCAN_POSITION on, into at most SCAN_COUNT_MAX rows of the table.
 
     Returns:
-        DONE, with SCAN_POSITION behind the last of them and SCAN_COUNT rows filled; BAD_BATCH if there is no header at
-        SCAN_POSITION.
+        DONE with SCAN_COUNT rows filled and SCAN_POSITION at the end of the last batch; BAD_BATCH if the bytes at
+        SCAN_POSITION are not a batch header.
     """
     assert len(state) == SCAN_WIDTH
     assert table.shape[1] == TABLE_WIDTH
@@ -66,8 +67,9 @@ def decode_batches(state: npt.NDArray[np.int64], table: npt.NDArray[np.int64]) -
     """Append the records of the batches in the table, from row BATCH on, to the columns.
 
     Returns:
-        DONE when all are read; FULL when the columns are, NEEDS_ROOM if a single record of NEEDED bytes does not fit
-        into empty ones: a next call with new buffers continues. Otherwise an error status of the batch of row BATCH.
+        DONE when all batches are decoded. FULL when the columns are full, or NEEDS_ROOM if one record of NEEDED bytes
+        does not fit into empty columns: after both, call again with new buffers to continue. Otherwise the error status
+        of the batch in row BATCH.
     """
     assert len(state) == STATE_WIDTH
     assert table.shape[1] == TABLE_WIDTH

@@ -1,7 +1,7 @@
-"""Source of the decoder's kernels, which turn record batches into columns. `kernels.decode` describes how to call them.
+"""Source of the decoder's kernels, which convert record batches into columns. `kernels.decode` has their interface.
 
 For any input bytes, a kernel reads nothing outside of the batch and writes nothing outside of the buffers. A kernel
-raises nothing: it returns a status, from which the decoder makes the error.
+raises no exception: it returns a status, from which the decoder makes the error.
 
 Format: docs/formats.md, "Record batch" and "Record".
 """
@@ -31,7 +31,7 @@ def _long_varint(address: int, end: int) -> tuple[int, int]:
         address += 1
         result |= (byte & 0x7F) << shift
         if byte < 0x80:
-            # Unsigned in Kafka's zig-zag: the top bit, once shifted down, is no sign.
+            # Mask for the unsigned right shift in zig-zag decoding: it clears the sign bit, which the shift repeats.
             return ((result >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(result & 1), address
         shift += 7
     return 0, k.BAD_VARINT
@@ -39,7 +39,9 @@ def _long_varint(address: int, end: int) -> tuple[int, int]:
 
 @inlined
 def read_varint(address: int, end: int) -> tuple[int, int]:
-    """The zig-zag varint at an address and where the next thing begins; BAD_VARINT in its place if it does not end."""
+    """Return the zig-zag varint at an address, and the address after it. That address is BAD_VARINT if the varint does
+    not end.
+    """
     if address < end:
         byte = load_byte(address)
         if byte < 0x80:
@@ -56,8 +58,8 @@ def _scan_batches(state: Any, table: Any) -> int:
     """Read the headers of whole batches from SCAN_POSITION on, into at most SCAN_COUNT_MAX rows of the table.
 
     Returns:
-        DONE, with SCAN_POSITION behind the last of them and SCAN_COUNT rows filled; BAD_BATCH if there is no header at
-        SCAN_POSITION.
+        DONE with SCAN_COUNT rows filled and SCAN_POSITION at the end of the last batch; BAD_BATCH if the bytes at
+        SCAN_POSITION are not a batch header.
     """
     origin, size, position = state[k.SCAN_ADDRESS], state[k.SCAN_SIZE], state[k.SCAN_POSITION]
     count = 0
@@ -74,7 +76,7 @@ def _scan_batches(state: Any, table: Any) -> int:
             break
         batch_size = length + k.LENGTH_AND_OFFSET_SIZE
         if batch_size > size - position:
-            break  # The batch is cut off. The caller gets it whole with the next read.
+            break  # The batch is incomplete. The caller's next read returns it whole.
         row = entry_at(table, count * k.TABLE_WIDTH)
         row[k.POSITION] = position
         row[k.SIZE] = batch_size
@@ -106,7 +108,7 @@ def _microseconds(milliseconds: int) -> int:
 
 @inlined
 def _put_bytes(state: Any, column: int, row: int, source: int, size: int) -> None:
-    """Append a value to a column of bytes; null if its size is negative. There is room, and the source is whole."""
+    """Append a value to a column of bytes, or null if its size is negative. The caller has checked both sizes."""
     validity = state[column + k.BYTES_VALIDITY] + (row >> 3)
     if row & 7 == 0:
         store_byte(validity, 0xFF)
@@ -123,7 +125,7 @@ def _put_bytes(state: Any, column: int, row: int, source: int, size: int) -> Non
 
 @inlined
 def _put_header(state: Any, address: int, end: int) -> int:
-    """Append one header of a record. Returns the address of the next, or an error status."""
+    """Append one header of a record. Return the address of the next header, or an error status."""
     entry = state[k.HEADER_COUNT]
     size, address = read_varint(address, end)
     if address < 0:
@@ -153,7 +155,7 @@ def _put_header(state: Any, address: int, end: int) -> int:
 
 @inlined
 def _put_headers(state: Any, row: int, address: int, end: int) -> int:
-    """Append the headers, the last field of a record. Returns the address of their end, or an error status."""
+    """Append the headers, the last field of a record. Return the address of their end, or an error status."""
     count, address = read_varint(address, end)
     if address < 0:
         return address
@@ -162,7 +164,7 @@ def _put_headers(state: Any, row: int, address: int, end: int) -> int:
     validity = state[k.HEADER_VALIDITY] + (row >> 3)
     if row & 7 == 0:
         store_byte(validity, 0xFF)
-    if count == 0:  # as Spark's connector has it: a record without headers has null, not an empty list
+    if count == 0:  # as in Spark's Kafka connector, a record without headers has null, not an empty list
         store_byte(validity, load_byte(validity) & ~(1 << (row & 7)))
         state[k.HEADER_NULLS] += 1
     for _ in range(count):
@@ -177,7 +179,9 @@ def _put_headers(state: Any, row: int, address: int, end: int) -> int:
 
 @inlined
 def _put_field(state: Any, column: int, row: int, address: int, end: int) -> int:
-    """Append a key or a value, or skip it. Returns the address behind it, or an error status."""
+    """Append a key or a value, or skip it if its column is not read. Return the address after it, or an error
+    status.
+    """
     size, address = read_varint(address, end)
     if address < 0:
         return address
@@ -194,7 +198,9 @@ def _put_field(state: Any, column: int, row: int, address: int, end: int) -> int
 
 @inlined
 def _put_record(state: Any, row: int, address: int, end: int) -> int:
-    """Append the key, value and headers of a record as far as they are wanted. Negative: an error status."""
+    """Append the key, value and headers of a record to the columns that are read. A negative result is an error
+    status.
+    """
     depth = state[k.DEPTH]
     if depth >= k.DEPTH_KEY:
         address = _put_field(state, k.KEY, row, address, end)
@@ -219,7 +225,9 @@ def _put_times(state: Any, batch: Any, row: int, offset: int, timestamp_delta: i
 
 @inlined
 def _decode_dense(state: Any, batch: Any) -> int:
-    """The rows of a batch whose offsets have no gaps, when nothing is wanted that stands in its records."""
+    """Append the rows of a batch without gaps in its offsets from its header alone, if no column is read from its
+    records.
+    """
     first, row = batch[k.BASE_OFFSET] + state[k.RECORD], state[k.ROWS]
     first = max(first, state[k.START])
     last = batch[k.BASE_OFFSET] + batch[k.LAST_DELTA]
@@ -236,7 +244,7 @@ def _decode_dense(state: Any, batch: Any) -> int:
 
 @inlined
 def _decode_records(state: Any, batch: Any) -> int:
-    """The records of a batch from where the state is in it, until they or the room end."""
+    """Append the records of a batch from the state's position on, until the batch ends or the columns are full."""
     address, end = state[k.ADDRESS], batch[k.RECORDS] + batch[k.RECORDS_SIZE]
     delta, row = state[k.PREVIOUS_DELTA], state[k.ROWS]
     base_offset, start, stop = batch[k.BASE_OFFSET], state[k.START], state[k.END]
@@ -250,7 +258,7 @@ def _decode_records(state: Any, batch: Any) -> int:
         record_end = at + length
         timestamp_delta, at = read_varint(
             at + 1, record_end
-        )  # behind the attributes, of which there are none
+        )  # skip the record's attributes byte, which Kafka does not use
         if at < 0:
             status = at
             break
@@ -288,8 +296,9 @@ def _decode_batches(state: Any, table: Any) -> int:
     """Append the records of the batches in the table, from row BATCH on, to the columns.
 
     Returns:
-        DONE when all are read; FULL when the columns are, NEEDS_ROOM if a single record of NEEDED bytes does not fit
-        into empty ones: a next call with new buffers continues. Otherwise an error status of the batch of row BATCH.
+        DONE when all batches are decoded. FULL when the columns are full, or NEEDS_ROOM if one record of NEEDED bytes
+        does not fit into empty columns: after both, call again with new buffers to continue. Otherwise the error status
+        of the batch in row BATCH.
     """
     while state[k.BATCH] < state[k.BATCH_COUNT]:
         batch = entry_at(table, state[k.BATCH] * k.TABLE_WIDTH)

@@ -1,8 +1,8 @@
-"""The kernels of the encoder, and the places of the arrays that they work on.
+"""The kernels of the encoder, and the indexes of the values in their arrays.
 
 `encode_rows` appends each row to the batch of its partition, in buffers that the encoder owns, and stops at a row that
-does not fit into its partition's buffer; the next call continues there. Its source is `kernels.encode_source`. This
-module does not import Numba, because that import would cost more than the rest of a worker's start.
+does not fit into its partition's buffer. The next call continues with that row. Its source is `kernels.encode_source`.
+This module does not import Numba, whose import would take longer than the rest of a worker's start.
 """
 
 import numpy as np
@@ -12,12 +12,13 @@ from stablelog.spark.kernels.cache import kernel
 
 SOURCE = "stablelog.spark.kernels.encode_source"
 
-# The places of the state array: the encoder's position, and the columns of the rows.
+# The indexes in the state array: the encoder's position, and the columns of the rows.
 ROW, ROW_COUNT, NOW, SLOT, NEEDED, IS_STICKY, RECORD_SIZE_MAX = range(7)
-TOPICS = 7  # address of a topic's number for each row; 0 if all are of topic 0
-PARTITIONS, LISTS, KEY, VALUE, NAME, CONTENT = 8, 11, 14, 18, 22, 26  # first places of the columns
-# The places of a column: the addresses of its numbers or offsets and of its validity bits, the first bit, and the
-# address of its bytes, which partitions and the lists of headers do not have. Address 0: there are none.
+TOPICS = 7  # address of the array with the topic number of each row; 0 if all rows have topic 0
+PARTITIONS, LISTS, KEY, VALUE, NAME, CONTENT = 8, 11, 14, 18, 22, 26  # the first index of each column
+# The indexes of a column: the address of its numbers or offsets, the address of its validity bits, the first of these
+# bits, and the address of its bytes. Partitions and lists of headers have no bytes. Address 0 means that there is no
+# such array.
 NUMBERS, VALIDITY, BIT, DATA = range(4)
 STATE_WIDTH = 30
 
@@ -25,7 +26,7 @@ STATE_WIDTH = 30
 TOPIC_FIRST_SLOT, TOPIC_PARTITION_COUNT, TOPIC_STICKY = range(3)
 TOPIC_WIDTH = 3
 
-# The columns of the table of slots: the batch that each partition is gathering.
+# The columns of the table of slots. A slot has the incomplete batch of one partition.
 SLOT_ADDRESS, SLOT_SIZE, SLOT_CAPACITY, SLOT_COUNT, SLOT_BASE_TIMESTAMP, SLOT_MAX_TIMESTAMP = range(6)
 SLOT_WIDTH = 6
 
@@ -43,8 +44,8 @@ def encode_rows(
     """Append the rows from ROW on to the batches of their partitions.
 
     Returns:
-        DONE when there are no more. FULL if NEEDED bytes do not fit into slot SLOT, which IS_STICKY if the row may as
-        well go to another partition. BAD_PARTITION, BAD_HEADER or TOO_LARGE if the row ROW is wrong.
+        DONE after the last row. FULL if NEEDED bytes do not fit into slot SLOT; IS_STICKY then says whether the row may
+        go to another partition. BAD_PARTITION, BAD_HEADER or TOO_LARGE if the row ROW is not valid.
     """
     assert len(state) == STATE_WIDTH
     assert topics.shape[1] == TOPIC_WIDTH
@@ -53,5 +54,5 @@ def encode_rows(
 
 
 def hash_key(address: int, size: int) -> int:
-    """Kafka's hash of the key at an address, 0 to 2^32 - 1."""
+    """Return Kafka's hash (murmur2) of the key at an address, 0 to 2^32 - 1."""
     return kernel(SOURCE, "hash_key")(np.array([address, size], np.int64))

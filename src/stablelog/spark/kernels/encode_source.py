@@ -1,6 +1,6 @@
-"""Source of the encoder's kernels, which turn columns into record batches. `kernels.encode` describes how to call them.
+"""Source of the encoder's kernels, which convert columns into record batches. `kernels.encode` has their interface.
 
-Arrow's arrays are trusted to be what Arrow defines; the partitions and topics in them are checked.
+The kernels do not check that Arrow's arrays are valid. They check the partitions and topics in them.
 
 Format: docs/formats.md, "Record".  Source: the default partitioner of Kafka's Java producer (murmur2).
 """
@@ -14,7 +14,7 @@ from stablelog.spark.kernels.memory import copy_bytes, entry_at, load_byte, load
 
 @inlined
 def murmur2(address: int, size: int) -> int:
-    """Kafka's hash of a key, 0 to 2^32 - 1."""
+    """Return Kafka's hash (murmur2) of a key, 0 to 2^32 - 1."""
     mixed = (k.MURMUR_SEED ^ size) & k.LOW_32
     whole = size & ~3
     for at in range(address, address + whole, 4):
@@ -59,7 +59,7 @@ def _put_varint(address: int, value: int) -> int:
 
 @inlined
 def _is_null(state: Any, column: int, row: int) -> bool:
-    """Whether a column has no value in a row, or there is no such column."""
+    """Whether a column is null in a row, or does not exist."""
     if state[column + k.NUMBERS] == 0:
         return True
     validity: int = state[column + k.VALIDITY]
@@ -69,7 +69,7 @@ def _is_null(state: Any, column: int, row: int) -> bool:
 
 @inlined
 def _value_size(state: Any, column: int, row: int) -> int:
-    """Bytes of a value; -1 if it is null or there is no such column."""
+    """Return the bytes of a value; -1 if it is null or its column does not exist."""
     if _is_null(state, column, row):
         return -1
     offsets = state[column + k.NUMBERS]
@@ -93,7 +93,7 @@ def _put_field(state: Any, column: int, row: int, size: int, address: int) -> in
 
 @inlined
 def _header_range(state: Any, row: int) -> tuple[int, int]:
-    """The entries of a row's headers, as [first, end)."""
+    """Return the range of a row's headers in the list's array, the end exclusive."""
     if _is_null(state, k.LISTS, row):
         return 0, 0
     return load_native32(state[k.LISTS] + 4 * row), load_native32(state[k.LISTS] + 4 * row + 4)
@@ -101,7 +101,7 @@ def _header_range(state: Any, row: int) -> tuple[int, int]:
 
 @inlined
 def _headers_size(state: Any, row: int) -> int:
-    """Bytes of a row's headers with their count; BAD_HEADER if one has no name."""
+    """Return the bytes of a row's headers in a record, with their count; BAD_HEADER if a header has no name."""
     first, end = _header_range(state, row)
     total = _varint_size(end - first)
     for entry in range(first, end):
@@ -124,7 +124,7 @@ def _put_headers(state: Any, row: int, address: int) -> int:
 
 @inlined
 def _slot_of(state: Any, topics: Any, row: int) -> int:
-    """The slot of the partition that a row goes to; BAD_PARTITION if there is no such partition."""
+    """Return the slot of a row's partition; BAD_PARTITION if the topic has no such partition."""
     number = 0 if state[k.TOPICS] == 0 else load_native32(state[k.TOPICS] + 4 * row)
     topic = entry_at(topics, number * k.TOPIC_WIDTH)
     first_slot: int = topic[k.TOPIC_FIRST_SLOT]
@@ -145,7 +145,7 @@ def _slot_of(state: Any, topics: Any, row: int) -> int:
 
 @inlined
 def _append(state: Any, slot: Any, row: int) -> int:
-    """Append a row to its slot. DONE, FULL, BAD_HEADER or TOO_LARGE; only DONE has changed anything but NEEDED."""
+    """Append a row to its slot. Return DONE, or FULL, BAD_HEADER or TOO_LARGE; these change only NEEDED."""
     if slot[k.SLOT_COUNT] == 0:
         slot[k.SLOT_BASE_TIMESTAMP] = slot[k.SLOT_MAX_TIMESTAMP] = state[k.NOW]
     timestamp_delta, offset_delta = state[k.NOW] - slot[k.SLOT_BASE_TIMESTAMP], slot[k.SLOT_COUNT]
@@ -162,7 +162,7 @@ def _append(state: Any, slot: Any, row: int) -> int:
     if needed > slot[k.SLOT_CAPACITY] - slot[k.SLOT_SIZE]:
         return k.FULL
     address = _put_varint(slot[k.SLOT_ADDRESS] + slot[k.SLOT_SIZE], size)
-    store_byte(address, 0)  # attributes: none are defined
+    store_byte(address, 0)  # the attributes byte of a record, which Kafka does not use
     address = _put_varint(address + 1, timestamp_delta)
     address = _put_varint(address, offset_delta)
     address = _put_field(state, k.KEY, row, key_size, address)
@@ -178,8 +178,8 @@ def _encode_rows(state: Any, topics: Any, slots: Any) -> int:
     """Append the rows from ROW on to the batches of their partitions.
 
     Returns:
-        DONE when there are no more. FULL if NEEDED bytes do not fit into slot SLOT, which IS_STICKY if the row may as
-        well go to another partition. BAD_PARTITION, BAD_HEADER or TOO_LARGE if the row ROW is wrong.
+        DONE after the last row. FULL if NEEDED bytes do not fit into slot SLOT; IS_STICKY then says whether the row may
+        go to another partition. BAD_PARTITION, BAD_HEADER or TOO_LARGE if the row ROW is not valid.
     """
     row, count = state[k.ROW], state[k.ROW_COUNT]
     status = k.DONE

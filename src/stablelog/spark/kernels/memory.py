@@ -1,8 +1,9 @@
 """Loads, stores and copies at addresses, for kernels.
 
 Kernels use addresses, not arrays: the bytes of a batch are in a mapped file or a receive buffer, the columns are in
-memory of Arrow, and one call works on many of both. The functions here check nothing. A kernel checks every address
-against the end of its input before it loads, and every size against the free room before it stores.
+memory of Arrow, and one call works on many batches and columns. The functions of this module check nothing. Before a
+load, a kernel checks the address against the end of its input; before a store, it checks the size against the free
+space.
 """
 
 from collections.abc import Callable
@@ -37,7 +38,7 @@ def _load_integer(bits: int, *, swapped: bool) -> Load:
         return types.int64(types.int64), generate
 
     order = "most significant byte first" if swapped else "in the machine's own order"
-    load.__doc__ = f"The {bits}-bit integer at an address, {order}. A byte has no sign."
+    load.__doc__ = f"The {bits}-bit integer at an address, {order}. A byte is unsigned."
     load.__name__ = f"load_int{bits}" if swapped else f"load_native{bits}"
     function: Load = _intrinsic(load)
     return function
@@ -71,7 +72,7 @@ store_native64 = _native_store(64)
 
 
 def _copy_bytes(_: Any, target: Any, source: Any, size: Any) -> Any:
-    """Copy bytes that do not overlap."""
+    """Copy bytes from one address to another. The two ranges must not overlap."""
 
     def generate(context: Any, builder: Any, ___: Any, args: Any) -> Any:
         _cgutils.raw_memcpy(builder, _pointer(builder, args[0], 8), _pointer(builder, args[1], 8), args[2], 1)
@@ -84,7 +85,7 @@ copy_bytes: Callable[[int, int, int], None] = _intrinsic(_copy_bytes)
 
 
 def _entry_at(_: Any, array: Any, index: Any) -> Any:
-    """The part of an array of 64-bit integers that begins at an index."""
+    """Return the part of an array of 64-bit integers that begins at an index."""
 
     def generate(__: Any, builder: Any, ___: Any, args: Any) -> Any:
         return builder.gep(args[0], [args[1]])

@@ -1,1 +1,1 @@
-"""Segment files, as Spark's driver and tasks read them."""
+"""Reading of segment files by Spark's driver and tasks, without the broker."""

@@ -1,6 +1,7 @@
-"""What a data directory and its partitions' directories say of themselves: topics, brokers, log starts, and the lock.
+"""Reading of the files that describe a data directory and its partitions' directories: topics, broker, log starts, and
+the lock.
 
-Nothing is ever written.
+This module never writes.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ LOCK_FILE: Final = ".lock"
 
 
 def topic_id_of(directory: Path) -> str:
-    """The id of the topic that a partition's directory belongs to; empty if no file contains it."""
+    """Return the id of the topic of a partition's directory; empty if no file contains it."""
     path = directory / METADATA_FILE
     with contextlib.suppress(Unavailable, Corrupt, NewerFormat):
         return decode_partition_metadata(read_or_nothing(path), path).hex
@@ -37,30 +38,32 @@ def topic_id_of(directory: Path) -> str:
 
 
 def is_directory_of(directory: Path | None, topic_id: str) -> bool:
-    """Whether this is the directory of a partition of that topic, and can be read."""
+    """Whether a directory is that of a partition of this topic, and can be read."""
     if directory is None or not os.access(directory, os.R_OK | os.X_OK):
         return False
     return not topic_id or topic_id_of(directory) == topic_id
 
 
 def node_id_of(data: Path) -> int | None:
-    """The id of the broker that a data directory belongs to; None if no file contains it."""
+    """Return the id of the broker of a data directory; None if no file contains it."""
     with contextlib.suppress(Unavailable):
         return node_id_in(decode_meta(read_or_nothing(data / META_FILE)))
     return None
 
 
 def is_commit_ordered(directory: Path) -> bool:
-    """Whether committed readers of a partition get its records in commit order instead of the order of its files."""
+    """Whether read-committed readers of a partition get its records in commit order, and not in the order of its
+    files.
+    """
     return any(name.endswith(COMMIT_SUFFIXES) for name in os.listdir(directory))
 
 
 def log_starts(data: Path) -> Offsets:
-    """The log start offsets that the data directory records.
+    """Return the log start offsets that a file of the data directory records.
 
     Raises:
         NewerFormat: a later release has written the file.
-        Corrupt: the file is not what it should be.
+        Corrupt: the file is damaged.
         Unavailable: the file cannot be read.
     """
     path = data / LOG_START_CHECKPOINT
@@ -68,19 +71,21 @@ def log_starts(data: Path) -> Offsets:
 
 
 def check_is_closed(data: Path) -> None:
-    """Check that no broker has a data directory open: only the broker knows which records are durable.
+    """Check that no broker has a data directory open. If one has, its files may contain records that are not durable
+    yet.
 
-    stablelog locks the file by `flock`, Apache Kafka by `lockf`. A lock that is held on another machine may not be seen.
+    stablelog locks the file by `flock`, Apache Kafka by `lockf`. The lock of a broker on another machine may not be
+    visible.
 
     Raises:
-        InvalidConfig: a broker has it open.
+        InvalidConfig: a broker has the directory open.
         Unavailable: the lock cannot be read.
     """
     path = data / LOCK_FILE
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     except FileNotFoundError:
-        return  # The directory is a copy of partitions.
+        return  # The directory has no lock file, because it is a copy of partitions.
     except OSError as error:
         raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
     try:
@@ -88,12 +93,12 @@ def check_is_closed(data: Path) -> None:
             lock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise InvalidConfig(
-            f"{data} is open by a running broker, and only that knows up to where its records are durable: give its address, "
-            "option kafka.bootstrap.servers; or stop it"
+            f"{data} is in use by a running broker, and only that broker knows up to where its records are durable: "
+            "give its address in the option kafka.bootstrap.servers, or stop it"
         ) from error
     except OSError as error:
         log.warning(
-            "%s cannot be locked (%s): whether a broker has it open is not known", path, error.strerror
+            "%s cannot be locked (%s), so it is unknown whether a broker has it open", path, error.strerror
         )
     finally:
         os.close(descriptor)

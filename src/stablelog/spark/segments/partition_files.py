@@ -1,10 +1,10 @@
-"""Read-only access to the segment files of a partition: finds the bytes that hold a range of offsets.
+"""Read-only access to the segment files of a partition: it finds the bytes that contain a range of offsets.
 
-It works on the directory of a running broker, of a stopped one, and of Apache Kafka. The directory of a running broker
-is read only below an offset that the broker has reported as stable. The markers that decide the transactions below that
-offset were in the log by then, below the high watermark. The aborted transactions are therefore known if the listed
-files reach a high watermark that the broker has reported before the listing. Without a broker, the end of the log and
-the last stable offset are found by reading the headers after the last point at which they are known. Format:
+The directory may belong to a running broker, to a stopped one, or to Apache Kafka. In the directory of a running
+broker, this module reads only below the last stable offset that the broker has reported. The markers of all
+transactions below that offset are below the high watermark of that time. So all aborted transactions are known if the
+listed files reach a high watermark that the broker has reported before the listing. Without a broker, this module finds
+the end of the log and the last stable offset by reading batch headers from the last snapshot or summary on. Format:
 docs/formats.md.
 """
 
@@ -41,7 +41,7 @@ TICK_NS = 100_000_000
 
 
 class FileSpan:
-    """A range of one partition with the parts of segment files that hold it."""
+    """A range of offsets of one partition, with the parts of segment files that contain it."""
 
     def __init__(
         self, files: "PartitionFiles", start: int, end: int, parts: "list[_Part]", topic_id: str = ""
@@ -54,11 +54,11 @@ class FileSpan:
 
     @cached_property
     def size(self) -> int:
-        """As `Span`."""
+        """See `Span.size`."""
         return sum(part.end_position - part.position for part in self.parts)
 
     def cut_by_size(self, size: int) -> "tuple[FileSpan, FileSpan] | None":
-        """As `Span`: at a record batch."""
+        """See `Span.cut_by_size`. The range is divided between two record batches."""
         before = 0
         for part in self.parts:
             if before + part.size > size:
@@ -69,13 +69,13 @@ class FileSpan:
                     return self.cut_at(found[0])
                 if before and self.start < part.start < self.end:
                     return self.cut_at(part.start)
-                # There is no smaller cut than after this part, if anything follows it.
+                # This part is a single batch, so the range can only be divided after it, if another part follows.
                 return self.cut_at(part.end) if self.start < part.end < self.end and size > before else None
             before += part.size
         return None
 
     def cut_at(self, offset: int) -> "tuple[FileSpan, FileSpan]":
-        """As `Span`."""
+        """See `Span.cut_at`."""
         place = bisect_right(self.parts, offset, key=lambda part: part.end)
         head, tail = self.parts[:place], self.parts[place:]
         if tail and tail[0].start < offset:
@@ -94,10 +94,10 @@ class FileSpan:
         )
 
     def piece(self) -> Piece:
-        """As `Span`.
+        """See `Span.piece`.
 
         Raises:
-            Unavailable: a transaction index was removed since the range was planned.
+            Unavailable: a transaction index was removed after the range was planned.
         """
         try:
             aborted = self._files.aborted(self.start, self.end)
@@ -116,7 +116,9 @@ class FileSpan:
 
 
 class _Part(NamedTuple):
-    """The bytes [position, end_position) of a segment's log, which hold the offsets [start, end)."""
+    """The bytes of a segment's log from `position` to `end_position`, which contain the offsets from `start` to `end`.
+    Both ends are exclusive.
+    """
 
     segment: SegmentFile
     start: int
@@ -138,11 +140,11 @@ class PartitionFiles:
 
     Attributes:
         directory: the partition's directory.
-        topic: its topic's name.
-        partition: its number.
+        topic: the topic's name.
+        partition: the partition's number.
         segments: the listed segments, oldest first.
-        known_end: an offset up to which the log was written before the directory was listed, as the broker has
-            reported; 0 without a broker. The aborted transactions are known if the files reach it.
+        known_end: a high watermark that the broker has reported before the directory was listed; 0 without a broker. If
+            the files reach it, they contain all markers that a reader depends on.
     """
 
     def __init__(self, directory: Path, topic: str, partition: int) -> None:
@@ -151,23 +153,21 @@ class PartitionFiles:
         self.partition = partition
         self.segments: list[SegmentFile] = []
         self.known_end = 0
-        self._reached_end = 0  # the known end that the files reach, as they were listed
+        self._reached_end = 0  # the `known_end` that the listed files were found to reach
         self._bases: list[int] = []
         self._changed_ns = -1  # The time at which names in the directory last changed; -1 if unknown.
         self._with_aborts: list[int] = []  # Indexes of the segments that have a transaction index.
-        self._scanned: list[
-            AbortedTxn
-        ] = []  # aborted transactions found by reading, where no broker has told
+        self._scanned: list[AbortedTxn] = []  # aborted transactions that `scan_end` has found in the log
         self.refresh()
 
     def refresh(self, *, anew: bool = False) -> None:
         """List the directory.
 
-        It is opened, and so is each file whose size is taken: a network mount then asks its server, while it may answer
-        `stat` from what it has kept.
+        Open the directory, and each file before its size is read: after an open, a network mount asks its server, while
+        it may answer `stat` alone from an old cache.
 
         Args:
-            anew: whether nothing that is known of sealed segments is to be kept.
+            anew: whether to read the files of sealed segments again, too.
 
         Raises:
             Unavailable: it cannot be read.
@@ -183,7 +183,8 @@ class PartitionFiles:
                 names = os.listdir(descriptor)
             finally:
                 os.close(descriptor)
-            # A name that was added within the same tick of the clock would not change the directory's time.
+            # A later change within the same clock tick would leave the directory's time as it is, so such a recent time
+            # is not kept.
             self._changed_ns = changed_ns if changed_ns < looked_ns - TICK_NS else -1
         except OSError as error:
             raise Unavailable(f"{self.directory} cannot be read: {error.strerror}") from error
@@ -212,7 +213,7 @@ class PartitionFiles:
         ]
 
     def _look_again(self) -> bool:
-        """Take the growing segment's present size; whether it is still there."""
+        """Update the size of the growing segment. Return whether it is still the same file."""
         if not self.segments:
             return False
         last = self.segments[-1]
@@ -237,30 +238,30 @@ class PartitionFiles:
             why = (
                 f"records up to offset {summary.end_offset - 1} are lost"
                 if size < summary.log_size
-                else "something was written behind its last record"
+                else "something was written after its last record"
             )
             raise Corrupt(
-                f"{path} has {size} bytes, and {summary.log_size} when it was sealed: {why}. Restore the file"
+                f"{path} has {size} bytes, but had {summary.log_size} when it was sealed: {why}. Restore the file"
             )
         return SegmentFile(base, path, size, found.st_ino, sealed, summary)
 
     @property
     def first_offset(self) -> int:
-        """The first offset that there are files for; 0 if there are none."""
+        """The base offset of the first listed segment; 0 if there is none."""
         return self._bases[0] if self._bases else 0
 
     def log_start_offset(self) -> int:
-        """The first offset that its broker lets be read, as far as the directory says; 0 if it does not.
+        """Return the log start offset according to the directory's files; 0 if no file contains it.
 
         Raises:
-            Corrupt: what says so is not what it should be.
+            Corrupt: the file with the log start offset is damaged.
         """
         path = self.directory / LOG_START_FILE
         content = read_or_nothing(path)
         return decode_log_start(content, path) if content else 0
 
     def span(self, start: int, end: int, topic_id: str = "") -> FileSpan:
-        """The range [start, end), which lies in the files.
+        """Return the range of offsets from `start` to before `end` as a span. The files must contain it.
 
         Raises:
             Gone: a file was removed since it was listed.
@@ -268,7 +269,9 @@ class PartitionFiles:
             Corrupt: a file is damaged.
         """
         if not self._bases or start < self._bases[0]:
-            raise Gone(f"{self.directory} begins at offset {self.first_offset}, after {start}")
+            raise Gone(
+                f"{self.directory} begins at offset {self.first_offset}, so offset {start} was removed"
+            )
         parts = []
         first = bisect_right(self._bases, start) - 1
         for place in range(first, len(self.segments)):
@@ -281,7 +284,7 @@ class PartitionFiles:
             if part is not None and part.size:
                 parts.append(part)
             else:
-                # No task opens this file, so it is proven here: a changed header could hide records of the range.
+                # No task opens this file, so prove it here: a damaged header could hide records of the range.
                 segment.prove()
         return FileSpan(self, start, end, parts, topic_id)
 
@@ -304,21 +307,24 @@ class PartitionFiles:
         return _Part(segment, max(start, segment.base_offset), end, position, end_position)
 
     def _check_end(self, segment: SegmentFile, end: int, next_base: int | None) -> None:
-        """Check that a segment reaches `end`; before a next segment, compaction may have removed its last records."""
+        """Check that a segment reaches the offset `end`. If another segment follows, compaction may have removed its
+        last records.
+        """
         if next_base is None:
             raise Unavailable(f"{segment.path} ends before offset {end}, which was in the log")
 
     def aborted(self, start: int, end: int) -> list[AbortedTxn]:
-        """The aborted transactions that touch [start, end), by their first offsets.
+        """Return the aborted transactions with offsets from `start` to before `end`, sorted by first offset.
 
         Raises:
             Gone: a file was removed.
-            Behind: the files end before `known_end`, and a marker that concerns the range may be behind what is seen.
+            Behind: the files end before `known_end`, so an abort marker of a transaction in the range may be missing.
             Corrupt: a transaction index is damaged.
         """
         found = {txn[:3]: txn for txn in self._scanned if txn.first_offset < end and txn.last_offset >= start}
         first = max(bisect_right(self._bases, start) - 1, 0)
-        # Every transaction that began before `end` had ended by the end of this segment.
+        # No later segment has to be read: every transaction that began before `end` has ended in this segment or before
+        # it.
         last = next(
             (
                 place
@@ -341,25 +347,27 @@ class PartitionFiles:
         return sorted(found.values(), key=lambda txn: txn.first_offset)
 
     def _check_end_is_seen(self) -> None:
-        """See that the files hold all that was in the log at `known_end`.
+        """Check that the files contain all records up to `known_end`.
 
         Raises:
-            Behind: they do not.
+            Behind: some of these records are missing.
         """
         if self._reached_end >= self.known_end:
             return
         last = self.segments[-1] if self.segments else None
         if last is None or (last.base_offset < self.known_end and last.locate(self.known_end - 1) is None):
             raise Behind(
-                f"{self.directory}, as it is seen here, ends before offset {self.known_end - 1}, which its broker has. It is "
-                "a copy, or a mount that keeps names or sizes for too long: leave out scan and path, or scan=fetch"
+                f"{self.directory}, as this machine sees it, ends before offset {self.known_end - 1}, which its broker "
+                "has. It is a copy, or a mount that caches names or sizes for too long: leave out scan and path, or "
+                "use scan=fetch"
             )
         self._reached_end = self.known_end
 
     # -- without a broker --------------------------------------------------------------------------------------
 
     def scan_end(self) -> tuple[int, int]:
-        """The end of the log and its stable offset, found by reading what lies behind the last known point.
+        """Return the end of the log and the last stable offset. Read the batch headers after the last snapshot or
+        summary.
 
         Raises:
             Gone: a file was removed.
@@ -382,12 +390,14 @@ class PartitionFiles:
         return end, min(open_txns.values(), default=end)
 
     def _known_point(self) -> tuple[int, dict[int, int]]:
-        """An offset from which a scan finds every open transaction, and the transactions that are open there."""
+        """Return an offset from which a scan finds every later transaction, and the transactions that are open at that
+        offset.
+        """
         last = self.segments[-1]
         for offset in reversed(snapshot_offsets(os.listdir(self.directory))):
             path = file_path(self.directory, offset, SNAPSHOT)
             if offset < self.first_offset or (offset > last.base_offset and last.locate(offset - 1) is None):
-                continue  # The snapshot is of records that were removed, or lost in a crash.
+                continue  # The snapshot describes records that were removed, or that a crash has lost.
             try:
                 with naming(path):
                     producers = decode_snapshot(read_or_nothing(path), 0)
@@ -405,10 +415,10 @@ class PartitionFiles:
         return self.first_offset, {}
 
     def _aborts_known_to(self, snapshot: int | None) -> int:
-        """The offset up to which no transaction index is missing.
+        """Return the offset up to which no transaction index is missing.
 
-        For a sealed segment the summary shows it; for the growing one, a file beside a snapshot. Without either, an
-        index that does not exist may have been lost, and a reader would get aborted records.
+        The summary says whether a sealed segment has an index; for the growing segment, a file beside a snapshot says
+        it. Without these files, a missing index may have been lost, and a reader would get aborted records.
         """
         last, agrees = self.segments[-1], self._progress_agrees(snapshot)
         for place, segment in enumerate(self.segments):
@@ -418,7 +428,9 @@ class PartitionFiles:
         return last.base_offset if agrees is False else 2**63 - 1
 
     def _progress_agrees(self, snapshot: int | None) -> bool | None:
-        """Whether the growing segment's transaction index is the same as at a snapshot; None if no file shows it."""
+        """Whether the transaction index of the growing segment still begins with the entries that it had at a snapshot;
+        None if no file records these.
+        """
         if snapshot is None:
             return None
         path, last = file_path(self.directory, snapshot, PRODUCERS), self.segments[-1]
@@ -450,10 +462,10 @@ class PartitionFiles:
 
 
 def _summarized(path: str, base: int) -> tuple[Summary | None, os.stat_result]:
-    """Read the summary beside a log file, and the status of the log file; None for a summary that is damaged.
+    """Read the summary of a log file, and the file's status. Return None for a damaged summary.
 
     Compaction removes the summary, replaces the log file and writes a new summary, in this order. The summary belongs
-    to the log file if that was the same file before and after the summary was read.
+    to the log file if the file's inode is the same before and after the summary is read.
 
     Raises:
         Gone: the log file was removed.
@@ -465,7 +477,7 @@ def _summarized(path: str, base: int) -> tuple[Summary | None, os.stat_result]:
             with naming(beside):
                 summary = Summary.decode(read_or_nothing(beside))
         except Corrupt:
-            summary = None  # Without the summary, more of the log file is read.
+            summary = None  # Without a summary, the reader reads more of the log file.
         if summary is not None and summary.base_offset != base:
             summary = None
         found = status_of(path, summary)

@@ -1,7 +1,8 @@
-"""The proof of a sealed segment in the task that reads a part of it, before the first record is decoded.
+"""The proof of a sealed segment: a task checks the segment's batch headers before it decodes the first record of a part
+of it.
 
-The task walks the batch headers of the whole log file, whatever part of it is planned, and compares their CRC-32C with
-that of the segment's summary. It reads no bodies. A worker process proves a file once.
+The task reads the batch headers of the whole log file, even for a small part of it, and compares their CRC-32C with
+that in the segment's summary. It does not read the records. A worker process proves a file once.
 """
 
 import mmap
@@ -19,18 +20,18 @@ from stablelog.spark.kernels import decode as k
 from stablelog.spark.planning import Extent
 from stablelog.spark.segments.segment_file import Gone, status_of
 
-SCAN_COUNT_MAX = 1024  # batches whose headers are read by one call
-PROVEN_MAX = 100_000  # segments that a process remembers
+SCAN_COUNT_MAX = 1024  # maximum of batch headers that one call of a kernel reads
+PROVEN_MAX = 100_000  # maximum of proven segments that a process remembers
 
 _proven: dict[tuple[int, ...], None] = {}  # proven log files, the oldest first
 
 
 def prove_segment(descriptor: int, extent: Extent) -> None:
-    """Prove the batch headers of an extent's log file against the summary; without a summary, do nothing.
+    """Check the batch headers of an extent's log file against the summary. Without a summary, do nothing.
 
     Args:
         descriptor: file descriptor of the log file.
-        extent: its file, size and CRC are used.
+        extent: a part of the log file, with the size and CRC from the summary.
 
     Raises:
         Gone: the headers differ, and the file was removed or replaced meanwhile.
@@ -51,7 +52,7 @@ def prove_segment(descriptor: int, extent: Extent) -> None:
 
 
 def _name_damage(extent: Extent, inode: int) -> None:
-    """Run the broker's own proof, which reads slowly and names the damaged batch."""
+    """Run the broker's proof, which is slower and raises an error that names the damaged batch."""
     assert extent.proof is not None
     try:
         for _ in prove_headers(LocalDisk(read_only=True), Path(extent.path), *extent.proof):
@@ -59,7 +60,7 @@ def _name_damage(extent: Extent, inode: int) -> None:
         size = status_of(extent.path).st_size
         if size != extent.proof[0]:
             raise Corrupt(
-                f"{extent.path} has {size} bytes, and {extent.proof[0]} when it was sealed. Restore the file"
+                f"{extent.path} has {size} bytes, but had {extent.proof[0]} when it was sealed. Restore the file"
             )
     except Corrupt:
         if status_of(extent.path).st_ino != inode:
@@ -68,7 +69,7 @@ def _name_damage(extent: Extent, inode: int) -> None:
 
 
 def headers_crc(descriptor: int, size: int) -> int | None:
-    """CRC-32C over the batch headers of a whole log file; None if its bytes are not whole batches."""
+    """Return the CRC-32C over the batch headers of a log file; None if its bytes are not whole batches."""
     if not size:
         return 0
     with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as mapped:
@@ -85,7 +86,7 @@ def _walked(data: "np.typing.NDArray[np.uint8]") -> int | None:
         return None
     headers_at = np.lib.stride_tricks.sliding_window_view(
         data, HEADER.size
-    )  # a view: the header at each position
+    )  # a view of the header at each position, without a copy
     table = np.zeros((SCAN_COUNT_MAX, k.TABLE_WIDTH), np.int64)
     state = np.zeros(k.SCAN_WIDTH, np.int64)
     state[k.SCAN_ADDRESS], state[k.SCAN_SIZE] = data.ctypes.data, len(data)

@@ -1,8 +1,7 @@
-"""The files of one segment, read without a broker: its log, its indexes and its summary.
+"""Reader of one segment's files without a broker: its log, its indexes and its summary.
 
-An index entry is used only if the batch header at its position agrees. A summary records the length of a sealed log
-file and a CRC of its batch headers.
-Format: docs/formats.md.
+The reader uses an index entry only if the batch header at the entry's position agrees with it. A summary records the
+length of a sealed log file and a CRC of its batch headers. Format: docs/formats.md.
 """
 
 import os
@@ -28,19 +27,19 @@ from stablelog.log.segments.proof import prove_headers
 from stablelog.log.segments.scan import Torn, scan_headers
 
 READ_SIZE = 4096
-MARK_SIZE = 64 << 10  # bytes between two remembered places of a growing segment
+MARK_SIZE = 64 << 10  # bytes between two remembered batches of a growing segment
 
 
 class Gone(Exception):
-    """A listed segment file does not exist any more: retention has removed it."""
+    """A listed segment file does not exist any more, because retention or compaction has removed it."""
 
 
 class Behind(Gone):
-    """The visible files lack data that the broker has: they are a copy, or a mount that shows an earlier state."""
+    """The visible files lack data that the broker has. They are a copy, or a network mount shows an earlier state."""
 
 
 class Located(NamedTuple):
-    """A batch of a segment: where it begins, its offsets [base, next), and where it ends."""
+    """A batch of a segment: its first and end position, its base offset, and the offset after its last one."""
 
     position: int
     base_offset: int
@@ -53,13 +52,14 @@ class SegmentFile:
     """One segment's files.
 
     Attributes:
-        base_offset: from its name.
+        base_offset: the base offset, from the file's name.
         path: path of the log file.
-        size: bytes of the log file, when it was last looked at.
+        size: bytes of the log file when its status was last read.
         inode: inode of the log file.
         sealed: whether there is a later segment.
-        summary: what it holds; None if it is growing, or was not written by stablelog.
-        marks: in a growing segment, (base offset, position) of some batches that were read.
+        summary: the segment's summary; None if the segment is growing, or was not written by stablelog.
+        marks: in a growing segment, (base offset, position) of some batches that were read, about one in MARK_SIZE
+            bytes.
     """
 
     base_offset: int
@@ -75,15 +75,15 @@ class SegmentFile:
 
     @property
     def proof(self) -> tuple[int, int] | None:
-        """Bytes of the log file and CRC-32C over its batch headers, by the summary; None without one."""
+        """Bytes of the log file and CRC-32C over its batch headers, from the summary; None without a summary."""
         return (self.summary.log_size, self.summary.log_crc) if self.summary is not None else None
 
     def beside(self, suffix: str) -> str:
-        """The path of the segment's file with this suffix."""
+        """Return the path of the segment's file with this suffix."""
         return self.path.removesuffix(LOG) + suffix
 
     def check(self, next_base: int | None) -> None:
-        """Check that this is still the listed file, and that nothing between it and the next segment is missing.
+        """Check that this is still the listed file, and that no offsets between it and the next segment are missing.
 
         Raises:
             Gone: compaction is replacing the file, or has replaced it.
@@ -92,16 +92,17 @@ class SegmentFile:
         if found.st_ino != self.inode or (self.sealed and found.st_size != self.size):
             raise Gone(self.path)
         if self.summary is not None and next_base is not None and self.summary.end_offset < next_base:
-            # Compaction by stablelog leaves no gap between segments, so a merged segment is being put in place.
+            # Compaction by stablelog leaves no gap between segments. So compaction is just replacing files by a merged
+            # segment.
             raise Gone(
                 f"{os.path.dirname(self.path)}, with the offsets {self.summary.end_offset} to {next_base - 1},"
             )
 
     def prove(self) -> None:
-        """Prove the batch headers against the summary, once; without a summary, do nothing.
+        """Check the batch headers against the summary, once. Without a summary, do nothing.
 
-        A planned extent does not need this, because its task proves what it reads. A caller that uses the headers
-        themselves does.
+        Call this before using batch headers. It is not necessary for planning an extent, because the extent's task
+        proves the file.
 
         Raises:
             Gone: the file was removed or replaced.
@@ -120,7 +121,7 @@ class SegmentFile:
         self._is_proven = True
 
     def locate(self, offset: int) -> Located | None:
-        """The first batch that ends past `offset`; None if there is none.
+        """Return the first batch that ends after `offset`; None if there is none.
 
         Raises:
             Gone: the file was removed.
@@ -141,7 +142,9 @@ class SegmentFile:
             os.close(descriptor)
 
     def boundary_before(self, position: int) -> tuple[int, int] | None:
-        """A batch that begins at or before `position`, as (base offset, position); None if only the first is known."""
+        """Return a batch that begins at or before `position`, as (base offset, position); None if no later one than the
+        first is known.
+        """
         descriptor = self.open()
         try:
             at = self._offset_index().position_at_or_before(position)
@@ -155,7 +158,7 @@ class SegmentFile:
             os.close(descriptor)
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """Each whole batch from the one that begins at `position`; their headers are proven before the first.
+        """Yield the header of each whole batch from the one at `position` on. Prove the headers before the first one.
 
         Raises:
             Gone: the file was removed.
@@ -169,7 +172,7 @@ class SegmentFile:
             os.close(descriptor)
 
     def read(self, position: int, size: int) -> bytes:
-        """Bytes of the log file."""
+        """Read bytes of the log file."""
         descriptor = self.open()
         try:
             return os.pread(descriptor, size, position)
@@ -177,7 +180,7 @@ class SegmentFile:
             os.close(descriptor)
 
     def open(self) -> int:
-        """A descriptor of the log file, for reading.
+        """Open the log file for reading. Return its descriptor.
 
         Raises:
             Gone: it was removed.
@@ -193,20 +196,22 @@ class SegmentFile:
         except Torn:
             return
         except Corrupt as error:
-            self.prove()  # If there is a summary, the proof names the damaged batch.
+            self.prove()  # If there is a summary, this raises an error that names the damaged batch.
             raise Corrupt(f"{self.path}: {error}") from error
 
     def _known_before(self, descriptor: int, offset: int) -> int:
-        """The position of a batch that does not begin after the one with this offset."""
+        """Return the position of a batch at or before the batch with this offset, from the index."""
         index = self._offset_index()
         at = index.position_before(offset)
         if at and self._header_at(descriptor, at) is None:
-            at = 0  # The index belongs to another log file.
+            at = 0  # The index does not agree with this log file, so begin at its start.
         place = bisect_right(self.marks, offset, key=lambda mark: mark[0])
         return max(at, self.marks[place - 1][1]) if place else at
 
     def _header_at(self, descriptor: int, position: int) -> BatchHeader | None:
-        """The header at an entry of the offset index; None if there is no batch that the entry could mean."""
+        """Return the batch header at an entry of the offset index; None if no batch at that position agrees with the
+        entry.
+        """
         content = os.pread(descriptor, HEADER.size, position)
         try:
             header = read_header(content)
@@ -224,15 +229,15 @@ class SegmentFile:
                 self.base_offset, content[: len(content) // INDEX_ENTRY.size * INDEX_ENTRY.size]
             )
             if not self.sealed:
-                return index  # The segment is growing, and so is its index.
+                return index  # The index of a growing segment grows, too, so it is not checked against a summary.
             self._index = index
         return self._index
 
     def txn_index(self) -> TransactionIndex:
-        """The transactions whose abort marker lies here.
+        """Return the aborted transactions whose abort marker is in this segment.
 
         Raises:
-            Corrupt: it is not what the summary tells of.
+            Corrupt: the transaction index does not agree with the summary.
         """
         if self._txn_index is not None:
             return self._txn_index
@@ -243,7 +248,7 @@ class SegmentFile:
             if not os.path.exists(self.path):
                 raise Gone(self.path)
             raise Corrupt(
-                f"{path} is damaged, and what was aborted there is not known. Its broker rebuilds it when it is restarted"
+                f"{path} is damaged, so it is unknown which transactions were aborted there. Restart its broker, which rebuilds it"
             )
         index = TransactionIndex(content[: len(content) // TXN_ENTRY.size * TXN_ENTRY.size])
         if self.sealed:
@@ -256,7 +261,7 @@ def _read_at(descriptor: int, position: int, size: int) -> bytes:
 
 
 def open_log_file(path: str) -> int:
-    """A descriptor of a segment's log file, for reading.
+    """Open a segment's log file for reading. Return its descriptor.
 
     Raises:
         Gone: it was removed.
@@ -273,8 +278,8 @@ def open_log_file(path: str) -> int:
 def status_of(path: str, summary: Summary | None = None) -> os.stat_result:
     """The status of a log file.
 
-    A network mount may return an old status from its cache. The file is therefore opened, unless its size is the one in
-    its summary.
+    A network mount may return an old status from its cache. So open the file first, unless its size is that in the
+    summary.
 
     Raises:
         Gone: the file was removed.
@@ -295,7 +300,7 @@ def status_of(path: str, summary: Summary | None = None) -> os.stat_result:
 
 
 def read_or_nothing(path: Path | str) -> bytes:
-    """The content of a small file; empty if the file does not exist."""
+    """Return the content of a small file; empty if the file does not exist."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     except FileNotFoundError:
@@ -303,7 +308,7 @@ def read_or_nothing(path: Path | str) -> bytes:
     except OSError as error:
         raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
     try:
-        content = os.read(descriptor, READ_SIZE)  # most are small: a summary has 118 bytes
+        content = os.read(descriptor, READ_SIZE)  # one read is enough for most files: a summary has 118 bytes
         if len(content) < READ_SIZE:
             return content
         with os.fdopen(os.dup(descriptor), "rb") as rest:

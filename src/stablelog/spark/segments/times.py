@@ -1,7 +1,7 @@
 """Search for the first record at or after a time, in record batches and in a partition's segment files.
 
-Markers are not records and are skipped, whatever their time. Records of aborted transactions count, as in Kafka's
-ListOffsets.
+The search skips markers, which are not records. It also finds records of aborted transactions, as Kafka's ListOffsets
+does.
 """
 
 from collections.abc import Iterator
@@ -14,16 +14,16 @@ from stablelog.spark.segments.segment_file import SegmentFile
 
 
 def first_in_files(files: PartitionFiles, time_ms: int, start: int, end: int) -> int | None:
-    """Find the first record in [start, end) that has this time or a later one.
+    """Find the first record from offset `start` to before `end` that has this time or a later one.
 
     Args:
         files: the segment files of the partition.
         time_ms: the minimum timestamp of the record, in ms.
         start: the first offset that may be read.
-        end: the first offset that the reader does not see.
+        end: the offset before which the reader reads.
 
     Returns:
-        Its offset; None if there is no such record.
+        The offset of the record; None if there is none.
 
     Raises:
         Gone: a file was removed since it was listed.
@@ -43,7 +43,9 @@ def first_in_files(files: PartitionFiles, time_ms: int, start: int, end: int) ->
 
 
 def may_hold(header: BatchHeader, time_ms: int, start: int) -> bool:
-    """Whether a batch may hold a record at or after `start` that has this time or a later one."""
+    """Whether a batch may contain a record at or after `start` that has this time or a later one, according to its
+    header.
+    """
     return not header.is_control and header.max_timestamp >= time_ms and header.next_offset > start
 
 
@@ -51,10 +53,10 @@ def first_in_batch(data: Buffer, position: int, time_ms: int, start: int) -> int
     """Find the first record of a batch that is at or after `start` and has this time or a later one.
 
     Returns:
-        Its offset; None if there is none.
+        The offset of the record; None if there is none.
 
     Raises:
-        Corrupt: the records are not what the batch's header says.
+        Corrupt: the records contradict the batch's header.
     """
     for record in decode_records(data, position):
         if record.timestamp_ms >= time_ms and record.offset >= start:
@@ -65,7 +67,9 @@ def first_in_batch(data: Buffer, position: int, time_ms: int, start: int) -> int
 def _batches(
     files: PartitionFiles, time_ms: int, start: int
 ) -> Iterator[tuple[SegmentFile, int, BatchHeader]]:
-    """The batches that end past `start`, without those of segments whose summary says that nothing is that late."""
+    """Yield the batches that end after `start`. Skip segments in which all records are older, according to their
+    summary.
+    """
     for segment in files.segments:
         summary = segment.summary
         if summary is not None and (summary.max_timestamp < time_ms or summary.end_offset <= start):

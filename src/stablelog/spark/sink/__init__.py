@@ -1,1 +1,1 @@
-"""Spark's sink: writes rows in transactions."""
+"""Spark's sink: it writes rows in transactions."""

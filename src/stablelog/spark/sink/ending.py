@@ -1,4 +1,4 @@
-"""End of a write on the driver: commits the tasks' transactions together, or aborts them."""
+"""End of a write on the driver: commit the tasks' transactions together, or abort them."""
 
 import contextlib
 import logging
@@ -24,7 +24,7 @@ def commit_parts(
     offsets: Mapping[TopicPartition, int] | None = None,
     digest: str = "",
 ) -> None:
-    """Commit what the tasks have written.
+    """Commit all rows that the tasks have written.
 
     Args:
         options: the options of the write.
@@ -33,9 +33,9 @@ def commit_parts(
         digest: digest of the plan that the tasks were to write; empty if unknown.
 
     Raises:
-        Refused: it cannot be committed, and nothing is; or it was committed before with another plan.
-        Unavailable: no answer; whether it is committed is unknown, and a repeated call tells. Or Spark does not pass the
-            message of each task; nothing is committed.
+        Refused: the write cannot be committed, and no row is; or the version was committed before with another plan.
+        Unavailable: no broker responds, so it is unknown whether the write is committed; repeat the call. Or Spark has
+            not passed the message of each task; then nothing is committed.
     """
     written = _all_written(messages)
     children = [message.child for message in written if message.child is not None]
@@ -45,7 +45,7 @@ def commit_parts(
             _end(cluster_of(options), child, commit=True)
         return
     skipped = [message for message in written if message.is_skipped]
-    if skipped:  # The micro-batch or write was committed as a whole before these tasks asked.
+    if skipped:  # The micro-batch or write was committed as a whole before these tasks began.
         _check_repeated(part, digest, skipped[0].digest, by_another=len(skipped) < len(written))
         return
     with explained(options, part):
@@ -60,10 +60,11 @@ def commit_parts(
             digest=digest,
             group=options.transaction_group or "",
         )
-    if decided.already and decided.run != part.run:  # Another run of the writer has committed it meanwhile.
+    # Another run of the writer has committed the version while these tasks wrote.
+    if decided.already and decided.run != part.run:
         _check_repeated(part, digest, decided.digest, by_another=True)
     _log.info(
-        "%s version %d: %d records of %d tasks are commit %d",
+        "%s version %d: committed %d records of %d tasks with commit sequence %d",
         part.key,
         part.version,
         sum(message.record_count for message in written),
@@ -73,25 +74,25 @@ def commit_parts(
 
 
 def _all_written(messages: Iterable[Any]) -> list[Written]:
-    """The messages of a job's tasks, each of which has written its rows as a part of the same.
+    """Check the messages of a job's tasks, and return them. All must belong to the same joint commit.
 
     Raises:
-        Unavailable: a message is another one. The rows of its task would be missing from the commit.
+        Unavailable: a message is missing or not of this joint commit, so the commit would lack rows of its task.
     """
     written: list[Written] = []
     for number, message in enumerate(messages):
         if not isinstance(message, Written) or (written and message.part != written[0].part):
             wanted = "a Written" if not written else f"a Written of {written[0].part}"
             raise Unavailable(
-                f"the write is not committed: the message of task {number} is {message!r}, not {wanted}, so it is not known "
-                "what the task has written. Run the query again"
+                f"the write is not committed: the message of task {number} is {message!r}, not {wanted}, so the rows "
+                "of this task are unknown. Run the query again"
             )
         written.append(message)
     return written
 
 
 def _check_repeated(part: Part, digest: str, committed: str, *, by_another: bool) -> None:
-    """Check that a version that was committed earlier may be skipped now.
+    """Check that this write may be skipped, because its version is committed already.
 
     Args:
         part: the joint commit.
@@ -100,31 +101,33 @@ def _check_repeated(part: Part, digest: str, committed: str, *, by_another: bool
         by_another: whether the commit came after tasks of this run had begun.
 
     Raises:
-        Refused: another plan was committed, so that skipping this one would lose rows; or another driver works on the
-            same checkpoint.
+        Refused: another plan was committed under this version, so skipping this one would lose rows; or another driver
+            uses the same checkpoint.
     """
     what = f"micro-batch {part.version} of query {part.key}"
     if not part.in_sequence:
         what = f"version {part.version} of txnAppId {part.key}"
-        reason = "was committed with other sourceOffsets than these: its rows are not known to be written. A write of other rows needs another txnVersion"
+        reason = "was committed with other sourceOffsets than these, so its rows may not be written. A write of other rows needs another txnVersion"
     else:
-        reason = "was committed by another plan than the checkpoint has for it now: the checkpoint has lost the plan of its last micro-batch (a power failure, a restored copy), and Spark has planned it again. The sink would skip rows that are not written. Restore the lost entries of its directory offsets; or begin with a new checkpoint, and startingOffsets where the output ends (with commitGroup, the group's offsets say where)"
+        reason = "was committed with another plan than the checkpoint has for it now: the checkpoint has lost the plan of its last micro-batch (by a power failure, or because it is a restored copy), and Spark has planned it again. The sink would skip rows that are not written. Restore the lost files in the directory offsets of the checkpoint. Or begin with a new checkpoint and set startingOffsets to the end of the output (with commitGroup, these are the group's offsets)"
     if digest and committed and digest != committed:
         raise Refused(ErrorCode.producer_fenced, f"{what} {reason}")
     if committed and not digest and part.in_sequence:
         _log.warning(
-            "%s is committed; whether with the plan that the checkpoint has for it now is unknown, because the checkpoint cannot be read here",
+            "%s is committed already and is skipped, but its plan was not compared with the committed one, because this process cannot read the checkpoint",
             what,
         )
     if by_another and part.in_sequence:
         raise Refused(
             ErrorCode.producer_fenced,
-            f"{what} was committed by another driver while this one wrote it, and nothing of this one's: another driver works on the same checkpoint. Stop one of them",
+            f"{what} was committed by another driver while this one wrote it, and no row of this driver was committed: both use the same checkpoint. Stop one of them",
         )
 
 
 def abort_parts(options: WriteOptions, messages: Iterable[Any]) -> None:
-    """Abort the known open transactions, if the broker responds; the others end when they time out."""
+    """Abort the open transactions that the tasks have reported. Others, or all if no broker responds, end by their
+    timeout.
+    """
     written = [message for message in messages if isinstance(message, Written)]
     children = [message.child for message in written if message.child is not None]
     part = written[0].part if written else None
@@ -134,14 +137,17 @@ def abort_parts(options: WriteOptions, messages: Iterable[Any]) -> None:
             joint.abort(cluster_of(options), part.key, part.version, children, run=part.run, group=group)
             return
         for child in children:
-            with contextlib.suppress(Refused):  # A committed transaction stays committed.
+            # The broker refuses to abort a committed transaction, which stays committed.
+            with contextlib.suppress(Refused):
                 _end(cluster_of(options), child, commit=False)
     except StablelogError as error:
-        _log.warning("the broker will abort what was written after its timeout: %s", error)
+        _log.warning(
+            "the transactions could not be aborted; the broker aborts them after their timeout: %s", error
+        )
 
 
 def _end(cluster: Cluster, child: Child, *, commit: bool) -> None:
-    """End a task's own transaction, from the driver."""
+    """End a task's own transaction (guarantee=at-least-once) from the driver."""
     producer = Producer(cluster, child[0])
     producer.resume(child[1], child[2])
     producer.end(commit=commit)

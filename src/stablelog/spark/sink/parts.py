@@ -14,20 +14,20 @@ from stablelog.errors import Refused
 from stablelog.spark.options import WriteOptions
 
 EXACTLY_ONCE = "exactly-once"
-Child = tuple[str, int, int]  # transactional id, producer id, producer epoch
+Child = tuple[str, int, int]  # the transactional id, producer id and producer epoch of a task's transaction
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The joint commit that a task writes a part of.
+    """The joint commit to which a task's rows belong.
 
     Attributes:
-        key: of the joint commit.
-        version: of the joint commit.
+        key: the key of the joint commit.
+        version: the version of the joint commit.
         run: identifies this start of the writer; the same in all tasks.
-        order: the rank of the run among those of the key; a later run has a higher one.
+        order: the order of the run among those of the key: a later run has a greater number.
         retention_ms: how long the coordinator remembers the key.
-        in_sequence: whether each version begins only after the one before it is known to be committed.
+        in_sequence: whether a version begins only after the previous version is committed, as micro-batches do.
     """
 
     key: str
@@ -43,11 +43,11 @@ class Written(WriterCommitMessage):
     """A task's message to the driver.
 
     Attributes:
-        part: the part of the joint commit; None for a transaction of its own.
+        part: the part of the joint commit; None if the task's transaction commits alone.
         child: the task's transaction; None if it had no rows.
         record_count: the number of rows written.
         is_skipped: whether the micro-batch, or the write, had been committed before.
-        digest: the plan's digest at that commit; empty if unknown.
+        digest: the digest of the plan that was committed before; empty if unknown.
     """
 
     part: Part | None
@@ -61,7 +61,9 @@ _clusters: dict[tuple[int, str, str, int], Cluster] = {}
 
 
 def cluster_of(options: WriteOptions) -> Cluster:
-    """The process's shared cluster for these options: a worker outlives its tasks, so connections are kept."""
+    """Return the process's cluster for these options. A worker process runs several tasks, which share its
+    connections.
+    """
     known_by = (os.getpid(), options.bootstrap, options.client_id, options.timeout_ms)
     if known_by not in _clusters:
         _clusters[known_by] = Cluster(
@@ -72,7 +74,7 @@ def cluster_of(options: WriteOptions) -> Cluster:
 
 @contextlib.contextmanager
 def explained(options: WriteOptions, part: Part) -> Iterator[None]:
-    """Extend the message of a fenced request by its meaning for the user who started the query.
+    """Extend the message of a fenced request by the possible causes, for the user of the query.
 
     Raises:
         Refused: the extended refusal.
@@ -84,5 +86,5 @@ def explained(options: WriteOptions, part: Part) -> Iterator[None]:
             raise
         raise Refused(
             refused.code,
-            f"{refused}. Nothing of version {part.version} was committed by this run. Either another driver works on the same checkpoint or txnAppId: stop one of them. Or a task's transaction was open for longer than transactionTimeout ({options.transaction_timeout_ms} ms): give it more",
+            f"{refused}. Nothing of version {part.version} was committed by this run. Either another driver uses the same checkpoint or txnAppId: stop one of them. Or a task's transaction was open for longer than transactionTimeout ({options.transaction_timeout_ms} ms): increase it",
         ) from refused

@@ -1,4 +1,4 @@
-"""Task of a write: writes its rows as records in a transaction of its own."""
+"""Task of a write: it writes its rows as records in its own transaction."""
 
 import contextlib
 from collections.abc import Iterator
@@ -22,9 +22,9 @@ class Task(NamedTuple):
     """Identity of a task.
 
     Attributes:
-        partition: its number in the job.
-        attempt: how often it has been tried before.
-        attempt_id: unique among all attempts of all tasks of this driver.
+        partition: the task's number in the job.
+        attempt: how many earlier attempts of the task there were.
+        attempt_id: a number that is unique among all attempts of all tasks of this driver.
     """
 
     partition: int
@@ -42,11 +42,12 @@ def write_part(options: WriteOptions, part: Part, task: Task, rows: Iterator[Any
         rows: Arrow record batches.
 
     Raises:
-        StablelogError: the rows could not be written, or must not be. The transaction is aborted, now or later.
+        StablelogError: the rows could not be written, or must not be written. The transaction is aborted, now or after
+            its timeout.
     """
     if options.guarantee != EXACTLY_ONCE:
-        # The name is the same in every micro-batch, so that the next attempt of this name aborts what a failed attempt
-        # has left open.
+        # The transactional id is the same in every micro-batch, so that the next task with this id aborts a transaction
+        # that a failed attempt has left open.
         return write_rows(options, f"spark:{part.key}:{task.partition}:{task.attempt}", task.partition, rows)
     group = options.transaction_group or ""
     with explained(options, part):
@@ -61,16 +62,16 @@ def write_part(options: WriteOptions, part: Part, task: Task, rows: Iterator[Any
 
 
 def _skipped(part: Part, begun: joint.Begun, rows: Iterator[Any]) -> Written:
-    """Consume the rows of a version that is committed, because Spark requires that a task consumes its rows.
+    """Read the rows of a committed version without writing them, because Spark requires that a task reads its rows.
 
     Raises:
-        Refused: later micro-batches of the query are committed. An older checkpoint plans its micro-batches again, and
-            the rows of this one may differ from the committed ones.
+        Refused: later micro-batches of the query are committed. So the checkpoint is an older copy, and its plan of
+            this micro-batch may have other rows than the committed one.
     """
     if part.in_sequence and begun.last_version > part.version:
         raise Refused(
             ErrorCode.producer_fenced,
-            f"the checkpoint is at micro-batch {part.version} of query {part.key}, and the log has {begun.last_version} of it: the checkpoint is an older copy, or another driver has gone on. The sink would skip rows that are not written. Stop the other driver; or begin with a new checkpoint, and startingOffsets where the output ends",
+            f"the checkpoint is at micro-batch {part.version} of query {part.key}, but micro-batch {begun.last_version} is committed: the checkpoint is an older copy, or another driver continues the query. The sink would skip rows that are not written. Stop the other driver. Or begin with a new checkpoint and set startingOffsets to the end of the output",
         )
     for _ in rows:
         pass
@@ -83,13 +84,13 @@ def write_rows(options: WriteOptions, transactional_id: str, number: int, rows: 
     Args:
         options: the options of the write.
         transactional_id: the id of the transaction.
-        number: the task's number. Rows without a partition begin at another partition in each task.
+        number: the task's number. It determines the first partition for rows without key and partition.
         rows: Arrow record batches.
 
     Raises:
-        StablelogError: the rows could not be written. The transaction is aborted, now or later.
+        StablelogError: the rows could not be written. The transaction is aborted, now or after its timeout.
     """
-    # Imported only in tasks: the driver does not need the compiled code.
+    # Import the encoder only in tasks: the driver does not use its compiled code.
     from stablelog.spark.columns.encoder import Encoder
 
     cluster = cluster_of(options)
@@ -109,12 +110,13 @@ def write_rows(options: WriteOptions, transactional_id: str, number: int, rows: 
         producer.flush()
     except BaseException as error:
         if producer.has_begun:
-            with contextlib.suppress(StablelogError):  # The broker aborts the transaction after its timeout.
+            # If this abort fails, the broker aborts the transaction after its timeout.
+            with contextlib.suppress(StablelogError):
                 producer.end(commit=False, deadline_s=ABORT_DEADLINE_S)
         if isinstance(error, Refused) and error.code is ErrorCode.message_too_large:
             raise Refused(
                 error.code,
-                f"{error}. batchBytes is {options.batch_size_max}; a larger row is a batch of its own",
+                f"{error}. batchBytes is {options.batch_size_max}; a larger row gets its own batch",
             ) from error
         raise
     finally:
@@ -126,14 +128,14 @@ def write_rows(options: WriteOptions, transactional_id: str, number: int, rows: 
 
 
 def _encoded(encoder: Any, cluster: Cluster, topic: str | None, rows: Iterator[Any]) -> Iterator[Any]:
-    """The rows as record batches of their partitions."""
+    """Yield the rows as record batches, each with its partition."""
     counts: dict[str, int] = {}
     for batch in rows:
         if not batch.num_rows:
             continue
         topics = {topic} if topic is not None else set(batch.column("topic").unique().to_pylist())
         if None in topics:
-            raise InvalidConfig("a row has no topic: option topic says where all rows go")
+            raise InvalidConfig("a row has no topic: give the option topic, which applies to all rows")
         if topics - counts.keys():
             counts |= cluster.partition_counts(sorted(topics - counts.keys()))
         yield from encoder.encode(batch, partition_counts=counts, topic=topic)

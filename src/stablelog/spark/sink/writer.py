@@ -3,22 +3,22 @@
 Each task writes its rows in a transaction of its own, a *child*. The driver decides all children with one joint commit:
 one durable record, one commit sequence. A key and a version identify the joint commit:
 
-    a stream                    key: the query's id, which its checkpoint keeps   version: the micro-batch
+    a stream                    key: the query's id, which its checkpoint stores  version: the micro-batch
     a write with txnAppId       key: txnAppId                                     version: txnVersion
-    any other write             key: made up for it                               version: 0
+    any other write             key: a random one                                 version: 0
 
-If Spark repeats a committed micro-batch, its tasks learn that it is committed and write nothing. If the response to a
-commit is lost, a repeated request gets it again. The decision itself aborts what failed, late and repeated attempts
-have written. `abort`, which Spark also calls for what has been committed, undoes no commit. Of two drivers on one
-checkpoint, the later one takes the micro-batch over, and the earlier one gets an error.
+If Spark repeats a committed micro-batch, the broker reports to its tasks that it is committed, and they write nothing.
+If the response to a commit is lost, a repeated request gets the same response. The joint commit also aborts the
+transactions of failed, late and repeated attempts. `abort`, which Spark also calls after a commit, never undoes a
+commit. If two drivers use one checkpoint, the later one takes the micro-batch over, and the earlier one gets an error.
 
-The number of a micro-batch does not identify its rows: after a checkpoint has lost the plan or was restored, Spark may
-plan other rows under the same number. The decision therefore contains a digest of the plan, and a micro-batch that was
-committed with another plan is refused instead of skipped.
+The number of a micro-batch does not identify its rows: if a checkpoint has lost the plan, or was restored from a copy,
+Spark may plan other rows under the same number. The joint commit therefore contains a digest of the plan. If a
+micro-batch was committed with another plan, the sink raises an error instead of skipping its rows.
 
-`writer` and `streamWriter` run on the driver before each job, `write` in a Python worker of an executor, `commit` and
-`abort` on the driver, in another process and, for a stream, on another writer object.
-Source: docs/spark.md, "The sink"; docs/decisions/0006-joint-commit.md.
+Spark calls `writer` and `streamWriter` on the driver before each job, and `write` in a Python worker of an executor. It
+calls `commit` and `abort` on the driver in another process, for a stream on another writer object. Source:
+docs/spark.md, "The sink"; docs/decisions/0006-joint-commit.md.
 """
 
 import uuid
@@ -47,12 +47,13 @@ from stablelog.spark.sink.parts import (
 from stablelog.spark.sink.task import Task, write_part
 
 QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
-ONE_WRITE_RETENTION_MS = 3_600_000  # How long the broker remembers a write that cannot be repeated.
-# Columns that a source has, and that the log sets itself.
+# How long the broker remembers the commit of a batch write without txnAppId, which no later write repeats.
+ONE_WRITE_RETENTION_MS = 3_600_000
+# Columns of a source's rows that the sink ignores, because the broker sets their values.
 IGNORED = frozenset(
     {"offset", "timestamp", "timestampType", "commitSequence", "commitTimestamp", "transactionGroup"}
 )
-# name -> the types that are written, as Spark names them
+# name of a column -> the types that the sink accepts, in Spark's notation
 COLUMNS = {
     "key": ("binary", "string"),
     "value": ("binary", "string"),
@@ -71,9 +72,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.order = order
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle for the tasks of a micro-batch, with the order of this run.
+        """Return the state that the tasks of a micro-batch get, with the order of this run.
 
-        The driver's decision does not need the order.
+        The commit on the driver does not use the order.
         """
         order = _next_order(self.options) if self.order == joint.NO_ORDER else self.order
         return {**self.__dict__, "order": order}
@@ -84,13 +85,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
         assert context is not None
         query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if not query_id or batch_id is None:
-            raise Unavailable("Spark does not name the query and the micro-batch, which identify the commit")
+            raise Unavailable(
+                "Spark has not passed the ids of the query and of the micro-batch, without which the sink cannot identify the commit"
+            )
         run = context.getLocalProperty(RUN_ID) or self.run
         part = Part(query_id, int(batch_id), run, self.order, in_sequence=True)
         return write_part(self.options, part, _task_of(context), iterator)
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 (Spark's name)
-        """Decide the micro-batch."""
+        """Commit the micro-batch."""
         checkpoint = self.options.checkpoint
         offsets = progress(checkpoint, batchId) if self.options.commit_group is not None else None
         commit_parts(self.options, messages, offsets, plan_digest(checkpoint, batchId))
@@ -114,7 +117,7 @@ class BatchWriter(DataSourceArrowWriter):
         return write_part(self._options, self._part, _task_of(context), iterator)
 
     def commit(self, messages: Sequence[Any]) -> None:
-        """Decide the write."""
+        """Commit the write."""
         offsets = self._options.source_offsets
         commit_parts(self._options, messages, offsets, digest_of(by_topic(offsets)) if offsets else "")
 
@@ -128,7 +131,7 @@ def _task_of(context: TaskContext) -> Task:
 
 
 def stream_writer(given: Mapping[str, str], schema: Any) -> StreamWriter:
-    """A writer for the rows of a stream.
+    """Return a writer for the rows of a stream.
 
     Raises:
         InvalidConfig: an option or a column is unknown, contradictory or of another type.
@@ -150,7 +153,7 @@ def stream_writer(given: Mapping[str, str], schema: Any) -> StreamWriter:
 
 
 def batch_writer(given: Mapping[str, str], schema: Any, *, overwrite: bool) -> BatchWriter:
-    """A writer for the rows of a batch.
+    """Return a writer for the rows of a batch.
 
     Raises:
         InvalidConfig: an option or a column is unknown, contradictory or of another type.
@@ -159,9 +162,11 @@ def batch_writer(given: Mapping[str, str], schema: Any, *, overwrite: bool) -> B
     """
     options = write_options(given)
     if overwrite:
-        raise InvalidConfig("a log is appended to, not overwritten: .mode('append')")
+        raise InvalidConfig("a log cannot be overwritten, only appended to: use .mode('append')")
     if options.commit_group is not None and options.source_offsets is None:
-        raise InvalidConfig("commitGroup of a batch write: option sourceOffsets says which offsets to commit")
+        raise InvalidConfig(
+            "commitGroup of a batch write: give the offsets to commit in the option sourceOffsets"
+        )
     check_columns(schema, options.topic)
     _check_broker(options)
     run = uuid.uuid4().hex
@@ -171,7 +176,7 @@ def batch_writer(given: Mapping[str, str], schema: Any, *, overwrite: bool) -> B
 
 
 def _next_order(options: WriteOptions) -> int:
-    """The order of this run among those with the same key: tasks of earlier runs are refused from now on.
+    """Return the order of this run among those with the same key. The broker then refuses tasks of earlier runs.
 
     Raises:
         Unavailable: no broker responds.
@@ -183,7 +188,7 @@ def check_columns(schema: Any, topic: str | None) -> None:
     """Check that rows of this schema can be written.
 
     Raises:
-        InvalidConfig: a column is missing, unknown, or of an unsupported type; names it.
+        InvalidConfig: a column is missing, unknown, or of an unsupported type. The message names it.
     """
     types = {field.name: field.dataType for field in schema.fields}
     for name, found in types.items():
@@ -191,21 +196,21 @@ def check_columns(schema: Any, topic: str | None) -> None:
             continue
         if name not in COLUMNS:
             hint = did_you_mean(name, COLUMNS) or f"; there are {', '.join(COLUMNS)}"
-            raise InvalidConfig(f"column {name!r} is not one that is written{hint}")
+            raise InvalidConfig(f"column {name!r} is unknown to the sink{hint}")
         written = found.simpleString()
         if written not in COLUMNS[name]:
             raise InvalidConfig(f"column {name!r} is {written}: it has to be {' or '.join(COLUMNS[name])}")
     if "value" not in types:
         raise InvalidConfig(f"there is no column 'value'; the rows have {', '.join(types) or 'no columns'}")
     if topic is None and "topic" not in types:
-        raise InvalidConfig("say where to write: option topic, or a column topic")
+        raise InvalidConfig("the rows have no topic: give the option topic or a column topic")
 
 
 _checked: set[tuple[str, str | None, str]] = set()
 
 
 def _check_broker(options: WriteOptions) -> None:
-    """Check before the job that the broker supports what its tasks need. Done once in a process."""
+    """Check before the job that the broker supports the guarantee of the write. A process checks this once."""
     asked = (options.bootstrap, options.topic, options.guarantee)
     if asked in _checked:
         return
@@ -213,7 +218,7 @@ def _check_broker(options: WriteOptions) -> None:
     if options.guarantee == EXACTLY_ONCE and not joint.supported(cluster):
         raise Refused(
             ErrorCode.unsupported_version,
-            f"{options.bootstrap} is no stablelog broker: it cannot decide the transactions of many tasks as one, which exactly once needs (Kafka's two-phase commit is not enough, see docs/spark.md). Option guarantee=at-least-once commits each task's transaction when Spark commits the micro-batch: readers never see what failed tasks wrote, but after a crash rows are repeated, or a part of a micro-batch is visible",
+            f"{options.bootstrap} is no stablelog broker: it cannot commit the transactions of many tasks as one, which guarantee=exactly-once requires (Kafka's two-phase commit is not sufficient, see docs/spark.md). Option guarantee=at-least-once commits each task's transaction when Spark commits the micro-batch: readers never see rows of failed tasks, but after a crash rows may be repeated, or only a part of a micro-batch may be visible",
         )
     if options.topic is not None:
         cluster.partition_counts([options.topic])

@@ -1,1 +1,1 @@
-"""Spark's source: reads topics as rows."""
+"""Spark's source: it reads topics as rows."""

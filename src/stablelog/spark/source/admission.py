@@ -1,7 +1,8 @@
-"""Admission: chooses the transactions of a micro-batch, in commit order, up to its limits. Pure functions.
+"""Admission: choose the transactions of a micro-batch, in commit order, up to the micro-batch's limits. Pure functions.
 
-A transaction has records in several partitions, and is admitted in all of them or in none. Before its part in a
-partition there may be runs of records outside transactions. They have to be read before it, and may be cut anywhere.
+A transaction with records in several partitions is admitted in all of them or in none. Before a transaction's records
+in a partition, there may be runs: adjacent records outside transactions. A run must be read before the transaction, and
+may be divided between micro-batches at any record.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +16,7 @@ from stablelog.spark.source.resolve import Range
 from stablelog.types import TopicPartition
 
 NO_LIMIT = float("inf")
-LAST = 2**63  # the commit sequence of what follows the last transaction
+LAST = 2**63  # the commit sequence of the runs after the last transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +24,9 @@ class TriggerLimits:
     """The limits of a micro-batch.
 
     Attributes:
-        count_max: records.
-        size_max: bytes, as they are stored.
-        record_sizes: average bytes of a record, by partition; needed if `size_max` is a limit.
+        count_max: the maximum number of records.
+        size_max: the maximum of stored bytes.
+        record_sizes: average bytes of a record, by partition; required with `size_max`.
     """
 
     count_max: float = NO_LIMIT
@@ -34,7 +35,7 @@ class TriggerLimits:
 
 
 class Admitted(NamedTuple):
-    """The end of a micro-batch: it reads every commit up to `commit_sequence`, and no later one."""
+    """The end of a micro-batch, which reads every commit up to `commit_sequence` and no later one."""
 
     commit_sequence: int
     ends: dict[TopicPartition, int]
@@ -42,14 +43,14 @@ class Admitted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A part of a transaction in one partition, with the runs of records outside transactions before it.
+    """The records of a transaction in one partition, and the runs of records outside transactions before them.
 
     Attributes:
-        commit_sequence: of the transaction; LAST for the runs behind the last transaction of the range.
+        commit_sequence: the transaction's commit sequence; LAST for the runs after the last transaction.
         place: the partition.
         runs: (start, end) of each run.
-        count: records of the runs and of the transaction.
-        end: the offset behind the transaction, or behind the range.
+        count: the number of records of the runs and of the transaction together.
+        end: the offset after the transaction, or after the last run.
     """
 
     commit_sequence: int
@@ -65,13 +66,14 @@ def admit(
     commit_sequence: int,
     limits: TriggerLimits,
 ) -> Admitted:
-    """The transactions that are read next: at least one, or a record outside transactions, if there is any.
+    """Return the end of the next micro-batch. It has at least one transaction, or one record outside transactions, if
+    there is any.
 
     Args:
         ranges: from the stream's position to the last cut.
-        commits: by partition, the entries from its range's start on, in order: transactions, and with -1 for a
-            commit sequence runs of records outside transactions. They are only taken as far as needed.
-        commit_sequence: the commit sequence of the cut at the ranges' ends.
+        commits: by partition, the transactions from the range's start on, in order. A run of records outside
+            transactions has commit sequence -1. Only as many are requested as fit into the micro-batch.
+        commit_sequence: the commit sequence of the cut at the ends of the ranges.
         limits: the limits of the micro-batch.
     """
     ranges = list(ranges)
@@ -92,7 +94,7 @@ def admit(
                 return Admitted(sequence - 1, ends)
         elif not fits:
             return Admitted(sequence - 1, ends)
-        # A first transaction above the limits is read alone; otherwise it would never be read.
+        # A transaction above the limits gets its own micro-batch; otherwise the stream would never get past it.
         ends |= {step.place: step.end for step in steps}
         limits = TriggerLimits(limits.count_max - count, limits.size_max - size, limits.record_sizes)
         is_first = False
@@ -102,7 +104,7 @@ def admit(
 def count_up_to(
     ranges: Iterable[Range], commits: Mapping[TopicPartition, Iterable[Commit]], enough: int
 ) -> int:
-    """Count the records in the ranges; stop once the number is large enough."""
+    """Count the records in the ranges. Stop when the count has reached `enough`."""
     count = 0
     for wanted in ranges:
         for commit in commits[wanted.place]:
@@ -117,7 +119,7 @@ def _sequence_of(step: _Step) -> int:
 
 
 def _steps(wanted: Range, commits: Iterable[Commit]) -> Iterator[_Step]:
-    """The steps of a partition, in the order in which they have to be read."""
+    """Yield the steps of a partition in the order in which they have to be read."""
     runs: list[tuple[int, int]] = []
     count = 0
     for commit in commits:
@@ -136,9 +138,9 @@ def _steps(wanted: Range, commits: Iterable[Commit]) -> Iterator[_Step]:
 def _take_runs(
     steps: Iterable[_Step], limits: TriggerLimits, ends: dict[TopicPartition, int], least: int
 ) -> int:
-    """Admit records of the runs before these transactions, up to the limits and at least `least`.
+    """Admit records of the runs before these transactions, up to the limits, but at least `least` records.
 
-    Returns the count.
+    Return the number of admitted records.
     """
     taken, size = 0, 0.0
     for step in steps:

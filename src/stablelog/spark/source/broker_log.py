@@ -1,7 +1,7 @@
-"""The log by the Kafka protocol: partitions, offsets and raw record batches of any broker that speaks it.
+"""Reading of a log by the Kafka protocol, from any broker: partitions, offsets and record batches.
 
-A read ends when its position has reached the end of the range, however many records that gave: markers and aborted
-records have offsets, too.
+A read ends when its position has reached the end of the range, even if there were few records in it: markers and
+aborted records have offsets, too.
 """
 
 import contextlib
@@ -24,14 +24,15 @@ from stablelog.wire.fetch import Fetched
 
 FETCH_SIZE = 8 << 20
 SAMPLE_SIZE = 64 << 10
-LOOK_SIZE = 1 << 10  # Fetch size if only the first batch's header is used.
-SAMPLED_COUNT_MIN = 50_000  # For a smaller range the size hardly matters.
+LOOK_SIZE = 1 << 10  # Fetch size, in bytes, if only the first batch's header is used.
+# Minimum offsets of a range whose record size is measured. A smaller range gets a guess, which hardly changes the plan.
+SAMPLED_COUNT_MIN = 50_000
 RECORD_SIZE_GUESS = 200
 TIMEOUT_S = 10.0
 
 
 def connect(options: ReadOptions) -> Cluster:
-    """The brokers that the options name; connects when it is used."""
+    """Return the brokers that the options name. Connections are opened at the first request."""
     assert options.bootstrap is not None
     return Cluster(
         options.bootstrap,
@@ -42,7 +43,7 @@ def connect(options: ReadOptions) -> Cluster:
 
 
 class BrokerLog:
-    """The log behind a list of brokers."""
+    """The log of the brokers that the options name."""
 
     def __init__(self, options: ReadOptions, cluster: Cluster | None = None) -> None:
         self._options = options
@@ -50,7 +51,7 @@ class BrokerLog:
         self._record_sizes: dict[tuple[TopicPartition, str], float] = {}
 
     def partitions(self, *, there_only: bool = False) -> dict[TopicPartition, str]:
-        """As `Log`."""
+        """See `Log.partitions`."""
         options = self._options
         if options.pattern is not None:
             wanted: Any = re.compile(options.pattern)
@@ -68,26 +69,30 @@ class BrokerLog:
         if options.assigned:
             missing = set(options.assigned) - set(found)
             if missing and not there_only:
-                raise InvalidConfig(f"assign names {name(min(missing))}, and there is no such partition")
+                raise InvalidConfig(
+                    f"the option assign names {name(min(missing))}, but there is no such partition"
+                )
             found = {place: found[place] for place in options.assigned if place in found}
         return found
 
     def earliest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """As `Log`."""
+        """See `Log.earliest`."""
         return self._list(dict.fromkeys(places, EARLIEST))
 
     def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """As `Log`."""
+        """See `Log.latest`."""
         return self._list(dict.fromkeys(places, LATEST))
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """As `Log`. Apache Kafka may return the offset of a marker; the first record is then searched from there on."""
+        """See `Log.at_times`. Apache Kafka may return the offset of a marker; then the first record after it is
+        searched.
+        """
         found: dict[TopicPartition, int | None] = {}
         for place, offset in self._list(times).items():
             if offset < 0:
                 found[place] = None
             elif joint.supported(self.cluster):
-                found[place] = offset  # The stablelog broker skips markers itself.
+                found[place] = offset  # A stablelog broker never returns the offset of a marker.
             else:
                 found[place] = first_record(
                     self.cluster, place, times[place], offset, self._options.isolation
@@ -101,22 +106,25 @@ class BrokerLog:
         return {place: found[place].offset for place in specs}
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """The spans of ranges, as `Log.spans`. The size of a range is estimated from its first batches."""
+        """See `Log.spans`. The size of a range is estimated from its first batches."""
         for wanted in ranges:
             topic_id = topic_ids.get(wanted.place[0], "")
             yield FetchSpan(*wanted.place, wanted.start, wanted.end, self._size(wanted), topic_id)
 
     def record_size(self, wanted: Range, isolation: str) -> float:
-        """Bytes of a record, by the first batches of a range; a guess if the range has lost its beginning.
+        """Return the average bytes of a record in the first batches of a range; a guess if the beginning of the range
+        was removed.
 
-        A read-uncommitted reader's offsets are all counted as records, including those of markers and gaps.
+        For a read-uncommitted reader, every offset counts as a record, also those of markers and gaps.
         """
         key = wanted.place, isolation
         if key not in self._record_sizes:
             try:
                 fetched = self.cluster.fetch(*wanted.place, wanted.start, SAMPLE_SIZE, isolation)
             except OffsetOutOfRange:
-                return RECORD_SIZE_GUESS  # The task that reads the range reports the error.
+                return (
+                    RECORD_SIZE_GUESS  # Use a guess: the task that later reads the range reports the error.
+                )
             headers = [header for _, header in headers_in(fetched.records)]
             count = sum(header.last_offset_delta + 1 for header in headers)
             size = sum(header.size for header in headers)
@@ -124,7 +132,7 @@ class BrokerLog:
         return self._record_sizes[key]
 
     def _size(self, wanted: Range) -> int:
-        """Bytes of a range, estimated."""
+        """Return the estimated bytes of a range."""
         count = wanted.end - wanted.start
         is_small = count < SAMPLED_COUNT_MIN
         return int(count * (RECORD_SIZE_GUESS if is_small else self.record_size(wanted, "read_uncommitted")))
@@ -132,7 +140,7 @@ class BrokerLog:
     def files_of(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
     ) -> Mapping[Range, PartitionFiles | None]:
-        """As `Log`: none are looked for."""
+        """See `Log.files_of`. This class reads no files."""
         return dict.fromkeys(ranges)
 
     def limited(
@@ -142,7 +150,7 @@ class BrokerLog:
         count_max: int | None,
         size_max: int | None,
     ) -> dict[TopicPartition, int]:
-        """As `Log`, by estimate: each offset counts as a record of the average size."""
+        """See `Log.limited`. Each offset counts as one record of the average size."""
         counts = {wanted.place: wanted.end - wanted.start for wanted in ranges}
         if count_max is not None:
             counts = shares(counts, count_max)
@@ -154,23 +162,23 @@ class BrokerLog:
         return {wanted.place: wanted.start + counts[wanted.place] for wanted in ranges}
 
     def close(self) -> None:
-        """As `Log`."""
+        """See `Log.close`."""
         self.cluster.close()
 
 
 def answers(
     cluster: Cluster, wanted: Range, isolation: str
 ) -> Iterator[tuple[Fetched, list[tuple[int, BatchHeader]]]]:
-    """Fetch a range: yield each response with whole batches, with their positions in it and their headers.
+    """Fetch a range. Yield each response, with the positions and headers of its whole batches.
 
     Args:
         cluster: the brokers.
-        wanted: the range. Its first batch may begin before it, and its last one end behind it.
+        wanted: the range. The first batch may begin before it, and the last one may end after it.
         isolation: the isolation level of the reader.
 
     Raises:
         OffsetOutOfRange: the range was removed.
-        Unavailable: the broker does not answer, or the log ends before the range does.
+        Unavailable: the broker does not respond, or the log ends before the end of the range.
         Corrupt: the response does not reach the requested offset.
     """
     offset = wanted.start
@@ -186,38 +194,40 @@ def answers(
 
 
 def after_nothing(fetched: Fetched, wanted: Range, offset: int, isolation: str) -> int:
-    """The next offset after a fetch response that does not reach `offset`.
+    """Return the next offset to fetch after a response without records at `offset` or later.
 
     Raises:
-        Unavailable: the log ends there.
-        Corrupt: the answer holds something.
+        Unavailable: the log ends at or before `offset`.
+        Corrupt: the response contains only records before `offset`.
     """
     visible = fetched.high_watermark if isolation == "read_uncommitted" else fetched.last_stable_offset
     if visible <= offset:
         raise Unavailable(
-            f"{name(wanted.place)} ends at offset {visible} by now, and was planned to be read up to {wanted.end}"
+            f"{name(wanted.place)} ends at offset {visible} now, but the read was planned up to offset {wanted.end}"
         )
-    if len(fetched.records):  # A retry would return the same records.
+    if len(fetched.records):  # Do not retry, because a retry would return the same records.
         raise Corrupt(
             f"{name(wanted.place)}: a fetch from offset {offset} returned only records before this offset"
         )
-    return min(visible, wanted.end)  # Compaction has removed all records at these offsets.
+    # The log continues after `offset`, so compaction has removed all records at these offsets.
+    return min(visible, wanted.end)
 
 
 def first_record(
     cluster: Cluster, place: TopicPartition, time_ms: int, start: int, isolation: str
 ) -> int | None:
-    """Find the first record from an offset on that has this time or a later one, and that the reader sees.
+    """Find the first record from an offset on that has this time or a later one and is visible to the reader.
 
     Args:
         cluster: the brokers.
         place: the partition.
         time_ms: the minimum timestamp of the record.
-        start: what a broker has answered for that time: the offset of such a record, or of a marker before it.
+        start: the broker's response to ListOffsets for that time: the offset of such a record, or of a marker before
+            it.
         isolation: the isolation level of the reader.
 
     Returns:
-        Its offset; None if there is no such record.
+        The offset of the record; None if there is none.
 
     Raises:
         OffsetOutOfRange: the offset was removed.
@@ -238,20 +248,20 @@ def first_record(
 
 
 def read(options: ReadOptions, cluster: Cluster, piece: Piece, decoder: Any) -> Iterator[Any]:
-    """The record batches of a piece, decoded.
+    """Fetch the record batches of a piece, and decode them.
 
     Args:
         options: the options of the read.
         cluster: the brokers.
         piece: what to read.
-        decoder: a decoder of this partition with the wanted columns.
+        decoder: a decoder for this partition and the columns to read.
 
     Raises:
-        Unavailable: the broker does not answer, or a part of the piece was removed meanwhile.
-        Corrupt: a record batch is damaged; names the offset.
+        Unavailable: the broker does not respond, or a part of the piece was removed meanwhile.
+        Corrupt: a record batch is damaged. The message names the offset.
     """
     if _is_another_topic(cluster, piece):
-        lost(options, f"{piece.topic} was deleted and created again since the read was planned")
+        lost(options, f"{piece.topic} was deleted and created again after the read was planned")
         return
     wanted = Range((piece.topic, piece.partition), piece.start, piece.end)
     offset = piece.start
@@ -269,35 +279,35 @@ def read(options: ReadOptions, cluster: Cluster, piece: Piece, decoder: Any) -> 
 
 
 def check_topics(cluster: Cluster, pieces: Iterable[Piece]) -> None:
-    """Check after a read that its topics are the planned ones, because brokers look topics up by name.
+    """Check after a read that its topics were not replaced: a fetch identifies a topic by name, not by id.
 
     Raises:
         Unavailable: a topic was replaced meanwhile, and the records may be those of the new one.
     """
     cluster.forget_metadata()
     for piece in {piece.topic: piece for piece in pieces}.values():
-        with contextlib.suppress(Missing):  # The topic existed while it was read.
+        with contextlib.suppress(Missing):  # The topic was deleted after the read, which does not matter.
             if _is_another_topic(cluster, piece):
                 raise Unavailable(f"{piece.topic} was deleted and created again while it was read")
 
 
 def _is_another_topic(cluster: Cluster, piece: Piece) -> bool:
-    """Whether the topic was replaced by one of the same name since it was planned for."""
+    """Whether the topic was deleted after the planning and created again with the same name."""
     topic = cluster.retrying(f"looking for {piece.topic}", lambda: cluster.topic(piece.topic))
     return bool(piece.topic_id and topic.topic_id is not None and topic.topic_id.hex != piece.topic_id)
 
 
 def _after_loss(options: ReadOptions, cluster: Cluster, piece: Piece, offset: int) -> int:
-    """The next offset to read after the log start has moved past `offset`."""
+    """Return the next offset to read if the log start is now after `offset`: records in between are lost."""
     place = (piece.topic, piece.partition)
     first = cluster.list_offsets({place: EARLIEST}, options.isolation)[place].offset
     if first <= offset:
         raise Unavailable(
-            f"{name(place)} does not reach offset {offset}, which was there when the read was planned"
+            f"{name(place)} ends before offset {offset}, which existed when the read was planned"
         )
     lost(
         options,
-        f"{name(place)} begins at offset {first} by now: offsets {offset} to {min(first, piece.end) - 1} were removed "
+        f"{name(place)} begins at offset {first} now: offsets {offset} to {min(first, piece.end) - 1} were removed "
         "while they were read",
     )
     return first

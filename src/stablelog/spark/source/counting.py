@@ -1,10 +1,10 @@
-"""Count of the records of a range by batch headers and summaries, without decoding a record.
+"""Counting of the records of a range by batch headers and summaries, without decoding records.
 
-The summary of a sealed segment contains the number of its data records. A committed reader does not see records of
-aborted transactions; these are counted by the headers between a transaction's first offset and its marker. If no
-transaction is open at either end of the segment, the summary's count of committed records can be used instead. In other
-cases it cannot: the summary counts all records of a transaction in the segment of the commit marker. Some of them are
-in earlier segments, where compaction may have removed records since.
+The summary of a sealed segment contains the number of its data records. For a read-committed reader, the records of
+aborted transactions are subtracted; they are counted by the batch headers between a transaction's first offset and its
+marker. If no transaction is open at the beginning or the end of the segment, the summary's count of committed records
+is used instead. Otherwise that count is wrong for the segment: it includes all records of a transaction in the segment
+with the commit marker, although some are in earlier segments, and compaction may have removed them since.
 """
 
 from bisect import bisect_right
@@ -21,26 +21,27 @@ from stablelog.spark.source.resolve import Range
 
 _NO_LIMIT = 2**62
 GAP_COUNT_MAX = (
-    1000  # Ranges with fewer offsets between them are read as one: finding a position costs as much.
+    # If the gap between two ranges has fewer offsets, they are read as one, because finding a position costs as much.
+    1000
 )
 
 
 @dataclass(slots=True)
 class Aborted:
-    """Which batches are of aborted transactions."""
+    """The aborted transactions of a partition, to find out which batches belong to them."""
 
     _by_producer: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, txns: Iterable[AbortedTxn]) -> "Aborted":
-        """Those of a partition's transaction indexes."""
+        """Make this from the entries of a partition's transaction indexes."""
         found: dict[int, list[tuple[int, int]]] = {}
         for txn in txns:
             found.setdefault(txn.producer_id, []).append((txn.first_offset, txn.last_offset))
         return cls({producer: sorted(ranges) for producer, ranges in found.items()})
 
     def holds(self, header: BatchHeader) -> bool:
-        """Whether a batch of records is of an aborted transaction."""
+        """Whether a batch of records belongs to an aborted transaction."""
         ranges = self._by_producer.get(header.producer_id) if header.is_transactional else None
         if not ranges:
             return False
@@ -49,13 +50,13 @@ class Aborted:
 
 
 def files_count(files: PartitionFiles, start: int, end: int, *, committed: bool) -> int:
-    """Count the records of [start, end) that a reader sees.
+    """Count the records from offset `start` to before `end` that a reader gets.
 
     Args:
         files: the segment files of the partition.
-        start: inclusive; not before the log's start.
-        end: exclusive; for a committed reader at most the last stable offset.
-        committed: whether the reader sees committed records only.
+        start: the first offset; not before the log start offset.
+        end: the end offset; for a read-committed reader at most the last stable offset.
+        committed: whether the reader is read-committed.
 
     Raises:
         Gone: a file was removed since it was listed.
@@ -74,7 +75,9 @@ def files_count(files: PartitionFiles, start: int, end: int, *, committed: bool)
 
 
 def _committed_count(files: PartitionFiles, place: int, summary: Summary) -> int:
-    """Count the records of committed transactions in a segment. Every transaction in the segment has ended."""
+    """Count the records in a segment that are not of aborted transactions. Every transaction in the segment must have
+    ended.
+    """
     aborted = files.aborted(summary.base_offset, summary.end_offset)
     if not aborted:
         return summary.record_count
@@ -84,24 +87,24 @@ def _committed_count(files: PartitionFiles, place: int, summary: Summary) -> int
 
 
 def _is_closed(files: PartitionFiles, place: int, summary: Summary) -> bool:
-    """Whether no transaction was open at the segment's beginning, and none at its end."""
+    """Whether no transaction was open at the beginning or at the end of the segment."""
     if place:
         before = files.segments[place - 1].summary
         nothing_open = before is not None and before.stable_offset == before.end_offset == summary.base_offset
     else:
-        # A transaction may have been open in a removed segment before this one.
+        # The segment before this one was removed, and a transaction may have been open at its end.
         nothing_open = summary.base_offset == 0
     return nothing_open and summary.stable_offset == summary.end_offset
 
 
 def _aborted_count(files: PartitionFiles, aborted: Sequence[AbortedTxn], start: int, end: int) -> int:
-    """Count the records of aborted transactions in [start, end), by headers.
+    """Count the records of aborted transactions from offset `start` to before `end`, by batch headers.
 
     Args:
         files: the segment files of the partition.
-        aborted: the aborted transactions that touch the range, by their first offsets.
-        start: first offset, in one segment.
-        end: exclusive end offset, in the same segment.
+        aborted: the aborted transactions with records in the range, sorted by first offset.
+        start: the first offset.
+        end: the end offset, in the same segment.
     """
     held = Aborted.of(aborted)
     return sum(
@@ -113,7 +116,7 @@ def _aborted_count(files: PartitionFiles, aborted: Sequence[AbortedTxn], start: 
 
 
 def _stretches(aborted: Iterable[AbortedTxn], start: int, end: int) -> list[tuple[int, int]]:
-    """The ranges of [start, end) in which aborted transactions were open; neighbours are joined."""
+    """Return the parts of a range in which aborted transactions were open. Parts with a small gap are joined."""
     found: list[tuple[int, int]] = []
     for txn in aborted:
         first, last = max(txn.first_offset, start), min(txn.last_offset, end)
@@ -125,7 +128,9 @@ def _stretches(aborted: Iterable[AbortedTxn], start: int, end: int) -> list[tupl
 
 
 def _headers(files: PartitionFiles, start: int, end: int) -> Iterator[tuple[BatchHeader, bytes | None]]:
-    """The headers of the batches that touch [start, end); with the bytes of those that the range cuts and that have gaps."""
+    """Yield the headers of the batches with offsets in the range. Also yield the bytes of a batch if it has gaps and is
+    only partly in the range.
+    """
     if start >= end:
         return
     for part in files.span(start, end).parts:
@@ -149,7 +154,7 @@ def _walked(files: PartitionFiles, start: int, end: int, *, committed: bool) -> 
 
 
 def records_inside(header: BatchHeader, batch: bytes | memoryview | None, start: int, end: int) -> int:
-    """How many records of a batch have offsets in [start, end)."""
+    """Return how many records of a batch have offsets from `start` to before `end`."""
     if header.base_offset >= start and header.next_offset <= end:
         return header.record_count
     if header.record_count == header.last_offset_delta + 1:
@@ -161,9 +166,11 @@ def records_inside(header: BatchHeader, batch: bytes | memoryview | None, start:
 def files_limited(
     files: Mapping[Range, PartitionFiles], count_max: int | None, size_max: int | None, *, committed: bool
 ) -> dict[Range, int]:
-    """End offsets for the ranges, so that all together stay within a limit of records and bytes; at least one batch.
+    """Return an end offset for each range, so that all ranges together stay within a limit of records and bytes, but
+    have at least one batch.
 
-    Markers, aborted records and gaps do not count. Each range gets a share; what one range leaves, the others get.
+    Markers, aborted records and gaps do not count. Each range gets a share of the limit. If a range does not use its
+    share, the other ranges get the rest.
     """
     amounts = {wanted: wanted.end - wanted.start for wanted in files}
     count_left, size_left = count_max or _NO_LIMIT, size_max or _NO_LIMIT
@@ -179,7 +186,7 @@ def files_limited(
                 count_left if is_second else counts[wanted], size_left if is_second else sizes[wanted]
             )
             before = budget.count, budget.size
-            # A batch that is larger than the limit is read anyway; otherwise it would never be read.
+            # A batch that is larger than the limit is still read; otherwise the stream would never get past it.
             is_stuck = is_second and all(found[one] == one.start for one in files)
             found[wanted] = _limit(files[wanted], rest, budget, committed=committed, is_stuck=is_stuck)
             count_left -= before[0] - budget.count
@@ -194,7 +201,9 @@ class _Budget:
 
 
 def _limit(files: PartitionFiles, wanted: Range, budget: _Budget, *, committed: bool, is_stuck: bool) -> int:
-    """The end offset up to which the budget reaches; the used part is subtracted from the budget."""
+    """Return the end offset up to which the budget of records and bytes is sufficient, and subtract the used part from
+    the budget.
+    """
     aborted = Aborted.of(files.aborted(wanted.start, wanted.end)) if committed else Aborted()
     end = wanted.start
     for header, _ in _headers(files, wanted.start, wanted.end):
@@ -202,7 +211,7 @@ def _limit(files: PartitionFiles, wanted: Range, budget: _Budget, *, committed: 
             return end
         if not header.is_control and not aborted.holds(header):
             first = max(header.base_offset, wanted.start)
-            # Of these offsets, at most this many are records.
+            # At most this many of the offsets belong to records.
             inside = min(min(header.next_offset, wanted.end) - first, header.record_count)
             if inside > budget.count:
                 taken, budget.count = budget.count, 0

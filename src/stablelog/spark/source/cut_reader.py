@@ -1,7 +1,7 @@
-"""Reader of a stream at cuts: each micro-batch is a set of whole transactions over all its topics.
+"""Reader of a stream at cuts: each micro-batch consists of whole transactions over all topics of the stream.
 
-Its offsets are those of an ordinary stream, with their cut. A commit in another topic of the transaction group moves
-the last cut but none of the stream's offsets, so it makes no micro-batch.
+The stream's offsets have those of an ordinary stream, and the cut. A commit in another topic of the transaction group
+changes the last cut, but no offset of the stream's partitions, so it starts no micro-batch.
 """
 
 import time
@@ -27,11 +27,13 @@ from stablelog.types import TopicPartition
 
 
 class CutStreamReader(StablelogStreamReader):
-    """Reads commit-ordered topics of one transaction group as they grow, from cut to cut."""
+    """Stream reader of commit-ordered topics of one transaction group. Each micro-batch reads from one cut to a later
+    one.
+    """
 
     def __init__(self, options: ReadOptions, columns: Columns) -> None:
         super().__init__(options, columns)
-        self._last: StreamOffsets | None = None  # The last cut, as last requested.
+        self._last: StreamOffsets | None = None  # The response to the last request for the last cut.
 
     @cached_property
     def cuts(self) -> Cuts:
@@ -39,16 +41,16 @@ class CutStreamReader(StablelogStreamReader):
         return Cuts(self.options, self.source, self._there)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """The cut at which a query without a checkpoint begins."""
+        """Return the cut at which a query without a checkpoint begins."""
         latest = self.cuts.latest()
         return self.cuts.resolve(self.options.starting, "startingOffsets", latest).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Limit the query to transactions that are committed now."""
+        """Limit the query to the transactions that are committed now."""
         self._target = self._last = self.cuts.latest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """The cut up to which the next micro-batch reads; `start` itself if there is nothing to read."""
+        """Return the cut up to which the next micro-batch reads; `start` if there is nothing new to read."""
         before = reader.read_offsets(start, at_cuts=True)
         last = self._not_before(before, self._target or self._look_at_cut())
         _check_history(self.options, before, last)
@@ -59,7 +61,9 @@ class CutStreamReader(StablelogStreamReader):
         return self._admitted(before, end, limit).to_json()
 
     def _not_before(self, before: StreamOffsets, last: StreamOffsets) -> StreamOffsets:
-        """The last cut; after a restart of the broker, not one before the stream's position."""
+        """Return the last cut. If it is before the stream's position, as after a restart of the broker, wait for that
+        position.
+        """
         if before.next_offsets and last.point < before.point and last.point.group == before.point.group:
             found = self.cuts.regained(before.point.commit_sequence)
             if found is not None:
@@ -71,7 +75,8 @@ class CutStreamReader(StablelogStreamReader):
     def _look_at_cut(self) -> StreamOffsets:
         """Request the last cut.
 
-        It is never cached: a writer that then calls `processAllAvailable` expects its commits.
+        The response is never cached: after a commit, a program that calls `processAllAvailable` expects that the stream
+        reads it.
         """
         now = time.monotonic()
         known = self._last if now - self._partitions_at <= METADATA_AGE_MAX_S else None
@@ -95,7 +100,7 @@ class CutStreamReader(StablelogStreamReader):
             broker = broker_of(self.source)
             sizes = {one.place: broker.record_size(one, "read_committed") for one in ranges}
             limits = replace(limits, record_sizes=sizes)
-        # There are at most as many records as offsets.
+        # The range has at most as many records as offsets. If even these are within the limits, read the whole range.
         counts = {one.place: one.end - one.start for one in ranges}
         size = sum(count * limits.record_sizes.get(place, 0) for place, count in counts.items())
         if sum(counts.values()) <= limits.count_max and size <= limits.size_max:
@@ -108,13 +113,13 @@ class CutStreamReader(StablelogStreamReader):
         )
 
     def _begun(self, start: StreamOffsets, end: StreamOffsets) -> dict[TopicPartition, int]:
-        """The start of each partition, including those that the stream has not read before."""
+        """Return the start offset of each partition, also of those that the stream has not read before."""
         replaced = start.replaced(end.topic_ids)
         begun = {}
         for place in end.next_offsets:
             known = start.next_offsets.get(place)
             if not start.next_offsets:
-                begun[place] = 0  # The topic did not exist when the query began.
+                begun[place] = 0  # No topic existed when the query began, so the stream reads all records.
             elif known is not None and place[0] not in replaced:
                 begun[place] = known
             elif start.point.commit_sequence <= end.point.commit_sequence and end.next_offsets[place] > 0:
@@ -126,11 +131,13 @@ class CutStreamReader(StablelogStreamReader):
         return begun
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """The last cut, for the query's progress. The query has still to read what is before it."""
+        """Return the last cut, for the query's progress report. It may be ahead of the stream."""
         return self._last.to_json() if self._last is not None else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of a micro-batch. They depend only on the offsets, because a restarted query calls this first."""
+        """Return the tasks of a micro-batch. They depend only on the offsets, because a restarted query calls this
+        first.
+        """
         before = reader.read_offsets(start, at_cuts=True)
         after = reader.read_offsets(end, at_cuts=True)
         known = replace(before, next_offsets=self._begun(before, after))
@@ -148,22 +155,22 @@ class CutStreamReader(StablelogStreamReader):
 
 
 def _check_history(options: ReadOptions, before: StreamOffsets, last: StreamOffsets) -> None:
-    """Check that the commits continue those that the stream has read.
+    """Check that the last cut continues the cut up to which the stream has read.
 
     Raises:
-        InvalidConfig: they belong to another transaction group.
-        Unavailable: their commit sequences begin again.
+        InvalidConfig: the topics belong to another transaction group now.
+        Unavailable: the commit log was lost or replaced, so its commit sequences begin again.
     """
     if not before.next_offsets or not last.next_offsets:
         return  # Without topics, the group is unknown.
     if before.point.group != last.point.group:
         raise InvalidConfig(
-            f"the checkpoint is of transaction group {before.point.group!r}, and the topics are of {last.point.group!r} by now: "
+            f"the checkpoint belongs to transaction group {before.point.group!r}, but the topics to {last.point.group!r}: "
             "begin with a new checkpoint"
         )
     if last.point.commit_sequence < before.point.commit_sequence:
         lost(
             options,
-            f"commit sequence {last.point.commit_sequence} is the last one, and was read up to {before.point.commit_sequence} "
-            "before: the commit log has begun again",
+            f"commit sequence {last.point.commit_sequence} is the last one, but the stream has read up to "
+            f"{before.point.commit_sequence}: the commit log was lost, and its commit sequences have begun again",
         )

@@ -1,9 +1,9 @@
-"""Cuts of a read: options and transactions become offsets of all partitions.
+"""Cuts of a read: convert options into the offsets of all partitions at a cut.
 
 A reader that reads from one cut to another gets whole transactions over all topics. An option may name offsets that are
-no cut (in the middle of a transaction, or before a transaction in one partition and after it in another): such a read
-is refused. If the beginning of the log was removed, transactions may have lost records in some partitions. The earliest
-cut is therefore the first one after which nothing has been removed.
+not a cut: in the middle of a transaction, or before a transaction in one partition and after it in another. Such a read
+is refused. If retention has removed the beginning of the log, transactions may have lost records in some partitions.
+The earliest cut is therefore the first one after which no record has been removed.
 """
 
 import logging
@@ -31,24 +31,24 @@ from stablelog.wire.extension.cut import NOT_KNOWN, RESOLVED
 log = logging.getLogger(__name__)
 PAUSE_S: Final = 0.002
 SETTLING_TRIES: Final = 5000  # Maximum number of pauses while waiting for markers of acknowledged commits.
-TRIES: Final = 10  # while topics come and go
-LISTED_MAX: Final = 32_000  # transactions that are listed at once, over all partitions
+TRIES: Final = 10  # maximum number of attempts to list the topics while topics are created or deleted
+LISTED_MAX: Final = 32_000  # maximum of transactions that one request lists, over all partitions
 
 
 def broker_of(log_: Log) -> broker_log.BrokerLog:
-    """The brokers behind a log that has some."""
+    """Return the log as one of a broker. Cuts require a broker."""
     broker = getattr(log_, "broker", log_)
     assert isinstance(broker, broker_log.BrokerLog)
     return broker
 
 
 class Cuts:
-    """The cuts through the topics that a read's options name.
+    """Requests for cuts through the topics that a read's options name.
 
     Args:
         options: the options of the read.
-        log_: lists the partitions.
-        there: returns the present partitions; None for those of the log. A stream may accept that some are gone.
+        log_: the log, which lists the partitions.
+        there: returns the existing partitions, for a stream that accepts that some are deleted; None to ask the log.
     """
 
     def __init__(
@@ -63,16 +63,15 @@ class Cuts:
         self._cluster = broker_of(log_).cluster
         self._partitions: dict[TopicPartition, str] = {}
         self._listings: dict[TopicPartition, _Listing] = {}
-        self._held_at = -1  # The last cut for which a wait was in vain.
+        self._held_at = -1  # The commit sequence of the last cut for which waiting did not help.
 
     # -- cuts --------------------------------------------------------------------------------------------------
 
     def latest(self, known: StreamOffsets | None = None) -> StreamOffsets:
-        """The last cut, with every commit that was acknowledged before this call.
+        """Return the last cut. It contains every commit that was acknowledged before this call.
 
         Args:
-            known: the last cut a moment ago. If no commit has come since in these topics, it is returned without
-                further requests.
+            known: a recent cut. If these topics have no later commit, it is returned without further requests.
         """
         if known is None or not self._partitions:
             self._partitions = self._there()
@@ -82,7 +81,7 @@ class Cuts:
         return self._through(cut)
 
     def _settled(self) -> Cut:
-        """The last cut, once the markers of acknowledged commits are durable. The wait is limited."""
+        """Wait until the markers of acknowledged commits are durable, and return the last cut. The wait is limited."""
         cut = first = self._ask(RESOLVED)
         for _ in range(SETTLING_TRIES):
             if cut.commit_sequence >= first.last_commit_sequence or cut.commit_sequence == self._held_at:
@@ -91,7 +90,7 @@ class Cuts:
             cut = self._ask(RESOLVED)
         log.warning(
             "the cut is at commit sequence %s, although %s was committed before the request: `stablelog cut` shows "
-            "what holds the cut",
+            "the markers that are missing",
             cut.commit_sequence,
             first.last_commit_sequence,
         )
@@ -99,15 +98,16 @@ class Cuts:
         return cut
 
     def at(self, commit_sequence: int) -> StreamOffsets:
-        """The cut at a commit sequence that is resolved."""
+        """Return the cut at a resolved commit sequence."""
         if not self._partitions:
             self._partitions = self._there()
         return self._through(self._ask(commit_sequence))
 
     def regained(self, commit_sequence: int) -> StreamOffsets | None:
-        """The cut at a commit sequence that was resolved before, and is not now; None if it never will be.
+        """Wait until a commit sequence is resolved again after a start of the broker, and return its cut. Return None
+        if the broker does not know it.
 
-        After a start of the broker, commits become resolved again as their partitions are opened. This call waits.
+        After a start, a commit is resolved again when the broker has opened its partitions.
         """
         try:
             return self.at(commit_sequence)
@@ -120,7 +120,8 @@ class Cuts:
             return describe_cut(self._cluster, sorted(topics), commit_sequence)
         except Refused as refused:
             if isinstance(refused, Missing) and places is None:
-                before, self._partitions = self._partitions, self._there()  # raises if failOnDataLoss is true
+                # Raises for a missing topic if failOnDataLoss is true.
+                before, self._partitions = self._partitions, self._there()
                 if self._partitions.keys() != before.keys():
                     return self._ask(commit_sequence)
             if refused.code is ErrorCode.invalid_request:
@@ -128,9 +129,10 @@ class Cuts:
             raise
 
     def _through(self, cut: Cut) -> StreamOffsets:
-        """A cut through all topics that existed when it was made.
+        """Return the cut through all topics that existed when the broker made the cut.
 
-        A topic that was created meanwhile may be in transactions of the cut, so the topics are listed again afterwards.
+        Transactions of the cut may have written into a topic that was created meanwhile. So list the topics again after
+        the request.
         """
         for _ in range(TRIES):
             before, self._partitions = self._partitions, self._there()
@@ -138,7 +140,9 @@ class Cuts:
                 break
             cut = self._ask(cut.commit_sequence)
         else:
-            raise Unavailable("the topics of the read are created and deleted faster than they can be listed")
+            raise Unavailable(
+                "topics of the read are created and deleted so often that they cannot be listed: run the query again"
+            )
         point = CutPoint(cut.commit_sequence, cut.group)
         return StreamOffsets(self._chosen(cut), resolve.topic_ids_of(self._partitions), point)
 
@@ -148,7 +152,7 @@ class Cuts:
     # -- bounds of options -------------------------------------------------------------------------------------
 
     def resolve(self, bound: Bound, option: str, latest: StreamOffsets) -> StreamOffsets:
-        """The cut at which a bound lies.
+        """Return the cut that a bound names.
 
         Args:
             bound: the beginning or the end of the read.
@@ -184,7 +188,7 @@ class Cuts:
         return describe_commits(self._cluster, *place, offset=offset, count_max=1)
 
     def _earliest(self, latest: StreamOffsets) -> StreamOffsets:
-        """The first cut after which nothing has been removed."""
+        """Return the first cut after which no record has been removed."""
         commit_sequence, places = self._removed(latest)
         if not places:
             return StreamOffsets(
@@ -193,7 +197,7 @@ class Cuts:
                 latest.point._replace(commit_sequence=0),
             )
         log.warning(
-            "the beginning of %s was removed: whole transactions begin behind commit sequence %s",
+            "the beginning of %s was removed: whole transactions begin after commit sequence %s",
             names(places),
             commit_sequence,
         )
@@ -204,7 +208,9 @@ class Cuts:
         return last if removed == NOT_KNOWN else min(removed, last)
 
     def _removed(self, latest: StreamOffsets) -> tuple[int, list[TopicPartition]]:
-        """The commit sequence after which nothing has been removed, and the partitions that have lost records."""
+        """Return the commit sequence after which no record has been removed, and the partitions that have lost
+        records.
+        """
         last = latest.point.commit_sequence
         removed = {
             place: self._bounded(sequence, last)
@@ -217,12 +223,12 @@ class Cuts:
         """Check that no transaction after a cut has lost records.
 
         Args:
-            after: the cut, and the partitions that are read from there.
+            after: the cut, and the partitions that are read from it on.
             known: the partitions that the stream has read up to the cut. Records before the stream's position are not
                 read again, so only torn transactions matter there.
 
         Raises:
-            Unavailable: something may have been removed, and failOnDataLoss is true.
+            Unavailable: records may have been removed, and failOnDataLoss is true.
         """
         cut = self._ask(RESOLVED, after.next_offsets)
         removed = {
@@ -236,8 +242,8 @@ class Cuts:
         if torn:
             lost(
                 self._options,
-                f"of transactions behind commit sequence {after.point.commit_sequence} something was removed from "
-                f"{names(torn)}: behind {max(removed.values())} all are whole",
+                f"records of transactions after commit sequence {after.point.commit_sequence} were removed from "
+                f"{names(torn)}: all transactions after {max(removed.values())} are whole",
             )
 
     def _checked(
@@ -246,7 +252,7 @@ class Cuts:
         """Check that offsets are a cut, and return them.
 
         Raises:
-            InvalidConfig: they are not a cut.
+            InvalidConfig: the offsets are not a cut.
         """
         commit_sequence = latest.point.commit_sequence
         for place, offset in offsets.items():
@@ -261,19 +267,20 @@ class Cuts:
         behind = [place for place, offset in offsets.items() if at.next_offsets.get(place, offset) < offset]
         if behind:
             raise InvalidConfig(
-                f"{option} is no cut: the transactions behind commit sequence {commit_sequence} are before it in "
+                f"{option} is no cut: the transactions after commit sequence {commit_sequence} are before it in "
                 f"{names(behind)}, and not in other partitions"
             )
         return StreamOffsets(dict(offsets), at.topic_ids, at.cut)
 
     def _at_time(self, timestamp_ms: int, option: str, latest: StreamOffsets) -> StreamOffsets:
-        """The cut before the first transaction that was committed at this time or later."""
+        """Return the cut before the first transaction that was committed at this time or later."""
         times = self._log.at_times(dict.fromkeys(latest.next_offsets, timestamp_ms))
         firsts = {place: offset for place, offset in times.items() if offset is not None}
         if not firsts:
             if option == "startingOffsets" and not self._options.latest_if_late:
                 raise Unavailable(
-                    f"no record has time {timestamp_ms} or later; startingOffsetsByTimestampStrategy=latest begins at the end"
+                    f"no record has time {timestamp_ms} or later: give an earlier time, or "
+                    "startingOffsetsByTimestampStrategy=latest to begin at the end"
                 )
             return latest
         commit_sequence = latest.point.commit_sequence
@@ -289,9 +296,9 @@ class Cuts:
     # -- transactions ------------------------------------------------------------------------------------------
 
     def begins(self, place: TopicPartition, point: CutPoint) -> int:
-        """The start offset of a partition that a stream reads from this cut on and has not read before.
+        """Return the start offset of a partition that the stream reads from this cut on and has not read before.
 
-        It is 0 if the partition was created after the cut, and the cut if transactions before the cut wrote to it.
+        The offset is 0 if the partition was created after the cut. Otherwise it is the partition's offset at the cut.
         """
         first = self._first(place, 0).commits
         cut = describe_cut(self._cluster, [place[0]], point.commit_sequence)
@@ -300,7 +307,7 @@ class Cuts:
         begin = cut.offsets[place]
         log.warning(
             "%s is read from offset %s on: earlier records belong to transactions up to commit sequence %s, which the "
-            "stream has read without them",
+            "stream has already read in its other partitions",
             name(place),
             begin,
             point.commit_sequence,
@@ -308,7 +315,9 @@ class Cuts:
         return begin
 
     def commits(self, ranges: list[Range]) -> dict[TopicPartition, Iterator[Commit]]:
-        """The transactions and runs of records outside transactions in each range; requested when needed."""
+        """Return for each range its transactions, and its runs of records outside transactions. They are requested on
+        demand.
+        """
         count_max = max(10, min(COUNT_MAX, LISTED_MAX // max(len(ranges), 1)))
         found = {}
         for wanted in ranges:
@@ -319,12 +328,12 @@ class Cuts:
         return found
 
     def forget(self) -> None:
-        """Drop the cached lists: their topics do not exist any more."""
+        """Drop the cached lists of transactions, because topics were deleted or replaced."""
         self._listings.clear()
 
 
 class _Listing:
-    """The listed transactions and runs of a partition; kept for the next micro-batch."""
+    """The listed transactions and runs of a partition. The rest of the list is used for the next micro-batch."""
 
     def __init__(self, cluster: Cluster, place: TopicPartition, start: int) -> None:
         self.start = start
@@ -334,7 +343,7 @@ class _Listing:
         self._listed: deque[Commit] = deque()
 
     def within(self, wanted: Range, count_max: int) -> Iterator[Commit]:
-        """The entries that end after the range's start and begin before its end. Earlier ones are dropped."""
+        """Yield the entries with offsets in the range. Drop earlier entries."""
         while self._listed and self._listed[0].end_offset <= wanted.start:
             self._listed.popleft()
         self.start = wanted.start
@@ -350,13 +359,13 @@ class _Listing:
                 at += 1
 
     def _list(self, count_max: int) -> bool:
-        """Request more entries. Returns whether the listing advanced."""
+        """Request more entries. Return whether there were any."""
         before = self._reached
         found = describe_commits(
             self._cluster, *self._place, offset=before, count_max=count_max, with_outside=True
         )
         for commit in found.commits:
-            # A run of records outside transactions may continue: its first part is listed already.
+            # The last run of records outside transactions may have grown: its first part is listed already.
             start = max(commit.start_offset, before) if commit.commit_sequence < 0 else commit.start_offset
             self._listed.append(commit._replace(start_offset=start))
         is_all = len(found.commits) < count_max
@@ -365,11 +374,11 @@ class _Listing:
 
 
 def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str, str]]:
-    """The ranges that a batch reads, at cuts if the options say so, and the ids of its topics.
+    """Return the ranges that a batch reads, at cuts if the option cut is set, and the ids of its topics.
 
     Raises:
-        InvalidConfig: the bounds of an option do not fit the partitions, or are no cuts.
-        Unavailable: offsets that were asked for are not in the log.
+        InvalidConfig: the bounds of an option do not match the partitions, or are not cuts.
+        Unavailable: requested offsets are not in the log.
     """
     if not options.cut:
         return resolve.batch_ranges(options, log_)
@@ -379,7 +388,7 @@ def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str
     start = cuts.resolve(options.starting, "startingOffsets", latest)
     if start.point.commit_sequence > end.point.commit_sequence:
         raise InvalidConfig(
-            f"the read begins behind commit sequence {start.point.commit_sequence} and ends behind "
+            f"the read begins after commit sequence {start.point.commit_sequence} and ends after "
             f"{end.point.commit_sequence}, which is before it"
         )
     return ranges_between(start.next_offsets, end.next_offsets), dict(end.topic_ids)

@@ -1,7 +1,7 @@
-"""The log by its segment files: finds the directory, lists its content and reads byte ranges.
+"""Reading of a log from its segment files: find the directory, list its content, and plan the ranges of bytes to read.
 
-With a broker, the broker reports the partitions and the offsets that may be read, and the files only provide the bytes.
-Without a broker, all of this comes from the directory. Nothing is ever written.
+With a broker, the broker reports the partitions and the offsets that may be read, and the files only contain the
+records. Without a broker, all information comes from the directory. This module never writes.
 """
 
 import logging
@@ -35,13 +35,13 @@ from stablelog.types import TopicPartition
 
 log = logging.getLogger(__name__)
 PAUSE_S = 0.01
-TRIES = 5  # How often a plan is retried because retention removed a file meanwhile.
+TRIES = 5  # Maximum number of attempts to plan a read if retention removes files meanwhile.
 _PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<index>\d+)")
 _Found = TypeVar("_Found")
 
 
 class _Files:
-    """The partitions of which files are read, each kept while the reader lives."""
+    """Cache of the partitions whose files are read. It keeps them as long as the reader exists."""
 
     def __init__(self) -> None:
         self._known: dict[TopicPartition, PartitionFiles] = {}
@@ -59,7 +59,9 @@ def steadily(files: PartitionFiles, attempt: Callable[[], _Found]) -> _Found:
         try:
             return attempt()
         except Gone:
-            time.sleep(tried * PAUSE_S)  # A rename takes no longer than this pause.
+            time.sleep(
+                tried * PAUSE_S
+            )  # Compaction may be replacing the file, which takes no longer than this pause.
             files.refresh(anew=True)
     try:
         return attempt()
@@ -78,10 +80,11 @@ class DirectoryLog:
         self._data = Path(options.path)
         self._files = _Files()
         self._ends: dict[TopicPartition, tuple[int, int]] = {}
-        self._offset_ordered: set[TopicPartition] = set()  # of those that were looked at
+        # The known partitions whose readers get the records in the order of the files.
+        self._offset_ordered: set[TopicPartition] = set()
 
     def partitions(self, *, there_only: bool = False) -> dict[TopicPartition, str]:
-        """As `Log`. No broker may have the directory open."""
+        """See `Log.partitions`. No broker may have the directory open."""
         check_is_closed(self._data)
         found = self._listed()
         options = self._options
@@ -92,7 +95,9 @@ class DirectoryLog:
         if options.assigned:
             gone = set(options.assigned) - set(found)
             if gone and not there_only:
-                raise InvalidConfig(f"assign names {name(min(gone))}, and there is no such partition")
+                raise InvalidConfig(
+                    f"the option assign names {name(min(gone))}, but there is no such partition"
+                )
             return {place: found[place] for place in options.assigned if place in found}
         pattern = re.compile(options.pattern) if options.pattern is not None else None
 
@@ -118,7 +123,7 @@ class DirectoryLog:
             if match and (self._data / entry).is_dir():
                 found[match["topic"], int(match["index"])] = topic_id_of(self._data / entry)
         if not found:
-            raise Unavailable(f"{self._data} is no data directory: there is no partition in it")
+            raise Unavailable(f"{self._data} is no data directory: it contains no partition")
         return dict(sorted(found.items()))
 
     def _of(self, place: TopicPartition) -> PartitionFiles:
@@ -126,14 +131,14 @@ class DirectoryLog:
         if self._options.isolation == "read_committed" and place not in self._offset_ordered:
             if is_commit_ordered(directory):
                 raise InvalidConfig(
-                    f"{place[0]!r} is in commit order, which a broker serves: give kafka.bootstrap.servers, or with "
+                    f"{place[0]!r} is in commit order, which only a broker can provide: give kafka.bootstrap.servers, or with "
                     "isolation=read_uncommitted read the order of the writes"
                 )
             self._offset_ordered.add(place)
         return self._files.get(place, directory)
 
     def earliest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """As `Log`."""
+        """See `Log.earliest`."""
         starts = log_starts(self._data)
         return {
             place: max(self._of(place).first_offset, self._of(place).log_start_offset(), starts.get(place, 0))
@@ -141,7 +146,7 @@ class DirectoryLog:
         }
 
     def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """As `Log`."""
+        """See `Log.latest`."""
         stable = self._options.isolation == "read_committed"
         found = {}
         for place in places:
@@ -152,7 +157,7 @@ class DirectoryLog:
         return found
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """As `Log`."""
+        """See `Log.at_times`."""
         starts, ends = self.earliest(times), self.latest(times)
         return {
             place: self._at_time(place, time_ms, starts[place], ends[place])
@@ -164,7 +169,7 @@ class DirectoryLog:
         return steadily(files, lambda: first_in_files(files, time_ms, start, end))
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """As `Log`."""
+        """See `Log.spans`."""
         for place, start, end in ranges:
             files = self._of(place)
             yield _span(files, start, end, topic_ids.get(place[0], ""))
@@ -172,7 +177,7 @@ class DirectoryLog:
     def files_of(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
     ) -> dict[Range, PartitionFiles | None]:
-        """As `Log`."""
+        """See `Log.files_of`."""
         return {wanted: self._of(wanted.place) for wanted in ranges}
 
     def limited(
@@ -182,23 +187,25 @@ class DirectoryLog:
         count_max: int | None,
         size_max: int | None,
     ) -> dict[TopicPartition, int]:
-        """As `Log`, but raises InvalidConfig: only a stream has limits, and a stream needs a broker."""
-        raise InvalidConfig("a stream needs a broker: option kafka.bootstrap.servers")
+        """See `Log.limited`. It raises InvalidConfig: only a stream has limits, and a stream requires a broker."""
+        raise InvalidConfig("a stream requires a broker: give the option kafka.bootstrap.servers")
 
     def close(self) -> None:
-        """As `Log`."""
+        """See `Log.close`."""
 
 
 def _span(files: PartitionFiles, start: int, end: int, topic_id: str) -> Span:
     def attempt() -> Span:
-        files.aborted(start, end)  # they are known, or the range is not read from these files
+        files.aborted(start, end)  # raises if they are unknown; then the range is not read from these files
         return files.span(start, end, topic_id)
 
     return steadily(files, attempt)
 
 
 class SharedLog(BrokerLog):
-    """The log of brokers whose data directory, or some partitions of it, can be read from here."""
+    """The log of brokers, with segment files of their data directories that this process can read for some
+    partitions.
+    """
 
     def __init__(self, options: ReadOptions) -> None:
         super().__init__(options)
@@ -206,11 +213,12 @@ class SharedLog(BrokerLog):
         self._roots: dict[int, list[str]] = {}  # the brokers' data directories, by node id
         self._directories: dict[
             TopicPartition, tuple[int, Path | None]
-        ] = {}  # (leader, None where the files are not seen)
-        self._commit_ordered: set[TopicPartition] = set()  # of those, where they are and do not serve
+        ] = {}  # (leader, the directory or None if this process cannot read it)
+        # Partitions that this process can read, but whose readers need commit order, which only the broker provides.
+        self._commit_ordered: set[TopicPartition] = set()
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """As `Log`. The directory is listed after the broker has reported the ranges as stable."""
+        """See `Log.spans`. The directory is listed after the broker has reported the ranges as stable."""
         for wanted, files in self.files_of(ranges, topic_ids).items():
             if files is None:
                 yield from super().spans([wanted], topic_ids)
@@ -221,14 +229,17 @@ class SharedLog(BrokerLog):
         try:
             return _span(files, wanted.start, wanted.end, topic_ids.get(wanted.place[0], ""))
         except Unavailable as error:
-            # Retention removed a file, or the files lack data. The range is fetched instead; its task reports any loss.
-            log.info("%s is fetched: %s", name(wanted.place), error)
+            # Retention removed a file, or the files lack data. Fetch the range from the broker instead; the task
+            # reports lost records.
+            log.info("%s is fetched from the broker, not read from its files: %s", name(wanted.place), error)
             return next(iter(super().spans([wanted], topic_ids)))
 
     def files_of(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
     ) -> dict[Range, PartitionFiles | None]:
-        """As `Log`. The files have to reach the high watermarks by now, or what was aborted is not known from them."""
+        """See `Log.files_of`. The files must reach the current high watermarks; otherwise they may lack abort
+        markers.
+        """
         found = {wanted: self._seen(wanted.place, topic_ids.get(wanted.place[0], "")) for wanted in ranges}
         if self._options.isolation == "read_committed":
             places = [wanted.place for wanted, files in found.items() if files is not None]
@@ -244,7 +255,9 @@ class SharedLog(BrokerLog):
         return found
 
     def _seen(self, place: TopicPartition, topic_id: str) -> PartitionFiles | None:
-        """The files of a partition, if this is their directory, and not one of the same name elsewhere."""
+        """Return the files of a partition; None if this process cannot read its directory. A directory of another topic
+        with this name is not used.
+        """
         leader = self._leader(place)
         known = self._directories.get(place)
         if known is None or known[0] != leader or not is_directory_of(known[1], topic_id):
@@ -257,27 +270,28 @@ class SharedLog(BrokerLog):
         if self._options.scan == "files" or self._options.path is not None:
             where = self._options.path or "any directory that its broker names"
             raise Unavailable(
-                f"the files of {name(place)} are not to be seen in {where}: leave out path and scan, or scan=fetch"
+                f"the files of {name(place)} are not in {where}, or cannot be read: leave out path and scan, or use "
+                "scan=fetch"
             )
         return None
 
     def _look(self, place: TopicPartition, leader: int, topic_id: str) -> Path | None:
-        """The directory of a partition. Only the leader's own files are sure to reach the stable offset."""
+        """Return the directory of a partition on its leader; None if this process cannot read it."""
         if self._options.path is not None:
             roots = [self._options.path]
         else:
             if leader not in self._roots:
                 self._roots = {leader: [], **self.cluster.log_directories([place])}
             roots = self._roots[leader]
-        # All brokers of a cluster may use the same paths on their machines. A follower's files may end before the
-        # markers of aborted transactions, so a reader would get aborted records.
+        # Use only the leader's directory: all brokers of a cluster may use the same path on their machines, and a
+        # follower's files may end before an abort marker, so that a reader would get aborted records.
         directories = [Path(root) / name(place) for root in roots if node_id_of(Path(root)) in (leader, None)]
         found = next((directory for directory in directories if is_directory_of(directory, topic_id)), None)
         if found is None or self._options.isolation != "read_committed" or not is_commit_ordered(found):
             return found
         if self._options.scan == "files":
             raise InvalidConfig(
-                f"{place[0]!r} is in commit order, which a broker serves: leave out scan=files"
+                f"{place[0]!r} is in commit order, which only a broker can provide: leave out scan=files"
             )
         self._commit_ordered.add(place)
         return None
@@ -288,7 +302,7 @@ class SharedLog(BrokerLog):
                 f"looking for the leader of {name(place)}", lambda: self.cluster.leader(*place)
             )
         except Unavailable:
-            return -1  # it has none now
+            return -1  # the partition has no leader now
 
     def limited(
         self,
@@ -297,7 +311,7 @@ class SharedLog(BrokerLog):
         count_max: int | None,
         size_max: int | None,
     ) -> dict[TopicPartition, int]:
-        """As `Log`."""
+        """See `Log.limited`."""
         found = self.files_of(ranges, topic_ids)
         seen = {wanted: files for wanted, files in found.items() if files is not None}
         if len(seen) < len(ranges):

@@ -1,6 +1,7 @@
-"""The task of a read by segment files: opens the files of a piece, proves them and decodes their bytes.
+"""Task of a read from segment files: open the files of a piece, check their batch headers (the proof), and decode their
+bytes.
 
-Where a file is missing on this machine, the rest of the piece is fetched from the broker.
+If a file is missing on this machine, the task fetches the rest of the piece from the broker.
 """
 
 import mmap
@@ -21,23 +22,24 @@ from stablelog.spark.segments.segment_file import Gone, open_log_file
 from stablelog.spark.source import broker_log
 from stablelog.spark.source.resolve import lost
 
-# Files of a piece that are opened before the first is read, so that retention cannot remove their content.
+# Maximum of files of a piece that are opened before the first one is read: retention cannot remove the content of open
+# files.
 OPEN_MAX: Final = 256
 
 
 def read(options: ReadOptions, cluster: Cluster | None, piece: Piece, decoder: Any) -> Iterator[Any]:
-    """The Arrow batches of a piece, decoded from the segment files, or from the broker if a file is not available.
+    """Read the segment files of a piece as Arrow batches. If a file is not available, fetch the rest from the broker.
 
     Args:
         options: the options of the read.
-        cluster: the brokers, if there are any.
+        cluster: the brokers; None for a read without a broker.
         piece: what to read.
-        decoder: a decoder of this partition with the wanted columns.
+        decoder: a decoder for this partition and the columns to read.
 
     Raises:
-        Unavailable: a file was removed meanwhile, and there is no broker that has what it held.
-        Corrupt: a file is damaged; names the file and the offset. Where its summary shows it, nothing of the file was
-            handed out.
+        Unavailable: a file was removed meanwhile, and no broker can be asked for its records.
+        Corrupt: a file is damaged. The message names the file and the offset. If the summary reveals the damage, no
+            record of the file was returned before.
     """
     opened: list[int] = []
     try:
@@ -59,7 +61,7 @@ def read(options: ReadOptions, cluster: Cluster | None, piece: Piece, decoder: A
                 f"{error} was removed while it was read: offsets {reached} to {piece.end - 1} of {piece.topic}-{piece.partition}",
             )
             return
-        # This machine is not the one that planned, or retention removed the file: the range is fetched from the broker.
+        # The read was planned on another machine, or retention has removed the file. Fetch the range from the broker.
         yield from broker_log.read(options, cluster, replace(piece, start=reached), decoder)
     finally:
         for descriptor in opened:
@@ -70,7 +72,7 @@ def _open(extent: Extent) -> int:
     try:
         descriptor = open_log_file(extent.path)
     except Gone:
-        # The broker keeps removed files under another name for a while, by default a minute.
+        # Read the renamed file: the broker keeps removed files under another name, by default for a minute.
         descriptor = open_log_file(extent.path + DELETED)
     if os.fstat(descriptor).st_ino != extent.inode:
         os.close(descriptor)
@@ -79,7 +81,8 @@ def _open(extent: Extent) -> int:
 
 
 def _read_extent(descriptor: int, extent: Extent, piece: Piece, decoder: Any) -> Iterator[Any]:
-    from stablelog.spark.segments.proof import prove_segment  # imports NumPy, which the driver does not need
+    # Imported here because it imports NumPy, which the driver does not use.
+    from stablelog.spark.segments.proof import prove_segment
 
     size = os.fstat(descriptor).st_size
     if size < extent.position + extent.size:
@@ -106,7 +109,7 @@ def _read_extent(descriptor: int, extent: Extent, piece: Piece, decoder: Any) ->
 
 
 def _check_whole(view: memoryview, next_offset: int) -> None:
-    """Check that the decoder has read an extent to its end; a truncated batch would be left over.
+    """Check that the decoder has read an extent to its end. It does not decode an incomplete batch at the end.
 
     Raises:
         Corrupt: the extent ends inside a batch.
@@ -115,4 +118,4 @@ def _check_whole(view: memoryview, next_offset: int) -> None:
     for position, header in headers_in(view):
         end = position + header.size
     if end != len(view):
-        raise Corrupt(f"the batch at byte {end} of it, behind offset {next_offset - 1}, is cut off")
+        raise Corrupt(f"the batch at byte {end} of the file, after offset {next_offset - 1}, is incomplete")

@@ -1,4 +1,4 @@
-"""The readers: topics as DataFrames and as streams. By default they return committed records only."""
+"""Spark's readers of topics, for batches and streams. By default they return committed records only."""
 
 import logging
 import os
@@ -42,7 +42,7 @@ METADATA_AGE_MAX_S = 5.0
 
 
 class TaskPartition(InputPartition):
-    """What one task reads."""
+    """The pieces (ranges of offsets of one partition) that one task reads."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         super().__init__(None)
@@ -59,7 +59,7 @@ def open_log(options: ReadOptions) -> Log:
 
 
 def limits(options: ReadOptions) -> Limits:
-    """The limits of tasks that the options ask for."""
+    """Return the limits of tasks that the options set."""
     return Limits(
         options.target_size,
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
@@ -72,7 +72,7 @@ def read_offsets(value: Mapping[str, Any], *, at_cuts: bool) -> StreamOffsets:
     """Read a stream's offsets from their JSON form.
 
     Args:
-        value: the offsets, as Spark's checkpoint has them.
+        value: the offsets in the JSON format of Spark's checkpoint.
         at_cuts: whether this stream reads at cuts.
 
     Raises:
@@ -81,12 +81,12 @@ def read_offsets(value: Mapping[str, Any], *, at_cuts: bool) -> StreamOffsets:
     found = StreamOffsets.from_json(value)
     if at_cuts and found.cut is None:
         raise InvalidConfig(
-            "the checkpoint is of a query without cut=true, whose offsets are no cut: leave out cut, or begin with a new "
+            "the checkpoint is of a query without cut=true, whose offsets are not a cut: leave out cut, or begin with a new "
             "checkpoint"
         )
     if not at_cuts and found.cut is not None:
         raise InvalidConfig(
-            "the checkpoint is of a query with cut=true: give that option again, or begin with a new checkpoint"
+            "the checkpoint is of a query with cut=true: set cut=true again, or begin with a new checkpoint"
         )
     return found
 
@@ -105,7 +105,9 @@ def check_columns(columns: Columns, log: Log, topics: Iterable[str]) -> None:
 
 
 def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterator[Any]:
-    """Read the records of a task, as Arrow batches. Spark passes a partition of its own if there is nothing to read."""
+    """Read the records of a task, as Arrow batches. Without anything to read, Spark passes a partition of another
+    class.
+    """
     from stablelog.spark.columns.builder import ColumnBuilder
     from stablelog.spark.columns.commit_columns import CommitColumns, decoded_names
     from stablelog.spark.columns.decoder import Decoder
@@ -115,7 +117,7 @@ def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterato
         return
     cluster = broker_log.connect(options) if options.bootstrap is not None else None
     schema = columns.arrow_schema()
-    # One builder for the task, so that small pieces share a batch.
+    # Use one builder for the task, so that small pieces share an Arrow batch.
     builder = ColumnBuilder(decoded_names(columns.names))
     fetched: list[Piece] = []
     try:
@@ -149,14 +151,14 @@ def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterato
 
 
 class StablelogReader(DataSourceReader):
-    """Reads topics as they are when the read is planned."""
+    """Batch reader of topics. It reads the records that exist when the read is planned."""
 
     def __init__(self, options: ReadOptions, columns: Columns) -> None:
         self._options = options
         self._columns = columns
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks of the read."""
+        """Return the tasks of the read."""
         log = open_log(self._options)
         try:
             ranges, topic_ids = batch_ranges(self._options, log)
@@ -172,7 +174,7 @@ class StablelogReader(DataSourceReader):
 
 
 class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads topics as they grow. Its offsets are the next ones to read, by topic and partition."""
+    """Stream reader of topics. Its offsets are the next offset to read of each partition."""
 
     def __init__(self, options: ReadOptions, columns: Columns) -> None:
         self.options = options
@@ -182,23 +184,25 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._latest: dict[TopicPartition, int] = {}
         self._batch_at = float("-inf")
         self._target: StreamOffsets | None = None
-        self._missing: set[str] = set()  # Topics that the options name and that do not exist.
-        self._checked: set[str] = set()  # Topics that are known to have the wanted columns.
+        self._missing: set[str] = set()  # The topics that the options name but that do not exist.
+        self._checked: set[str] = set()  # The topics that were found to have the columns to read.
 
     @cached_property
     def source(self) -> Log:
-        """The log that is read, opened when it is first used."""
+        """The log to read, which is opened at its first use."""
         return open_log(self.options)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where a query without a checkpoint begins."""
+        """Return the offsets at which a query without a checkpoint begins."""
         partitions = self.source.partitions()
         latest, earliest = self.source.latest(partitions), self.source.earliest(partitions)
         found = resolve(self.options, self.source, self.options.starting, "startingOffsets", earliest, latest)
         return StreamOffsets(found, topic_ids_of(partitions)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """A limit of the options. Spark accepts only one; `latestOffset` applies all of them."""
+        """Return one of the limits in the options, because Spark accepts only one. `latestOffset` applies all of
+        them.
+        """
         options = self.options
         if options.trigger_offsets_max is not None:
             return ReadMaxRows(options.trigger_offsets_max)
@@ -209,12 +213,12 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Limit the query to records that exist now."""
+        """Limit the query to the records that exist now."""
         partitions = self._there()
         self._target = StreamOffsets(self.source.latest(partitions), topic_ids_of(partitions))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Up to where the next micro-batch reads; `start` itself if there is nothing to read."""
+        """Return the offsets up to which the next micro-batch reads; `start` if there is nothing new to read."""
         before = read_offsets(start, at_cuts=False)
         latest = self._look()
         if self._target is not None:
@@ -224,14 +228,17 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 if place in self._target.next_offsets
             }
         if any(before.next_offsets.get(place) != offset for place, offset in latest.items()):
-            # The topic ids are read after the offsets: a topic that was created again meanwhile has another id.
+            # Read the topic ids after the offsets: then a topic that was deleted and created again meanwhile has
+            # another id than before.
             self._list()
             latest = {place: offset for place, offset in latest.items() if place in self._partitions}
         end = stream_end(self.options, before, self._partitions, latest)
         return start if end == before else self._admitted(before, end, limit).to_json()
 
     def _admitted(self, start: StreamOffsets, end: StreamOffsets, limit: ReadLimit) -> StreamOffsets:
-        """Up to where the next micro-batch reads of what could be read; `start` if it waits for more."""
+        """Return the offsets up to which the next micro-batch reads, within its limits; `start` if it waits for more
+        records.
+        """
         if not isinstance(limit, ReadAllAvailable):
             end = self._limited(start, end)
         if end != start:
@@ -241,7 +248,8 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _look(self) -> dict[TopicPartition, int]:
         """Request the end offsets.
 
-        They are never cached: a writer that then calls `processAllAvailable` expects its rows.
+        They are never cached: after a write, a program that calls `processAllAvailable` expects that the stream reads
+        its rows.
         """
         if time.monotonic() - self._partitions_at > METADATA_AGE_MAX_S:
             self._list()
@@ -256,11 +264,16 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._partitions, self._partitions_at = self._there(), time.monotonic()
 
     def _there(self) -> dict[TopicPartition, str]:
-        """The partitions. With failOnDataLoss=false, those that are left: the offsets tell which ones are gone."""
+        """Return the existing partitions. With failOnDataLoss=false, deleted topics are left out; their loss is found
+        by the stream's offsets.
+        """
         found = self.source.partitions(there_only=not self.options.fail_on_data_loss)
         missing = set(self.options.topics) - {topic for topic, _ in found}
         if missing - self._missing:
-            log.warning("there is no topic %s; going on without", ", ".join(sorted(missing)))
+            log.warning(
+                "there is no topic %s; the stream continues without it, because failOnDataLoss is false",
+                ", ".join(sorted(missing)),
+            )
         self._missing = missing
         return found
 
@@ -272,7 +285,7 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if options.trigger_offsets_max is None and options.trigger_size_max is None:
             return end
         if not options.fail_on_data_loss:
-            # A removed range is skipped as a whole, not in steps of the limit.
+            # Skip a removed range as a whole: the limits apply only to existing records.
             firsts = self.source.earliest([wanted.place for wanted in ranges])
             ranges = [
                 wanted._replace(start=max(wanted.start, firsts[wanted.place]))
@@ -285,20 +298,22 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return StreamOffsets({**end.next_offsets, **ends}, end.topic_ids)
 
     def _waits(self, count: Callable[[], int]) -> bool:
-        """Whether the micro-batch is still too small, and the maximum delay is not over."""
+        """Whether the micro-batch has too few records and its maximum delay has not passed yet."""
         count_min = self.options.trigger_offsets_min
         if count_min is None or self._target is not None or count() >= count_min:
             return False
         if self._batch_at == float("-inf"):
-            self._batch_at = time.monotonic()  # The first delay begins with the query.
+            self._batch_at = time.monotonic()  # The first maximum delay begins with the query.
         return (time.monotonic() - self._batch_at) * 1000 < self.options.trigger_delay_max_ms
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """The ends of the partitions, for the query's progress. The query has still to read what is before them."""
+        """Return the ends of the partitions, for the query's progress report. They may be ahead of the stream."""
         return StreamOffsets(self._latest, topic_ids_of(self._partitions)).to_json() if self._latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of a micro-batch. They depend only on the offsets, because a restarted query calls this first."""
+        """Return the tasks of a micro-batch. They depend only on the offsets, because a restarted query calls this
+        first.
+        """
         before, after = read_offsets(start, at_cuts=False), read_offsets(end, at_cuts=False)
         ranges = stream_ranges(self.options, self.source, before, after)
         topics = after.topic_ids.keys() - self._checked

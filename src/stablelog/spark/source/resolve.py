@@ -1,8 +1,8 @@
-"""Ranges of a read: options and the state of the log become ranges of offsets; lost data is reported exactly.
+"""Ranges of a read: convert options and the state of the log into ranges of offsets, and report lost records.
 
-These are lost: wanted offsets before the log start or after the end, partitions that do not exist any more, and topics
-that were deleted and created again (their ids differ). Gaps between the offsets of records are markers, aborted records
-and records that compaction removed; they are not a loss.
+Records count as lost if their offsets are before the log start or after the end, if their partition does not exist any
+more, or if their topic was deleted and created again, so that its id differs. Gaps between offsets are not a loss:
+there were markers, aborted records, or records that compaction has removed.
 """
 
 import logging
@@ -18,11 +18,11 @@ from stablelog.spark.segments.partition_files import PartitionFiles
 from stablelog.types import TopicPartition
 
 log = logging.getLogger(__name__)
-SHOWN_MAX = 5  # partitions named in a message
+SHOWN_MAX = 5  # maximum of partitions that a message names
 
 
 class Range(NamedTuple):
-    """The offsets [start, end) of a partition."""
+    """A range of offsets of a partition. `end` is exclusive."""
 
     place: TopicPartition
     start: int
@@ -30,10 +30,10 @@ class Range(NamedTuple):
 
 
 class Log(Protocol):
-    """Where a read finds its records: brokers, or a data directory."""
+    """The log that a read reads: that of brokers, or that in a data directory."""
 
     def partitions(self, *, there_only: bool = False) -> dict[TopicPartition, str]:
-        """Every partition that the options name, with its topic's id; the id is empty if it is unknown.
+        """Return every partition that the options name, with its topic's id; the id is empty if it is unknown.
 
         Args:
             there_only: skip named topics and partitions that do not exist.
@@ -43,21 +43,23 @@ class Log(Protocol):
         """
 
     def earliest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset of each."""
+        """Return the first offset of each partition."""
 
     def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The end of each, exclusive, for a reader of the options' isolation."""
+        """Return the end offset of each partition for a reader with the isolation of the options."""
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """The offset of the first visible record of that time in ms or later; None if there is no such record."""
+        """Return for each partition the offset of the first visible record of a time, in ms, or later; None if there is
+        none.
+        """
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """The ranges, with their sizes in bytes."""
+        """Return the ranges as spans, with their sizes in bytes."""
 
     def files_of(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
     ) -> Mapping[Range, PartitionFiles | None]:
-        """The segment files that hold each range at present; None if they are not accessible."""
+        """Return the segment files that contain each range now; None if they are not accessible."""
 
     def limited(
         self,
@@ -66,31 +68,35 @@ class Log(Protocol):
         count_max: int | None,
         size_max: int | None,
     ) -> dict[TopicPartition, int]:
-        """End offsets for the ranges, so that all together stay within a limit of records and of stored bytes."""
+        """Return an end offset for each range, so that all ranges together stay within a limit of records and of stored
+        bytes.
+        """
 
     def close(self) -> None:
         """Close connections."""
 
 
 def name(place: TopicPartition) -> str:
-    """A partition, for people."""
+    """Return the name of a partition for messages: `topic-0`."""
     return f"{place[0]}-{place[1]}"
 
 
 def names(places: Iterable[TopicPartition]) -> str:
-    """Some partitions, for people."""
+    """Return the names of some partitions for messages."""
     shown = [name(place) for place in sorted(places)]
     more = len(shown) - SHOWN_MAX
     return ", ".join(shown[:SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def topic_ids_of(partitions: Mapping[TopicPartition, str]) -> dict[str, str]:
-    """The ids of topics, without those that are unknown."""
+    """Return the known ids of topics."""
     return {topic: topic_id for (topic, _), topic_id in partitions.items() if topic_id}
 
 
 def ranges_between(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> list[Range]:
-    """The ranges that are not empty, by partition. A partition without a start is read from its beginning."""
+    """Return the ranges that are not empty, sorted by partition. A partition without a start is read from its
+    beginning.
+    """
     return [
         Range(place, starts.get(place, 0), end)
         for place, end in sorted(ends.items())
@@ -106,22 +112,21 @@ def lost(options: ReadOptions, message: str) -> None:
     """
     if options.fail_on_data_loss:
         raise Unavailable(
-            f"{message}. Set failOnDataLoss to false to go on without them, or give other starting offsets"
+            f"{message}. Set failOnDataLoss to false to continue without them, or give other starting offsets"
         )
-    log.warning("%s; going on without, as failOnDataLoss is false", message)
+    log.warning("%s; the read continues without them, because failOnDataLoss is false", message)
 
 
 def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str, str]]:
-    """The ranges that a batch reads, and the ids of its topics.
+    """Return the ranges that a batch reads, and the ids of its topics.
 
     Raises:
-        InvalidConfig: the offsets of an option do not fit the partitions.
-        Unavailable: offsets that were asked for are not in the log.
+        InvalidConfig: the offsets of an option do not match the partitions.
+        Unavailable: requested offsets are not in the log.
     """
     partitions = log_.partitions()
     places = sorted(partitions)
-    # The end is read before the start: records that retention removes in between must not look as if they had never
-    # existed.
+    # Request the end before the start: if retention removes records in between, the read reports them as lost.
     latest = log_.latest(places)
     earliest = log_.earliest(places)
     ends = resolve(options, log_, options.ending, "endingOffsets", earliest, latest)
@@ -130,7 +135,7 @@ def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str
     for place in places:
         start, end = starts[place], ends[place]
         if start > end and options.starting.kind == "offsets" and options.ending.kind == "offsets":
-            raise InvalidConfig(f"{name(place)}: startingOffsets={start} is behind endingOffsets={end}")
+            raise InvalidConfig(f"{name(place)}: startingOffsets={start} is after endingOffsets={end}")
         if start < end:
             ranges.append(Range(place, start, end))
     return ranges, topic_ids_of(partitions)
@@ -144,11 +149,11 @@ def resolve(
     earliest: Mapping[TopicPartition, int],
     latest: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    """The offset of each partition at which a bound lies, within the log.
+    """Return the offset of each partition at which a read begins or ends, and check that it is in the log.
 
     Raises:
         InvalidConfig: the bound names other partitions than the read has.
-        Unavailable: an offset is not in the log any more, or not yet; or no record is at or after the time.
+        Unavailable: an offset is not in the log, or no record has the time or a later one.
     """
     if bound.kind == "earliest":
         return dict(earliest)
@@ -167,10 +172,10 @@ def resolve(
         elif wanted == LATEST:
             wanted = latest[place]
         elif wanted < first:
-            lost(options, f"{name(place)} begins at offset {first}, and {option} says {wanted}")
+            lost(options, f"{name(place)} begins at offset {first}, but {option} is {wanted}")
             wanted = first
         elif wanted > latest[place]:
-            lost(options, f"{name(place)} ends at offset {latest[place]}, and {option} says {wanted}")
+            lost(options, f"{name(place)} ends at offset {latest[place]}, but {option} is {wanted}")
             wanted = latest[place]
         found[place] = wanted
     return found
@@ -179,7 +184,7 @@ def resolve(
 def _check_places(option: str, bound: Bound, places: set[TopicPartition]) -> None:
     named = set(bound.by_partition)
     if named - places:
-        raise InvalidConfig(f"{option} names {names(named - places)}, which is not read")
+        raise InvalidConfig(f"{option} names {names(named - places)}, which the read does not include")
     if places - named:
         raise InvalidConfig(
             f"{option} does not name {names(places - named)}: name every partition, with -2 for earliest and -1 for latest"
@@ -205,10 +210,10 @@ def _at_times(
 
 
 def stream_ranges(options: ReadOptions, log_: Log, start: StreamOffsets, end: StreamOffsets) -> list[Range]:
-    """The ranges that a micro-batch reads. Equal offsets give equal ranges, as long as nothing is lost.
+    """Return the ranges that a micro-batch reads. Equal offsets give equal ranges, as long as no records are lost.
 
     Raises:
-        Unavailable: something of it is gone.
+        Unavailable: some of the records were removed, and failOnDataLoss is true.
     """
     replaced = start.replaced(end.topic_ids)
     # A partition that was added later, or whose topic was created again, is read from its beginning.
@@ -231,7 +236,7 @@ def stream_ranges(options: ReadOptions, log_: Log, start: StreamOffsets, end: St
         if wanted.start < first:
             lost(
                 options,
-                f"{name(wanted.place)} begins at offset {first} by now: offsets {wanted.start} to {min(first, wanted.end) - 1} "
+                f"{name(wanted.place)} begins at offset {first} now: offsets {wanted.start} to {min(first, wanted.end) - 1} "
                 "were removed before they were read",
             )
             wanted = wanted._replace(start=first)
@@ -246,29 +251,29 @@ def stream_end(
     partitions: Mapping[TopicPartition, str],
     latest: Mapping[TopicPartition, int],
 ) -> StreamOffsets:
-    """The offsets up to which a stream can read now, checked against those that it has read.
+    """Return the offsets up to which a stream can read now. Check that the log still contains the stream's position.
 
     Args:
         options: the options of the read.
-        start: up to where it has read.
-        partitions: those that there are, with their topics' ids.
-        latest: the end of each.
+        start: the offsets up to which the stream has read.
+        partitions: the existing partitions, with their topics' ids.
+        latest: the end offset of each partition.
 
     Raises:
-        Unavailable: a partition is gone, or is not what it was.
+        Unavailable: a partition was deleted, replaced or truncated, and failOnDataLoss is true.
     """
     ids = topic_ids_of(partitions)
     gone = set(start.next_offsets) - set(partitions)
     if gone:
-        lost(options, f"{names(gone)} was read before and does not exist any more")
+        lost(options, f"{names(gone)} does not exist any more, but was read before")
     replaced = start.replaced(ids)
     if replaced:
-        lost(options, f"{', '.join(sorted(replaced))} was deleted and created again since it was read")
+        lost(options, f"{', '.join(sorted(replaced))} was deleted and created again after it was read")
     found = {}
     for place, offset in latest.items():
         before = start.next_offsets.get(place)
         if before is not None and place[0] not in replaced and offset < before:
-            lost(options, f"{name(place)} ends at offset {offset}, and was read up to {before} before")
+            lost(options, f"{name(place)} ends at offset {offset}, but was read up to {before} before")
             offset = before
         found[place] = offset
     return StreamOffsets(found, ids)
