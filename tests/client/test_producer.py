@@ -160,10 +160,12 @@ def test_a_producer_fenced_by_its_successor_is_told_in_words(stablelog_broker, t
         first.append(topic, 0, batch(b"lost"))
         first.flush()
         second.begin()
-        with pytest.raises(Refused, match=f"the transaction of '{name}' is over.*fenced by a successor"):
+        with pytest.raises(
+            Refused, match=f"the transaction of '{name}' has ended.*fenced by a later producer"
+        ):
             first.append(topic, 0, batch(b"late"))
             first.flush()
-        with pytest.raises(Refused, match="is over"):
+        with pytest.raises(Refused, match="has ended"):
             first.end(commit=True)
         second.append(topic, 0, batch(b"kept"))
         second.flush()

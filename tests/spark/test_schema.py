@@ -30,7 +30,7 @@ def test_the_decoder_makes_the_types_that_spark_compares_with():
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        (schema_of("offsets", LongType(), True), "no column 'offsets'; there are key"),
+        (schema_of("offsets", LongType(), True), "no column 'offsets'; the columns are key"),
         (schema_of("offset", IntegerType(), True), "column offset is BIGINT, not INT: cast it"),
     ],
 )

@@ -231,7 +231,7 @@ def test_the_earlier_of_two_drivers_fails_and_says_why(spark, tmp_path, stablelo
             joint.begin(cluster, pipeline.query_id, 0, "what is left of an earlier one", order=0)
         joint.begin(cluster, pipeline.query_id, 0, "another driver")
     (tmp_path / "wait").unlink()
-    with pytest.raises(StreamingQueryException, match="another driver works on the same checkpoint"):
+    with pytest.raises(StreamingQueryException, match="another driver uses the same checkpoint"):
         query.awaitTermination(TIMEOUT_S)
     assert read(stablelog_broker.bootstrap, topic) == []
     pipeline.run()

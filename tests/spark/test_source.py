@@ -222,7 +222,7 @@ def test_a_topic_without_records_is_an_empty_frame(spark, stablelog_broker):
             "the files of .*-0 are not in /nowhere/at/all, or cannot be read",
         ),
         ({}, "value STRING", "column value is BINARY, not STRING: cast it after the read"),
-        ({}, "values BINARY", "there is no column 'values'; there are key, value, topic"),
+        ({}, "values BINARY", "there is no column 'values'; the columns are key, value, topic"),
         (
             {},
             "key BINARY NOT NULL",

@@ -18,9 +18,8 @@ from stablelog.cli.output import fail, print_json
 from stablelog.cli.partition_watch import PartitionWatch, unavailable_partitions
 
 POLL_S = 0.5
-UNREADABLE_S = (
-    30.0  # after this time, a reader without --follow fails because of partitions that cannot be read
-)
+# After this time, a reader without --follow fails because of partitions that cannot be read.
+UNREADABLE_S = 30.0
 OFFSET_MAX = (1 << 63) - 1
 COMMIT_LATER = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR)
 WORDS = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}

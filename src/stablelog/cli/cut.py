@@ -30,9 +30,8 @@ def cut(
     markers.
     """
     for topic in topics:
-        known_topic(
-            bootstrap, topic
-        )  # fails at once for a missing topic, instead of retrying until the deadline
+        # Fails at once for a missing topic, instead of retrying until the deadline.
+        known_topic(bootstrap, topic)
     with Cluster(bootstrap) as cluster:
         found = describe_cut(cluster, topics, at)
     offsets = [(topic, partition, offset) for (topic, partition), offset in found.offsets.items()]

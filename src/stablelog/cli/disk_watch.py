@@ -21,9 +21,8 @@ from stablelog.errors import Refused, Unavailable
 from stablelog.wire.api import ApiKey
 
 USABLE_SINCE: Final = 4  # the first version of DescribeLogDirs with usable bytes
-SILENCE_S = (
-    2.0  # time without progress before the thread asks the broker, and pause between two such requests
-)
+# Time without progress before the thread asks the broker, and pause between two such requests.
+SILENCE_S = 2.0
 
 
 def full_disk(bootstrap: str) -> str | None:

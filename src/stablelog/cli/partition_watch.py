@@ -110,9 +110,8 @@ class PartitionWatch(disk_watch.Watch):
         self._isolation = isolation
         self._heard_s: dict[int, float] = {}
         self._at_end: frozenset[int] = frozenset()
-        self._since_s: dict[
-            int, float
-        ] = {}  # by partition, the time at which it was found offline or damaged
+        # By partition, the time at which it was found offline or damaged.
+        self._since_s: dict[int, float] = {}
         self._faults: dict[int, str] = {}
         self._asked_s = 0.0
 

@@ -20,9 +20,8 @@ from stablelog.errors import Unavailable
 POLL_S = 0.5
 PROGRESS_COUNT = 1000
 DELIVERY_TIMEOUT_MS = 60_000  # how long a record is retried; librdkafka's maximum in a transaction
-FLUSH_MARGIN_S = (
-    5  # additional wait in which librdkafka reports the reasons for records that it could not deliver
-)
+# Additional wait in which librdkafka reports the reasons for records that it could not deliver.
+FLUSH_MARGIN_S = 5
 INTERRUPTED_S = 2.0  # after Ctrl-C, how long the command waits for a broker that may not respond
 
 app = command_app()

@@ -164,9 +164,8 @@ def _cut_all(
     is_any = any(group_of_directory(partition) is not None for partition in examined)
     given = read_given(disk, partition_directories(disk, data)) if is_any else Given()
     if not disk.exists(data / CATALOG_FILE):
-        given.producer_ids_end = (
-            0  # in Apache Kafka, the controller assigns producer ids, and the commit log has none
-        )
+        # In Apache Kafka, the controller assigns producer ids, and the commit log has none.
+        given.producer_ids_end = 0
     is_cut = {partition: _repair(disk, partition, damage, yes=yes) for partition, damage in found}
     logs = commit_logs(partition_directories(disk, data))
     said = {group: read_said(disk, directories, group) for group, directories in logs.items()}

@@ -27,9 +27,8 @@ from stablelog.client.writing import Committed, Outcome, Writing
 P = ParamSpec("P")
 Result = TypeVar("Result")
 
-THREADS_MAX: Final = (
-    32  # calls that wait for a broker at the same time; further calls wait until a thread is free
-)
+# Calls that wait for a broker at the same time; further calls wait until a thread is free.
+THREADS_MAX: Final = 32
 
 
 async def _wait(
@@ -77,9 +76,8 @@ class AsyncTransaction:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._pool = pool
-        self._turn = (
-            asyncio.Lock()
-        )  # held by the task that writes; tasks get it in the order of their requests
+        # Held by the task that writes; tasks get it in the order of their requests.
+        self._turn = asyncio.Lock()
         self._futures: list[asyncio.Future[Position]] = []
         self._is_ending = False
         self.writing = begin(self._tell)

@@ -14,9 +14,8 @@ def _references(kept: list[bytearray], place: int) -> int:
     return sys.getrefcount(kept[place])
 
 
-UNUSED = _references(
-    [bytearray(1)], 0
-)  # the reference count of a buffer to which only the pool's list refers
+# The reference count of a buffer to which only the pool's list refers.
+UNUSED = _references([bytearray(1)], 0)
 
 
 class Buffers:

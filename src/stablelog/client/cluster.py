@@ -42,13 +42,11 @@ DEADLINE_S: Final = 30.0
 CREATION_TRIES: Final = 6
 IDLE_MAX: Final = 4  # maximum of idle connections to one broker that are kept for reuse
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.02, 1.0
-SEVERAL_COORDINATORS: Final = (
-    4  # the first version of FindCoordinator that names several coordinators in one response
-)
+# The first version of FindCoordinator that names several coordinators in one response.
+SEVERAL_COORDINATORS: Final = 4
 TRANSACTION_COORDINATOR: Final = 1
-TOPIC_NAMES_MAX: Final = (
-    12  # the last version of Fetch that identifies topics by name; later versions use topic ids
-)
+# The last version of Fetch that identifies topics by name; later versions use topic ids.
+TOPIC_NAMES_MAX: Final = 12
 
 
 class Cluster:

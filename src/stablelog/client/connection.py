@@ -26,9 +26,8 @@ from stablelog.wire.versions import adapt
 
 TIMEOUT_S = 10.0
 RESPONSE_SIZE_MAX = 1 << 30
-RESPONSE_ITEMS_MAX = (
-    5_000_000  # maximum of the entries of all lists in one response, such as topics and partitions
-)
+# Maximum of the entries of all lists in one response, such as topics and partitions.
+RESPONSE_ITEMS_MAX = 5_000_000
 BUFFERS_SIZE_MAX = 24 << 20  # maximum bytes of receive buffers that are kept for reuse
 CLIENT_ID = "stablelog"
 LENGTH = struct.Struct(">i")

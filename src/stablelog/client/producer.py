@@ -107,9 +107,8 @@ class Producer:
     def _reset(self) -> None:
         self.record_count = 0
         self._queue = BatchQueue()
-        self._sequences: dict[
-            TopicPartition, int
-        ] = {}  # the base sequence number of the next batch of each partition
+        # The base sequence number of the next batch of each partition.
+        self._sequences: dict[TopicPartition, int] = {}
         self._added: set[TopicPartition] = set()
         self._index = 0
         self._progress_at = 0.0

@@ -70,9 +70,8 @@ class _Stream:
         self._target = target
         self._after = after
         self._topic_id: uuid.UUID | None = None  # None before the first request
-        self._position = (
-            -1
-        )  # all transactions that end before this position are listed; -1 before the first request
+        # All transactions that end before this position are listed; -1 before the first request.
+        self._position = -1
         self._listed: deque[Commit] = deque()
         self._list_is_full = False  # the last list was full, so more transactions may follow
         self._known = -1  # all transactions up to this commit sequence are listed

@@ -19,12 +19,10 @@ from stablelog.types import TopicPartition
 from stablelog.wire.partitioning import partition_for
 
 BATCH_SIZE_MAX: Final = 256 << 10  # maximum bytes of keys, values and headers in a batch of several records
-BUFFERED_SIZE_MAX: Final = (
-    8 << 20
-)  # maximum bytes of records that are not in a batch yet, over all partitions
-TIMESTAMP_MAX: Final = (
-    1 << 62
-) - 1  # a batch stores differences of two timestamps, which must fit into 64 bits
+# Maximum bytes of records that are not in a batch yet, over all partitions.
+BUFFERED_SIZE_MAX: Final = 8 << 20
+# A batch stores differences of two timestamps, which must fit into 64 bits.
+TIMESTAMP_MAX: Final = (1 << 62) - 1
 
 Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 

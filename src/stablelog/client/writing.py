@@ -79,8 +79,7 @@ class Writing:
         is_key_free: whether another transaction may use the key after this one: nothing was begun under it, or the
             outcome is known and no other user of the key was seen.
         deadline: `time.monotonic` at which the timeout has passed.
-        failure: the error with the reason why the transaction is aborted, or why its positions are unknown after a
-            commit.
+        failure: the error that has aborted the transaction, or that makes the positions of its records unknown.
         producer: sends the batches; None before the first one.
         records: the records. If `records.is_due`, call `send_due` before the next `put`.
         timeout_s: as given.
@@ -110,9 +109,8 @@ class Writing:
         # By partition: for each batch the number that `Producer.append` has returned, and the count of its records.
         self._batches: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
         self.producer: Producer | None = None
-        self._base_offsets: dict[
-            int, int
-        ] = {}  # of each batch, by the number that `Producer.append` has returned
+        # The base offset of each batch, by the number that `Producer.append` has returned.
+        self._base_offsets: dict[int, int] = {}
         self._asked_at = 0.0
         self._commit_sequence: int | None = None
         self._committed: Committed | None = None
@@ -240,8 +238,8 @@ class Writing:
     # --- the end ---
 
     def commit(self) -> Committed:
-        """Commit all records that were written. The call may be repeated after any failure and then returns the same
-        result. May wait.
+        """Commit the written records. The call may be repeated after any failure and then returns the same result. May
+        wait.
 
         Returns:
             The commit sequence, and the positions of the records that were written first and last.
@@ -357,8 +355,7 @@ class Writing:
         return [(self.key.transactional_id, self.producer.producer_id, self.producer.producer_epoch)]
 
     def _ask_to_commit(self) -> int:
-        """Request the commit, and return the commit sequence. A transaction that is committed already is not committed
-        again.
+        """Request the commit, and return the commit sequence, also if the transaction was committed before.
 
         Raises:
             Refused: the transaction is aborted.
@@ -388,9 +385,7 @@ class Writing:
         return found.commit_sequence
 
     def _key_shared(self, found: joint.Committed) -> Exception:
-        """Return the error for a key under which another client has committed, for example in a copy of the virtual
-        machine.
-        """
+        """Return the error for a key under which another client, such as a copy of the virtual machine, has committed."""
         sharing = f"another writer uses the key {self.key.name!r} of this transaction, and has committed"
         if found.commit_sequence < 0:
             return Unavailable(
@@ -435,9 +430,7 @@ class Writing:
 
     @contextmanager
     def _or_abort(self) -> Iterator[None]:
-        """Abort the transaction on any error in the block. Convert Unavailable to Refused, because a retry cannot
-        help.
-        """
+        """Abort the transaction on any error in the block. Convert Unavailable to Refused: a retry cannot help."""
         try:
             yield
         except Unavailable as failure:

@@ -47,9 +47,8 @@ from stablelog.log.producer_state.snapshots import decode_either
 from stablelog.log.recovery.examine import Damage
 from stablelog.log.recovery.tail import batches_behind, lost_batches
 
-SPARE_BLOCKS: Final = (
-    1  # blocks of producer ids to skip, for each commit log: clients may use ids of the last block
-)
+# Blocks of producer ids to skip, for each commit log: clients may use ids of the last block.
+SPARE_BLOCKS: Final = 1
 
 
 @dataclass(slots=True)

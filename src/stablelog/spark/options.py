@@ -303,7 +303,7 @@ def _check_trigger(values: _Values) -> None:
     least, most = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
     if least is None and values.has("maxTriggerDelay"):
         raise InvalidConfig(
-            "maxTriggerDelay limits the wait for minOffsetsPerTrigger, which is not given: give both or none"
+            "maxTriggerDelay limits the wait for minOffsetsPerTrigger, which is not given: give that option, too"
         )
     if least is not None and most is not None and least > most:
         raise InvalidConfig(

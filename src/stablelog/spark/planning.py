@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
 
 TARGET_SIZE_MAX = 128 << 20
-TARGET_SIZE_MIN = (
-    16 << 20
-)  # Minimum bytes of a task: to read them takes about as long as Spark's overhead for a task.
+# Minimum bytes of a task: to read them takes about as long as Spark's overhead for a task.
+TARGET_SIZE_MIN = 16 << 20
 Key = TypeVar("Key", bound=Hashable)
 # Do not divide a range if the free size of the task, or the rest of the range, is below this fraction (1/8) of the
 # target size.

@@ -145,9 +145,8 @@ class SimDisk:
 
     def __init__(self) -> None:
         self._root = Directory()
-        self._renamed: list[
-            tuple[Directory, str, Node]
-        ] = []  # the renames since the directories were last synced
+        # The renames since the directories were last synced.
+        self._renamed: list[tuple[Directory, str, Node]] = []
         self._open: WeakSet[SimFile] = WeakSet()
         self.steps = 0
         self.crash_at: int | None = None
@@ -164,9 +163,8 @@ class SimDisk:
         self.steps += 1
         if self.steps == self.crash_at:
             if torn is not None:
-                torn[0].content += torn[
-                    1
-                ]  # a part of the appended bytes may have reached the disk before the crash
+                # A part of the appended bytes may have reached the disk before the crash.
+                torn[0].content += torn[1]
             raise SimulatedCrash(what)
         if self.steps == self.fail_at:
             raise DiskError(f"{what} at {path} failed on the simulated disk", self.number)

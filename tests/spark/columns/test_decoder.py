@@ -440,10 +440,10 @@ def test_a_bomb_is_not_unpacked():
         (b"\x00", "longer than"),
         (b"\x64\x00\x00\x00\x01\x01\x00", "longer than"),
         (b"\x0c\x00\x00\x00\x7e\x01\x00", "longer than"),  # a key of 63 bytes
-        (b"\x0c\x00\x00\x02\x01\x01\x00", "do not grow"),  # an offset behind the batch's last
-        (b"\x0c\x00\x00\x01\x01\x01\x00", "do not grow"),  # an offset before its first
-        (b"\x0c\x00\x00\x00\x01\x01\x7e", "more headers than bytes"),
-        (b"\x0c\x00\x00\x00\x01\x01\x01", "more headers than bytes"),
+        (b"\x0c\x00\x00\x02\x01\x01\x00", "do not increase"),  # an offset behind the batch's last
+        (b"\x0c\x00\x00\x01\x01\x01\x00", "do not increase"),  # an offset before its first
+        (b"\x0c\x00\x00\x00\x01\x01\x7e", "more headers than it has bytes"),
+        (b"\x0c\x00\x00\x00\x01\x01\x01", "more headers than it has bytes"),
         (b"\x10\x00\x00\x00\x01\x01\x02\x01\x01", "header without a name"),
         (b"\x0e\x00\x00\x00\x01\x01\x00\x00", "bytes after the last field"),
         (b"\x0c\x00\x00\x00\x01\x01\x00\x00", "bytes after the last field"),

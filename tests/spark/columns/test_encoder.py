@@ -211,7 +211,7 @@ V = pa.array([b"v"])
         ),
         (batch_of(value=V, headers=pa.array([b"h"])), "a", "column headers is binary"),
         (batch_of(value=V, headers=pa.array([["h"]])), "a", "column headers is list"),
-        (batch_of(value=V, headers=pa.array([[None]], HEADERS)), "a", "column headers has a null"),
+        (batch_of(value=V, headers=pa.array([[None]], HEADERS)), "a", "column headers contains a null"),
         (
             batch_of(value=V, headers=pa.array([[{"key": None}]], HEADERS)),
             "a",

@@ -180,7 +180,7 @@ def test_a_zombie_task_that_writes_after_the_decision_is_refused(stablelog_broke
         commit_parts(options, [write_part(options, part, Task(0, attempt_id=1), rows("a"))], None)
         yield from rows("late")
 
-    with pytest.raises(Refused, match=r"is over|comes too late"):
+    with pytest.raises(Refused, match=r"has ended|comes too late"):
         write_part(options, part, Task(0), slowly())
     assert read(stablelog_broker, topic) == [b"a"]
 
@@ -191,7 +191,7 @@ def test_of_two_drivers_the_earlier_one_is_told(stablelog_broker, topic, options
     with pytest.raises(Refused, match=r"another driver uses the same checkpoint.*stop one of them"):
         commit_parts(options, first, None)
     abort_parts(options, first)
-    with pytest.raises(Refused, match="another driver works on the same checkpoint"):
+    with pytest.raises(Refused, match="another driver uses the same checkpoint"):
         write_part(options, part, Task(0, attempt_id=1), rows("first again"))
     commit_parts(options, second, None)
     assert read(stablelog_broker, topic) == [b"second"]
@@ -451,7 +451,7 @@ def test_a_task_of_a_dead_driver_that_asks_late_takes_nothing_from_its_successor
     assert dead < successor
     key = unique("query")
     written = write_part(options, Part(key, 0, "run-2", successor), Task(0), rows("a"))
-    with pytest.raises(Refused, match="another driver works on the same checkpoint"):
+    with pytest.raises(Refused, match="another driver uses the same checkpoint"):
         write_part(options, Part(key, 0, "run-1", dead), Task(1), rows("zombie"))
     commit_parts(options, [written], None)
     assert read(stablelog_broker, topic) == [b"a"]

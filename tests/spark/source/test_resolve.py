@@ -63,8 +63,8 @@ def test_a_time_after_the_last_record():
 @pytest.mark.parametrize(
     ("offsets", "message"),
     [
-        ('{"x": {"0": 9, "1": 0}}', "x-0 begins at offset 10, and startingOffsets says 9"),
-        ('{"x": {"0": 10, "1": 6}}', "x-1 ends at offset 5, and startingOffsets says 6"),
+        ('{"x": {"0": 9, "1": 0}}', "x-0 begins at offset 10, but startingOffsets is 9"),
+        ('{"x": {"0": 10, "1": 6}}', "x-1 ends at offset 5, but startingOffsets is 6"),
     ],
 )
 def test_offsets_that_are_gone_or_never_were(offsets, message, caplog):

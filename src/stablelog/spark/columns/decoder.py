@@ -20,9 +20,8 @@ from stablelog.spark.columns.builder import ColumnBuilder
 from stablelog.spark.kernels import decode as k
 
 SCAN_COUNT_MAX = 1024  # Maximum of batch headers that one call of a kernel reads.
-UNPACKED_SIZE_MAX = (
-    16 << 20
-)  # Maximum bytes of decompressed records in memory, unless a single batch has more.
+# Maximum bytes of decompressed records in memory, unless a single batch has more.
+UNPACKED_SIZE_MAX = 16 << 20
 
 WRONG = {
     k.BAD_VARINT: "a varint does not end",

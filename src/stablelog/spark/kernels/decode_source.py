@@ -256,9 +256,8 @@ def _decode_records(state: Any, batch: Any) -> int:
             status = k.BAD_LENGTH if at >= 0 else at
             break
         record_end = at + length
-        timestamp_delta, at = read_varint(
-            at + 1, record_end
-        )  # skip the record's attributes byte, which Kafka does not use
+        # Skip the record's attributes byte, which Kafka does not use.
+        timestamp_delta, at = read_varint(at + 1, record_end)
         if at < 0:
             status = at
             break

@@ -84,9 +84,8 @@ def headers_crc(descriptor: int, size: int) -> int | None:
 def _walked(data: "np.typing.NDArray[np.uint8]") -> int | None:
     if len(data) < HEADER.size:
         return None
-    headers_at = np.lib.stride_tricks.sliding_window_view(
-        data, HEADER.size
-    )  # a view of the header at each position, without a copy
+    # A view of the header at each position, without a copy.
+    headers_at = np.lib.stride_tricks.sliding_window_view(data, HEADER.size)
     table = np.zeros((SCAN_COUNT_MAX, k.TABLE_WIDTH), np.int64)
     state = np.zeros(k.SCAN_WIDTH, np.int64)
     state[k.SCAN_ADDRESS], state[k.SCAN_SIZE] = data.ctypes.data, len(data)

@@ -59,9 +59,8 @@ def steadily(files: PartitionFiles, attempt: Callable[[], _Found]) -> _Found:
         try:
             return attempt()
         except Gone:
-            time.sleep(
-                tried * PAUSE_S
-            )  # Compaction may be replacing the file, which takes no longer than this pause.
+            # Compaction may be replacing the file, which takes no longer than this pause.
+            time.sleep(tried * PAUSE_S)
             files.refresh(anew=True)
     try:
         return attempt()
