@@ -215,7 +215,7 @@ def test_a_segment_that_was_cut_is_named(stablelog_broker, tmp_path):
         file.truncate(path.stat().st_size - 10)
     with pytest.raises(Corrupt, match=f"{path} has .* bytes, and .* when the read was planned"):
         rows({"path": str(tmp_path)}, "offset", planned=planned)
-    with pytest.raises(Corrupt, match=f"{path} has .* bytes, and .* when it was sealed"):
+    with pytest.raises(Corrupt, match=f"{path} has .* bytes, but had .* when it was sealed"):
         tasks({"path": str(tmp_path)})
 
 
