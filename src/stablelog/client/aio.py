@@ -68,7 +68,7 @@ class AsyncTransaction:
         pool: the client's threads.
 
     Attributes:
-        writing: the transaction without futures.
+        writing: the same transaction with blocking calls and without futures.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ class Transaction:
         begin: makes the transaction. It calls its argument with the transaction's outcome.
 
     Attributes:
-        writing: the transaction without futures.
+        writing: the same transaction without futures.
     """
 
     def __init__(self, begin: Callable[[Callable[[Outcome], None]], Writing]) -> None:

@@ -71,7 +71,8 @@ class ColumnBuilder:
         self._allocate = allocate
         self._names = frozenset(names)
         self._buffers: dict[str, pa.Buffer] = {}
-        self._runs: list[tuple[str, int, int]] = []  # topic, partition and first row of each run of rows
+        # Topic, partition and first row of each run of rows of one partition.
+        self._runs: list[tuple[str, int, int]] = []
         self.state[k.DEPTH] = self.depth
         self._clear(bytes_max)
 
