@@ -10,6 +10,7 @@
     │   └── StoreError       one call to an object store failed
     ├── ObjectMissing        an object store has no object with this key
     ├── ObjectExists         an object with this key exists: another writer was first
+    ├── Fenced               a broker of a greater epoch has taken over: stop
     ├── Unproven             a log file was not checked since the broker's start: prove it, and retry
     └── InvalidConfig        a setting is unknown or outside its valid range
 
@@ -153,6 +154,10 @@ class ObjectMissing(StablelogError):
 
 class ObjectExists(StablelogError):
     """The key of an object that was to be created holds another content: another writer was first."""
+
+
+class Fenced(StablelogError):
+    """A broker of a greater epoch has taken over what this broker was to change."""
 
 
 class Unproven(StablelogError):

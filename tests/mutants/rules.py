@@ -35,6 +35,7 @@ AREAS = (
     "reused producer ids",
     "lookups by time",
     "fetch in turns",
+    "chain of manifests",
 )
 
 
