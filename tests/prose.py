@@ -4,7 +4,7 @@
     python -m tests.prose table ratings-1.txt ratings-2.txt ratings-3.txt
 
 A sample has 80 docstrings and comments, 20 messages of errors and of the log, and 20 sentences of each document. The
-decision records count as one document. Each item has a name, such as `code-17`. A reader who knows Kafka and not this
+decision records count as one document. A sentence is shown where a reader meets it: in its paragraph or row. Each item has a name, such as `code-17`. A reader who knows Kafka and not this
 code writes one line for each item, its name and its rating: 1 if the item was understood at first reading, 0.5 at the
 second, 0 not without the code. The table has the mean of each group over all readers. The goal is 0.92 in each group.
 """
@@ -76,15 +76,36 @@ def messages(tree):
 
 
 def sentences(text):
-    """The sentences of a document in Markdown. A cell of a table is read like a paragraph; code is left out."""
-    paragraphs = re.split(r"\n\s*\n|\n(?=\s*[-|\d#])", LEFT_OUT.sub("", text))
-    for paragraph in paragraphs:
-        if paragraph.lstrip("\n").startswith(("    ", "#", "<!--")):
+    """The sentences of a document in Markdown, each with what a reader sees around it.
+
+    A cell of a table is read like a paragraph. Code is left out. The sentence stands between `>>` and `<<` in its paragraph,
+    list item or row. Above it stand its heading and the columns of its table, or the paragraph before its list.
+    """
+    heading = columns = before = ""
+    for paragraph in re.split(r"\n\s*\n|\n(?=\s*[-|\d#])", LEFT_OUT.sub("", text)):
+        lines = paragraph.lstrip("\n")
+        block = " ".join(paragraph.split())
+        if lines.startswith("#"):
+            heading, columns, before = block, "", ""
+        if not block or lines.startswith(("    ", "#", "<!--")) or re.fullmatch(r"[-|: ]+", block):
             continue
-        for cell in paragraph.split("|"):
-            for sentence in SENTENCE_END.split(" ".join(cell.split())):
+        is_row, is_item = block.startswith("|"), re.match(r"(-|\d+\.) ", block)
+        if is_row and not columns:
+            columns = block
+            continue
+        if not is_row:
+            columns = ""
+        around = [heading, columns if is_row else before if is_item else ""]
+        if not is_row and not is_item:
+            before = block
+        for cell in block.split("|") if is_row else [block]:
+            for sentence in SENTENCE_END.split(cell.strip()):
                 if _is_long(sentence):
-                    yield sentence.lstrip("- ")
+                    sentence = sentence.removeprefix("- ")
+                    yield (
+                        sentence,
+                        "\n".join([*filter(None, around), block.replace(sentence, f">>{sentence}<<", 1)]),
+                    )
 
 
 def _is_long(text):
@@ -109,7 +130,7 @@ def groups(root):
         found["code"] += [(f"{name}:{line}", text) for line, text in texts if _is_long(text)]
         found["messages"] += [(f"{name}:{line}", text) for line, text in messages(tree) if _is_long(text)]
     for document, text in documents(root).items():
-        found[document] = [(document, sentence) for sentence in sentences(text)]
+        found[document] = [(document, shown) for _, shown in sentences(text)]
     return found
 
 

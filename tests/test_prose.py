@@ -56,11 +56,19 @@ any free port.
 
 - The list has one fact for each item.
 """
-    assert list(prose.sentences(text)) == [
+    found = list(prose.sentences(text))
+    assert [sentence for sentence, _ in found] == [
         "The broker listens on a port.",
         "It takes any free port.",
         "The table says that it works.",
         "The list has one fact for each item.",
+    ]
+    heading = "# A heading of many words"
+    assert [shown for _, shown in found] == [
+        f"{heading}\n>>The broker listens on a port.<< It takes any free port.",
+        f"{heading}\nThe broker listens on a port. >>It takes any free port.<<",
+        f"{heading}\n| name | what it does |\n| `x` | >>The table says that it works.<< Short. |",
+        f"{heading}\nThe broker listens on a port. It takes any free port.\n- >>The list has one fact for each item.<<",
     ]
 
 

@@ -122,9 +122,9 @@ class AsyncTransaction:
             after a commit. After an abort, the future raises. Cancelling the future does not affect the record.
 
         Raises:
-            Refused: the transaction had ended; or this call aborted it and failed all futures, because the broker has
-                ended it or no broker accepted its batches within the deadline; or the topic or partition does not
-                exist.
+            Refused: the transaction had ended, or the topic or partition does not exist. This call also raises it after
+                it has aborted the transaction and failed all futures, because the broker has ended the transaction or
+                no broker accepted its batches within the deadline.
             Unavailable: no broker responds to the request for the topic's metadata. Nothing was written.
         """
         async with self._turn:

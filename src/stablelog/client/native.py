@@ -155,7 +155,7 @@ class Client:
         names = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
         if order != "commit":
             raise InvalidConfig(
-                f"the order {order!r} is not valid: transactions are whole only in the order of commits, 'commit'"
+                f"the order {order!r} is not valid: whole transactions can only be read with order='commit'"
             )
         if not names:
             raise InvalidConfig("there is no topic to read: name one or several")

@@ -115,7 +115,7 @@ def in_steps(
     timestamp_ms: int,
     start_offset: Callable[[], int],
 ) -> Lookup:
-    """Find the first record with a timestamp or a later one, step by step.
+    """Find the first record whose timestamp is at least `timestamp_ms`, step by step.
 
     Args:
         look: does one step from an offset on. It returns the record; or a batch that may contain the record; or the

@@ -40,7 +40,7 @@ class ViewedLog(Protocol):
 
 
 class View(Protocol):
-    """The view of an open log. A position of the view is an offset that the log has assigned."""
+    """The view of an open log. Its readers see each record at a position, which is one of the offsets of the log."""
 
     @property
     def failure(self) -> DiskError | None:

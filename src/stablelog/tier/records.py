@@ -205,7 +205,9 @@ def decode_record(value: bytes) -> MetadataRecord:
         raise Corrupt(f"a record of remote segments has frame version {frame_version} and kind {kind}")
     refuse_newer(f"a record of remote segments of kind {kind}", version, MESSAGE_VERSION)
     if version != MESSAGE_VERSION:
-        raise Corrupt(f"a record of remote segments of version {version}; {MESSAGE_VERSION} is known")
+        raise Corrupt(
+            f"a record of a remote segment has version {version}; this release reads version {MESSAGE_VERSION}"
+        )
     try:
         content = bytes(
             checked(KINDS[kind], value, at)

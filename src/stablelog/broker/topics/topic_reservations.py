@@ -27,7 +27,7 @@ class Reservations:
         self._config = config
         # The names of topics, by their names in metrics (with `_` in place of `.`).
         self._names: dict[str, str] = {}
-        # The number of partitions that are being created, by the name of the topic in metrics.
+        # The number of partitions that are being created, by topic. The key is the topic's name as metrics show it.
         self._counts: dict[str, int] = {}
 
     def listed(self, name: str) -> None:

@@ -54,8 +54,8 @@ class LastCommits:
         ]
 
     async def read(self) -> None:
-        """Read the last commits, and allow each transaction group to commit when the last commits in its partitions are
-        read.
+        """Read the last commit of each commit-ordered partition. A transaction group may commit when the last commits in
+        all its partitions are read.
 
         No partition may be opened meanwhile.
         """

@@ -17,10 +17,11 @@ MARKER_ENDS_MIN = 64
 
 
 class MarkerDurability:
-    """The written markers of one transaction group that may not be durable yet. `len` is the number of their commits.
+    """The written markers of one transaction group that may not be durable yet. `len` is the number of
+    commits with such markers.
 
     Args:
-        topics: the partitions that exist.
+        topics: the broker's topics, through which the partitions of markers are found.
     """
 
     def __init__(self, topics: Topics) -> None:

@@ -90,7 +90,7 @@ class TransactionGroup:
         self._recorded_count = 0  # The number of changes of the coordinator's state that are in the journal.
         # The durable decisions of which no marker is being written yet.
         self._decided: deque[_Decided] = deque()
-        # The decisions whose markers are being written now, and those of their markers that are still to be written.
+        # The decisions whose markers are being written now. `_to_write` has the markers of them that are not written yet.
         self._in_writing: list[_Decided] = []
         self._to_write: deque[tuple[TopicPartition, list[MarkerOrder]]] = deque()
         # Whether the markers in `_to_write` are for more partitions than one turn of the event loop writes.

@@ -119,7 +119,7 @@ class GroupKey(NamedTuple):
 
 
 class JointKey(NamedTuple):
-    """The key of the state of a joint commit's key."""
+    """The key of the record with the state of a joint commit."""
 
     name: JointName
 

@@ -42,7 +42,7 @@ class OffsetIndex(IndexEntries):
         return self[self._count - 1][1] if self._count else 0
 
     def append(self, last_offset: int, position: int) -> None:
-        """Add the entry of a batch, which must be behind the batches of all other entries."""
+        """Add the entry of a batch. Its offset must be greater than the offsets of all other entries."""
         assert not self._count or self[self._count - 1] < (last_offset, position)
         self._add(ENTRY.pack(last_offset - self._base_offset, position))
 

@@ -48,7 +48,7 @@ class Producers:
     def __init__(self) -> None:
         # All producers. For a recent producer, the table has the state at the time when it was packed last.
         self._table = ProducerTable()
-        # The producers that are objects, in the order of their last use.
+        # The recent producers, which are kept as Python objects, in the order of their last use.
         self._recent: OrderedDict[int, Producer] = OrderedDict()
         # By producer id: the first offset of its open transaction, ascending.
         self._open: OrderedDict[int, int] = OrderedDict()

@@ -209,8 +209,8 @@ class Planner:
     def _check_orphans(self, bases: list[int], *, first_place: int) -> None:
         """Remove the remaining files of segments whose log file was deleted.
 
-        A crash may have undone some of the renames of a deletion. So the log file of a deleted segment may be missing
-        although the log file of an earlier one exists.
+        A deletion renames the log files of several segments. A crash may undo some of these renames, in any order. The
+        log file of a deleted segment may therefore be missing although that of an earlier segment exists.
 
         Args:
             bases: the base offsets of the log files.

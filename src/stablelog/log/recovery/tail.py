@@ -109,7 +109,7 @@ def check_cut(path: Path, file: File, position: int, end_offset: int, damage: st
 def batches_behind(file: File, position: int, end_offset: int) -> Iterator[tuple[int, BatchHeader]]:
     """Yield the whole batches behind damage, as (position, header). A batch is whole if its CRC matches.
 
-    If a whole batch begins at the end that the damaged batch's own length gives, the search continues there, because
+    The length field of the damaged batch says where the next batch begins. If a whole batch begins there, the search continues there, because
     the records of the damaged batch may contain bytes that look like a batch. Otherwise the next batch is searched at
     every byte.
 

@@ -39,7 +39,7 @@ class _Batches:
         max_timestamp: the greatest timestamp of batches with records.
         max_timestamp_of_all: the greatest timestamp of all batches, including those that compaction has emptied.
             Kafka's time index counts these, too.
-        empty_aborts: by offset, the producer id of control batches that end no transaction in the producer state.
+        empty_aborts: the producer ids of abort markers that end no open transaction, by the offset of the marker.
     """
 
     end_offset: int

@@ -51,7 +51,7 @@ MICROSECONDS_MAX, MILLISECONDS_MAX = 2**63 - 1, (2**63 - 1) // 1000
 
 
 def scan_batches(state: npt.NDArray[np.int64], table: npt.NDArray[np.int64]) -> int:
-    """Read the headers of whole batches from SCAN_POSITION on, into at most SCAN_COUNT_MAX rows of the table.
+    """Read the headers of whole batches from SCAN_POSITION on. Each becomes a row of `table`, up to SCAN_COUNT_MAX rows.
 
     Returns:
         DONE with SCAN_COUNT rows filled and SCAN_POSITION at the end of the last batch; BAD_BATCH if the bytes at

@@ -307,8 +307,8 @@ class PartitionFiles:
         return _Part(segment, max(start, segment.base_offset), end, position, end_position)
 
     def _check_end(self, segment: SegmentFile, end: int, next_base: int | None) -> None:
-        """Check that a segment reaches the offset `end`. If another segment follows, compaction may have removed its
-        last records.
+        """Check that a segment reaches the offset `end`. A segment that is followed by another one may end earlier,
+        because compaction may have removed its last records.
         """
         if next_base is None:
             raise Unavailable(f"{segment.path} ends before offset {end}, which was in the log")

@@ -101,8 +101,8 @@ class SegmentFile:
     def prove(self) -> None:
         """Check the batch headers against the summary, once. Without a summary, do nothing.
 
-        Call this before using batch headers. It is not necessary for planning an extent, because the extent's task
-        proves the file.
+        Call this before using batch headers. The driver may plan tasks without this check, because each task makes
+        the check before it reads the file.
 
         Raises:
             Gone: the file was removed or replaced.

@@ -116,7 +116,8 @@ def write_rows(options: WriteOptions, transactional_id: str, number: int, rows: 
         if isinstance(error, Refused) and error.code is ErrorCode.message_too_large:
             raise Refused(
                 error.code,
-                f"{error}. batchBytes is {options.batch_size_max}; a larger row gets its own batch",
+                f"{error}. A batch has at most {options.batch_size_max} bytes (option batchBytes), or one larger row: "
+                "reduce batchBytes, or increase max.message.bytes of the topic",
             ) from error
         raise
     finally:

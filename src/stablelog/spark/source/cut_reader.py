@@ -155,7 +155,7 @@ class CutStreamReader(StablelogStreamReader):
 
 
 def _check_history(options: ReadOptions, before: StreamOffsets, last: StreamOffsets) -> None:
-    """Check that the last cut continues the cut up to which the stream has read.
+    """Check that the broker's last cut is not older than the cut up to which the stream has read.
 
     Raises:
         InvalidConfig: the topics belong to another transaction group now.

@@ -15,7 +15,9 @@ from kio.static.primitive import i16, i32, i64
 from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.fields import ERROR, INT32, INT64, STRING, Nested, Request, Response
 
-NOT_KNOWN: Final = -2  # In removed_commit_sequence: it is unknown which commits have lost records.
+NOT_KNOWN: Final = (
+    -2
+)  # The value of removed_commit_sequence if it is unknown which commits have lost records.
 RESOLVED: Final = -1  # In place of a commit sequence in the request: the last resolved one.
 
 

@@ -264,7 +264,7 @@ class JointCommits:
     def has_open(
         self, children: Sequence[ChildShown], name: JointName, version: int, run: str | None = None
     ) -> bool:
-        """Whether one of the children is an open transaction; or, with `run`, one of that run's children."""
+        """Whether one of the children of a joint commit is an open transaction. With `run`, only children of that run count."""
         shown = {transactional_id: tuple(identity) for transactional_id, *identity in children}
         known = [
             (self._table.get(transactional_id), identity) for transactional_id, identity in shown.items()
