@@ -194,7 +194,7 @@ def lose_directory(path):
             "has a setting that this release does not accept: there is no broker setting",
         ),
         ("t-0", lose_directory, "is missing; cluster.json names it"),
-        ("t-0/log-start-offset", lose, "where the log begins is not known"),
+        ("t-0/log-start-offset", lose, "it is unknown where the log begins"),
         ("t-0/log-start-offset", lambda path: flip(path, 2), "is damaged"),
         ("t-0/partition.metadata", lambda path: flip(path, 25), "topic id"),
         ("t-0", lambda path: lose(path / LOG), "the partition was made with one"),
