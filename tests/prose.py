@@ -4,9 +4,10 @@
     python -m tests.prose table ratings-1.txt ratings-2.txt ratings-3.txt
 
 A sample has 80 docstrings and comments, 20 messages of errors and of the log, and 20 sentences of each document. The
-decision records count as one document. A sentence is shown where a reader meets it: in its paragraph or row. Each item has a name, such as `code-17`. A reader who knows Kafka and not this
-code writes one line for each item, its name and its rating: 1 if the item was understood at first reading, 0.5 at the
-second, 0 not without the code. The table has the mean of each group over all readers. The goal is 0.92 in each group.
+decision records count as one document. Each is shown where a reader meets it: a docstring with the name and the
+arguments of its function, a sentence in its paragraph or row. Each item has a name, such as `code-17`. A reader who
+knows Kafka and not this code writes one line for each item, its name and its rating: 1 if the item was understood at
+first reading, 0.5 at the second, 0 not without the code. The table has the mean of each group over all readers. The goal is 0.92 in each group.
 """
 
 import argparse
@@ -30,16 +31,27 @@ SENTENCE_END = re.compile(r"(?<=[.:!?])\s+(?=[A-Z`*\[])")
 
 
 def docstrings(tree):
-    """The docstrings of a module, of its classes and of its functions, with their lines."""
+    """The docstrings of a module, of its classes and of its functions, with their lines and what they are of."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text:
-                yield node.body[0].lineno, text
+                yield node.body[0].lineno, text, _head(node)
+
+
+def _head(node):
+    """A function's name and arguments, as `help` shows them; a class's name; nothing of a module."""
+    if isinstance(node, ast.Module):
+        return ""
+    arguments = "" if isinstance(node, ast.ClassDef) else f"({ast.unparse(node.args)})"
+    return f"`{node.name}{arguments}`"
 
 
 def comments(source):
-    """The comments of a module with their lines. Comments on lines that follow each other are one comment."""
+    """The comments of a module with their lines, and the code on the line of a comment.
+
+    Comments on lines that follow each other are one comment.
+    """
     found, last = [], -1
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type != tokenize.COMMENT or NOT_PROSE.match(token.string):
@@ -48,9 +60,10 @@ def comments(source):
         text = token.string.lstrip("# ")
         is_alone = not token.line[:column].strip()
         if is_alone and line == last + 1:
-            found[-1] = (found[-1][0], f"{found[-1][1]} {text}")
+            found[-1] = (found[-1][0], f"{found[-1][1]} {text}", "")
         else:
-            found.append((line, text))
+            code = token.line[:column].strip()
+            found.append((line, text, f"`{code}`" if code else ""))
         last = line if is_alone else -1
     return found
 
@@ -127,7 +140,9 @@ def groups(root):
         source = path.read_text()
         tree, name = ast.parse(source), path.relative_to(root)
         texts = [*docstrings(tree), *comments(source)]
-        found["code"] += [(f"{name}:{line}", text) for line, text in texts if _is_long(text)]
+        found["code"] += [
+            (f"{name}:{line} {of}".rstrip(), text) for line, text, of in texts if _is_long(text)
+        ]
         found["messages"] += [(f"{name}:{line}", text) for line, text in messages(tree) if _is_long(text)]
     for document, text in documents(root).items():
         found[document] = [(document, shown) for _, shown in sentences(text)]

@@ -22,16 +22,16 @@ def refuse(name):
 
 
 def test_docstrings_are_found_in_modules_and_functions():
-    assert [text for _, text in prose.docstrings(ast.parse(SOURCE))] == [
-        "The module explains what it is for.",
-        "Refuse a request with a clear reason.",
+    assert [(text, of) for _, text, of in prose.docstrings(ast.parse(SOURCE))] == [
+        ("The module explains what it is for.", ""),
+        ("Refuse a request with a clear reason.", "`refuse(name)`"),
     ]
 
 
 def test_comments_on_lines_that_follow_each_other_are_one():
     assert prose.comments(SOURCE) == [
-        (3, "Requests in flight of one connection."),
-        (4, "The first line of a comment goes on in the second line of it."),
+        (3, "Requests in flight of one connection.", "`LIMIT = 5`"),
+        (4, "The first line of a comment goes on in the second line of it.", ""),
     ]
 
 

@@ -78,7 +78,9 @@ def test_a_claim_of_more_than_was_sent_takes_no_memory():
     with (
         answering(lambda request: framed(request, claim)) as address,
         Connection(address, timeout_s=SILENCE_S) as connection,
-        pytest.raises(Unavailable, match="sent an invalid response to api_versions: a list announces 2147483647 items"),
+        pytest.raises(
+            Unavailable, match="sent an invalid response to api_versions: a list announces 2147483647 items"
+        ),
     ):
         connection.call(message_class(API_VERSIONS_KEY, 0, "request")())
 

@@ -163,7 +163,9 @@ def test_a_large_row_goes_where_the_topic_takes_it(stablelog_broker, options, pa
     assert committed(stablelog_broker.bootstrap, topic) == values
     again = Part(part.key, 1, part.run)
     refused = rf"appending to {topic}-0 was refused: a batch of 9000.* bytes \(records: 1\) is more than max.message.bytes"
-    with pytest.raises(Refused, match=f"{refused} of {topic} allows.* at most 1000000 bytes .option batchBytes"):
+    with pytest.raises(
+        Refused, match=f"{refused} of {topic} allows.* at most 1000000 bytes .option batchBytes"
+    ):
         write_part(options, again, Task(0), rows(b"a", random.Random(1).randbytes(9_000_000)))
 
 
