@@ -231,7 +231,7 @@ class Writing:
         self.producer.begin(deadline_s=deadline_s)
 
     def _free_key(self, *, may_be_ending: bool) -> None:
-        """Mark the key as free, so that another transaction may use it after this one has ended."""
+        """Give the transaction's key back to the pool. Another transaction may use the key from now on."""
         self.key.may_be_ending = may_be_ending
         self.is_key_free = True
 
@@ -385,7 +385,7 @@ class Writing:
         return found.commit_sequence
 
     def _key_shared(self, found: joint.Committed) -> Exception:
-        """Return the error for a key under which another client, such as a copy of the virtual machine, has committed."""
+        """Return the error for a key with which another client has committed. Copies of a virtual machine share their keys."""
         sharing = f"another writer uses the key {self.key.name!r} of this transaction, and has committed"
         if found.commit_sequence < 0:
             return Unavailable(

@@ -15,8 +15,8 @@ ENTRIES_AT_ONCE = 64  # how many entries are read together
 FIRST_AT_ONCE = 64  # how many extents the first lookup finds: a fetch may use only a few
 LEAST_AT_ONCE = 16  # how many extents a later lookup finds at least
 MOST_AT_ONCE = 512
-# The kinds of entries that are handled together with others of their kind. For another entry, the kind is its own
-# number.
+# The two kinds of entries that are handled together with other entries of their kind. Any other entry is handled alone,
+# and its number stands in place of a kind.
 SHORT, TORN = -1, -2
 
 

@@ -192,7 +192,7 @@ def column(typecode: str, rows: Buffer, place: int, row_size: int) -> "array[int
     Args:
         typecode: the type of the numbers, as in `array`.
         rows: the rows.
-        place: the number of values of this type before the column in a row.
+        place: the position of the column in a row, counted in values of this type.
         row_size: the size of a row in bytes.
     """
     numbers = array(typecode, bytes(rows))

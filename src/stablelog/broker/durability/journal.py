@@ -303,7 +303,7 @@ class Journal:
         self._has_told_untrimmed = False
         begin = self.partition.end_offset
         if len(self.partition.producer_state):
-            # Offsets in open transactions are not part of the live state yet: keep their records in the log, whether
+            # Consumer offsets of open transactions are not part of the live state, which replaces older records: keep their records in the log, whether
             # the transaction later commits or aborts.
             begin = min(begin, self.partition.last_stable_offset)
         # Begin a new segment, so that all other records before the checkpoint can be deleted, even those that are not

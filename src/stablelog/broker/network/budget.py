@@ -146,7 +146,7 @@ class Budget:
         self._rest -= more
 
     def _has_room(self, claim: Claim) -> bool:
-        """Whether, after giving the claim its room, all arriving requests can still be completed."""
+        """Whether all arriving requests can still be completed after this claim gets its memory."""
         more = claim.target - claim.held
         if more > self.left:
             return False

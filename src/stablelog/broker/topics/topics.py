@@ -428,7 +428,7 @@ class Topics:
     def open_partition(
         self, topic: Topic, index: int, progress: Callable[[int, int], None] | None = None
     ) -> None:
-        """Open a partition of the list, and recover it if the last stop was not clean.
+        """Open a partition of a topic that exists, and recover it if the last stop was not clean.
 
         Raises:
             Corrupt: synced data is damaged or missing; the partition stays closed.

@@ -322,7 +322,7 @@ class TransactionGroup:
         for _, done in decided:
             if done is not None and not done.done():
                 done.set_result(None)
-        # Send the responses before the coordinator notes that these transactions are complete. The coordinator does so
+        # Send the responses before the coordinator notes that these transactions are complete. The coordinator notes it
         # in the next turn of the event loop, before it can get the next request of a client.
         self._written += [order for decision, _ in decided for order in decision.markers]
         self._tasks.soon("transactions", self._report_written)

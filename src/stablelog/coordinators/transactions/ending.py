@@ -136,8 +136,8 @@ class Ending:
             previous_producer_id=previous_producer_id,
             last_producer_epoch=last_producer_epoch,
             next_producer_id=NO_PRODUCER_ID if same_id else successor.producer_id,
-            # As in Kafka, the record has this epoch only if a successor keeps the open transaction. After the epochs
-            # have run out, a missing epoch means 0.
+            # As in Kafka, a record has the next producer epoch only if the transaction is kept for a successor. If the
+            # epochs of a producer id have run out, its successor begins with epoch 0, which is not written.
             next_producer_epoch=successor.producer_epoch if txn.is_kept and not same_id else NO_EPOCH,
             transaction_version=version,
             commit_sequence=commit_sequence,

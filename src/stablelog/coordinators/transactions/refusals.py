@@ -25,7 +25,7 @@ def for_version(code: ErrorCode, api_version: int, knows_fenced: int) -> ErrorCo
 
 
 def for_produce(code: ErrorCode, produce_version: int | None) -> ErrorCode:
-    """Return the error code for a response to Produce; the same code if the version is None.
+    """Return the error code that a Produce response has for `code`. Without a version, return `code` itself.
 
     Producers with TV1 (transaction version 1) retry a batch only after errors that replication can cause.
     """

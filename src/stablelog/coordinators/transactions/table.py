@@ -193,7 +193,7 @@ class TransactionTable:
 
     @property
     def change_count(self) -> int:
-        """The number of changes since the start, each of which is in a record of a decision."""
+        """The number of changes of this table since the start. Every change is recorded in the commit log."""
         return self._change_count + self.joints.change_count
 
     @property

@@ -417,8 +417,8 @@ class _Replay:
         self._disk.sync_dir(self._directory)
         assert segment.summary is not None
         if self._epochs_changed:
-            # The next start takes the earlier leader epochs from this file, because it reads no batch before the
-            # snapshot.
+            # The next start reads no batch before the snapshot. It takes the leader epochs of these batches from the
+            # file `leader-epoch-checkpoint`.
             self._write_epochs()
         # As when a segment is rolled: when this segment is deleted, only the snapshot has the transactions that began
         # in it.

@@ -150,7 +150,7 @@ class BrokerLog:
         count_max: int | None,
         size_max: int | None,
     ) -> dict[TopicPartition, int]:
-        """See `Log.limited`. Each offset counts as one record of the average size."""
+        """Limit the ranges of a micro-batch, as `Log.limited` says. Each offset counts as one record of the average size."""
         counts = {wanted.place: wanted.end - wanted.start for wanted in ranges}
         if count_max is not None:
             counts = shares(counts, count_max)

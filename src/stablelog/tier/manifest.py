@@ -1,0 +1,306 @@
+"""A manifest: which remote segments a partition has. It is the payload of an object of the chain.
+
+A manifest is a file of record batches. The first record has the key `manifest`, and says what concerns the partition as a
+whole. Each further record is one segment: Kafka's record of a segment in a snapshot, with a segment's summary as custom
+metadata. The summary tells searches where to stop, and whether a segment has aborted transactions at all.
+
+A segment that Apache Kafka has written has no summary. Then only Kafka's field `TxnIndexEmpty` says that it has no aborted
+transactions, and earlier releases of Kafka do not write this field: such a segment may have some.
+
+Format: docs/formats.md, "The manifest".
+"""
+
+import itertools
+import json
+import uuid
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+from stablelog.batch.header import crc_holds, headers_in
+from stablelog.batch.records import Record, decode_records, encode_batch
+from stablelog.errors import Corrupt, refuse_newer
+from stablelog.log.indexes.minima import Minima
+from stablelog.log.indexes.summary import Summary
+from stablelog.log.segments.segments import NO_ABORT
+from stablelog.tier.records import (
+    SegmentLeaderEpoch,
+    SegmentSnapshotRecord,
+    SegmentState,
+    decode_record,
+    encode_record,
+)
+
+VERSION: Final = 1
+HEAD_KEY: Final = b"manifest"
+BATCH_COUNT_MAX: Final = 1_000  # Segments in one record batch.
+STATES: Final = {SegmentState.COPY_FINISHED, SegmentState.DELETE_STARTED}
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSegment:
+    """A segment in the object store.
+
+    Attributes:
+        segment_id: of the copy. Another copy of the same segment has another id.
+        base_offset: the first offset of the segment.
+        end_offset: the offset after its last one.
+        size: bytes of the log file.
+        max_timestamp_ms: the greatest timestamp of its records; -1 if there is none.
+        leader_epochs: pairs of a leader epoch and its first offset in the segment.
+        event_ms: when its state changed last.
+        broker_id: of the broker that changed it.
+        state: copied, or being deleted.
+        summary: the summary of the segment; None if Apache Kafka has copied it.
+        is_txn_index_empty: whether it is certain that no transaction was aborted in the segment.
+        cut_points: where the log file can be divided between batches.
+    """
+
+    segment_id: uuid.UUID
+    base_offset: int
+    end_offset: int
+    size: int
+    max_timestamp_ms: int
+    leader_epochs: tuple[tuple[int, int], ...]
+    event_ms: int = 0
+    broker_id: int = 0
+    state: SegmentState = SegmentState.COPY_FINISHED
+    summary: Summary | None = None
+    is_txn_index_empty: bool = False
+    cut_points: bytes = b""
+
+    @property
+    def may_have_aborts(self) -> bool:
+        """Whether the segment has a transaction index with entries, or may have one."""
+        return self.summary.txnindex_size > 0 if self.summary is not None else not self.is_txn_index_empty
+
+    @property
+    def must_have_aborts(self) -> bool:
+        """Whether the transaction index must be there: without it, the store is damaged."""
+        return self.summary is not None and self.summary.txnindex_size > 0
+
+    @property
+    def stable_offset(self) -> int | None:
+        """All transactions that began before this offset had ended at the segment's end; None if it is unknown."""
+        return None if self.summary is None else self.summary.stable_offset
+
+    @property
+    def least_aborted_offset(self) -> int:
+        """No transaction that was aborted in the segment began before this offset."""
+        if not self.may_have_aborts:
+            return NO_ABORT
+        return 0 if self.summary is None else self.summary.least_aborted_offset
+
+    def record(self) -> SegmentSnapshotRecord:
+        """Kafka's record of this segment."""
+        return SegmentSnapshotRecord(
+            segment_id=self.segment_id,
+            start_offset=self.base_offset,  # type: ignore[arg-type]
+            end_offset=self.end_offset - 1,  # type: ignore[arg-type]
+            broker_id=self.broker_id,  # type: ignore[arg-type]
+            max_timestamp_ms=self.max_timestamp_ms,  # type: ignore[arg-type]
+            event_timestamp_ms=self.event_ms,  # type: ignore[arg-type]
+            leader_epochs=tuple(
+                SegmentLeaderEpoch(leader_epoch=epoch, offset=offset)  # type: ignore[arg-type]
+                for epoch, offset in self.leader_epochs
+            ),
+            size=self.size,  # type: ignore[arg-type]
+            custom_metadata=None if self.summary is None else self.summary.encode(),
+            state=self.state,  # type: ignore[arg-type]
+            is_txn_index_empty=not self.may_have_aborts,
+            cut_points=self.cut_points,
+        )
+
+    @classmethod
+    def of_record(cls, record: SegmentSnapshotRecord) -> "RemoteSegment":
+        """Read Kafka's record.
+
+        Raises:
+            NewerFormat: a later release has written the summary.
+            Corrupt: the record contradicts itself.
+        """
+        summary = None if record.custom_metadata is None else Summary.decode(record.custom_metadata)
+        segment = cls(
+            record.segment_id or uuid.UUID(int=0),
+            record.start_offset,
+            record.end_offset + 1,
+            record.size,
+            record.max_timestamp_ms,
+            tuple((epoch.leader_epoch, epoch.offset) for epoch in record.leader_epochs),
+            record.event_timestamp_ms,
+            record.broker_id,
+            SegmentState(record.state),
+            summary,
+            record.is_txn_index_empty,
+            record.cut_points,
+        )
+        if summary is not None and (summary.base_offset, summary.end_offset, summary.log_size) != (
+            segment.base_offset,
+            segment.end_offset,
+            segment.size,
+        ):
+            raise Corrupt(f"the summary of the remote segment {segment.segment_id} is of another segment")
+        return segment
+
+
+class Manifest(NamedTuple):
+    """What a partition has in the object store.
+
+    Attributes:
+        cluster_id: of the cluster that writes it.
+        log_start: the log start offset. Segments before it are being deleted.
+        segments: in the order of their offsets, without gaps.
+    """
+
+    cluster_id: str
+    log_start: int = 0
+    segments: tuple[RemoteSegment, ...] = ()
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last one in the object store; the log start if nothing is there."""
+        return self.segments[-1].end_offset if self.segments else self.log_start
+
+    def with_copied(self, segments: Iterable[RemoteSegment]) -> "Manifest":
+        """The manifest with further segments, which follow those that are there."""
+        manifest = self._replace(segments=(*self.segments, *segments))
+        _check(manifest.segments)
+        return manifest
+
+    def with_log_start(self, log_start: int, now_ms: int, broker_id: int) -> "Manifest":
+        """The manifest with a greater log start. All segments that end there or before are marked for deletion."""
+        assert log_start >= self.log_start
+        count = bisect_right(self.segments, log_start, key=attrgetter("end_offset"))
+        marked = (
+            replace(segment, state=SegmentState.DELETE_STARTED, event_ms=now_ms, broker_id=broker_id)
+            if segment.state is SegmentState.COPY_FINISHED
+            else segment
+            for segment in self.segments[:count]
+        )
+        return self._replace(log_start=log_start, segments=(*marked, *self.segments[count:]))
+
+    def without(self, gone: set[uuid.UUID]) -> "Manifest":
+        """The manifest without segments whose objects are deleted."""
+        left = tuple(segment for segment in self.segments if segment.segment_id not in gone)
+        assert all(
+            segment.state is SegmentState.DELETE_STARTED
+            for segment in self.segments
+            if segment.segment_id in gone
+        )
+        _check(left)
+        return self._replace(segments=left)
+
+
+class Segments:
+    """The segments of a manifest, for searches.
+
+    Args:
+        segments: the segments, in the order of their offsets.
+    """
+
+    def __init__(self, segments: Sequence[RemoteSegment]) -> None:
+        self._segments = segments
+        self._minima = Minima(
+            lambda begin, end: [segment.least_aborted_offset for segment in segments[begin:end]]
+        )
+        self._minima.extend_to(len(segments))
+        # The stable offset never decreases: where it is unknown, it is at least that of the segment before.
+        self._stable = array("q")
+        for segment in segments:
+            known = segment.stable_offset
+            self._stable.append((self._stable[-1] if self._stable else 0) if known is None else known)
+
+    def at(self, offset: int) -> RemoteSegment | None:
+        """The segment that contains an offset; None if there is none, or it is being deleted."""
+        place = bisect_right(self._segments, offset, key=attrgetter("base_offset")) - 1
+        if place < 0:
+            return None
+        segment = self._segments[place]
+        return (
+            segment if offset < segment.end_offset and segment.state is SegmentState.COPY_FINISHED else None
+        )
+
+    def with_aborts(self, start: int, end: int) -> tuple[list[RemoteSegment], bool]:
+        """The segments whose transaction index a reader of [start, end) needs (KIP-1058).
+
+        A transaction that is open in the range may be aborted in a later segment. The search ends with the first segment
+        whose stable offset reaches `end`: all that began before had ended there.
+
+        Returns:
+            The segments, and whether the search has ended. If not, later segments, which are not in the store, may have
+            more.
+        """
+        count = len(self._segments)
+        place = max(bisect_right(self._segments, start, key=attrgetter("base_offset")) - 1, 0)
+        last = bisect_left(self._stable, end, place, count)
+        found = self._minima.below(end, place, min(last + 1, count)) if place < count else iter(())
+        return [self._segments[number] for number in found], last < count
+
+
+def encode_manifest(manifest: Manifest, now_ms: int) -> bytes:
+    """Encode a manifest."""
+    head = {"version": VERSION, "cluster": manifest.cluster_id, "log_start": manifest.log_start}
+    head["count"] = len(manifest.segments)
+    records = [Record(0, now_ms, HEAD_KEY, json.dumps(head).encode())]
+    records += [
+        Record(number, now_ms, None, encode_record(segment.record()))
+        for number, segment in enumerate(manifest.segments, 1)
+    ]
+    batches = [
+        encode_batch(records[begin : begin + BATCH_COUNT_MAX], base_offset=begin, leader_epoch=0)
+        for begin in range(0, len(records), BATCH_COUNT_MAX)
+    ]
+    return b"".join(batches)
+
+
+def decode_manifest(content: bytes) -> Manifest:
+    """Decode a manifest.
+
+    Raises:
+        NewerFormat: a later release has written it.
+        Corrupt: it is damaged.
+    """
+    records = _records(content)
+    first = next(records, None)
+    if first is None or first.key != HEAD_KEY:
+        raise Corrupt("a manifest does not begin with its head")
+    try:
+        head: dict[str, Any] = json.loads(first.value or b"")
+        refuse_newer("a manifest", int(head["version"]), VERSION)
+        cluster_id, log_start, count = str(head["cluster"]), int(head["log_start"]), int(head["count"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt(f"the head of a manifest is damaged: {error}") from error
+    segments = []
+    for record in records:
+        decoded = decode_record(record.value or b"")
+        if not isinstance(decoded, SegmentSnapshotRecord) or SegmentState(decoded.state) not in STATES:
+            raise Corrupt(
+                f"a manifest has a record {type(decoded).__name__} that is no segment of a manifest"
+            )
+        segments.append(RemoteSegment.of_record(decoded))
+    if len(segments) != count:
+        raise Corrupt(f"a manifest has {len(segments)} segments, and its head says {count}")
+    _check(segments)
+    return Manifest(cluster_id, log_start, tuple(segments))
+
+
+def _records(content: bytes) -> Iterator[Record]:
+    end = 0
+    for position, header in headers_in(content):
+        if not crc_holds(content, position, header):
+            raise Corrupt(f"the CRC of a manifest's batch at byte {position} does not match its bytes")
+        yield from decode_records(content, position)
+        end = position + header.size
+    if end != len(content):
+        raise Corrupt(f"a manifest ends in the middle of a batch, at byte {len(content)}")
+
+
+def _check(segments: Sequence[RemoteSegment]) -> None:
+    for one, other in itertools.pairwise(segments):
+        if one.end_offset != other.base_offset:
+            raise Corrupt(
+                f"a manifest has a segment that ends at offset {one.end_offset}, and the next begins at {other.base_offset}"
+            )

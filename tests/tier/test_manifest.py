@@ -1,0 +1,201 @@
+"""Manifests: what is written is read or refused, and searches find what a linear search finds."""
+
+import uuid
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stablelog.batch.header import headers_in
+from stablelog.errors import Corrupt, NewerFormat
+from stablelog.log.indexes.summary import Summary
+from stablelog.tier.manifest import Manifest, RemoteSegment, Segments, decode_manifest, encode_manifest
+from stablelog.tier.records import SegmentState
+
+NOW_MS = 1_700_000_000_000
+
+
+def segment(number, *, stable=None, least=None, by_kafka=False, **changes):
+    """Segment `number` has the offsets from 100 times its number on."""
+    base, end = number * 100, number * 100 + 100
+    summary = Summary(
+        base,
+        end,
+        log_size=1000,
+        txnindex_size=0 if least is None else 34,
+        stable_offset=end if stable is None else stable,
+        least_aborted_offset=-1 if least is None else least,
+    )
+    return RemoteSegment(
+        uuid.UUID(int=number + 1),
+        base,
+        end,
+        1000,
+        NOW_MS,
+        ((3, base), (4, base + 50)),
+        event_ms=NOW_MS,
+        broker_id=1,
+        summary=None if by_kafka else summary,
+        is_txn_index_empty=least is None,
+        cut_points=bytes(16),
+        **changes,
+    )
+
+
+MANIFEST = Manifest("cluster", 0, (segment(0), segment(1, least=20), segment(2, by_kafka=True)))
+
+
+def test_a_manifest_is_read_as_it_was_written():
+    assert decode_manifest(encode_manifest(MANIFEST, NOW_MS)) == MANIFEST
+    empty = Manifest("cluster", 7)
+    assert decode_manifest(encode_manifest(empty, NOW_MS)) == empty
+    assert (empty.end_offset, MANIFEST.end_offset) == (7, 300)
+    many = Manifest("cluster", 0, tuple(map(segment, range(2_500))))
+    content = encode_manifest(many, NOW_MS)
+    assert decode_manifest(content) == many
+    assert len(list(headers_in(content))) == 3
+    assert len(content) / 2_500 < 320, "bytes of a segment"
+
+
+def test_damage_at_any_byte_is_refused():
+    content = encode_manifest(MANIFEST, NOW_MS)
+    for at in range(len(content)):
+        damaged = bytearray(content)
+        damaged[at] ^= 0x10
+        try:
+            read = decode_manifest(bytes(damaged))
+        except (Corrupt, NewerFormat):
+            continue
+        # The CRC of a batch does not cover its base offset and its leader epoch, which a manifest does not use.
+        assert read == MANIFEST
+        assert any(at - position < 16 for position, _ in headers_in(content) if at >= position)
+    for size in range(len(content)):
+        with pytest.raises(Corrupt):
+            decode_manifest(content[:size])
+
+
+def test_segments_that_do_not_follow_each_other_are_refused():
+    with pytest.raises(Corrupt, match="ends at offset 100, and the next begins at 200"):
+        MANIFEST._replace(segments=()).with_copied([segment(0), segment(2)])
+    content = encode_manifest(Manifest("cluster", 0, (segment(0), segment(2))), NOW_MS)
+    with pytest.raises(Corrupt, match="the next begins at 200"):
+        decode_manifest(content)
+
+
+def test_a_summary_of_another_segment_is_refused():
+    wrong = replace(segment(0), summary=segment(1).summary)
+    with pytest.raises(Corrupt, match="is of another segment"):
+        decode_manifest(encode_manifest(Manifest("cluster", 0, (wrong,)), NOW_MS))
+
+
+def test_a_manifest_of_a_later_release_is_refused(monkeypatch):
+    monkeypatch.setattr("stablelog.tier.manifest.VERSION", 2)
+    content = encode_manifest(MANIFEST, NOW_MS)
+    monkeypatch.undo()
+    with pytest.raises(NewerFormat, match="a manifest of version 2"):
+        decode_manifest(content)
+
+
+def test_segments_before_the_log_start_are_marked_and_then_go():
+    moved = MANIFEST.with_log_start(250, NOW_MS + 5, 2)
+    states = [segment.state for segment in moved.segments]
+    assert states == [SegmentState.DELETE_STARTED] * 2 + [SegmentState.COPY_FINISHED]
+    assert (moved.segments[0].event_ms, moved.segments[0].broker_id) == (NOW_MS + 5, 2)
+    again = moved.with_log_start(300, NOW_MS + 9, 3)
+    assert [segment.event_ms for segment in again.segments] == [NOW_MS + 5, NOW_MS + 5, NOW_MS + 9]
+    assert decode_manifest(encode_manifest(moved, NOW_MS)) == moved
+    left = moved.without({segment.segment_id for segment in moved.segments[:2]})
+    assert [segment.base_offset for segment in left.segments] == [200]
+    with pytest.raises(AssertionError):
+        moved.without({moved.segments[2].segment_id})
+    found = Segments(moved.segments)
+    assert found.at(150) is None
+    assert found.at(250).base_offset == 200
+
+
+def test_a_segment_of_a_kafka_without_the_field_may_have_aborts():
+    old = replace(segment(0, by_kafka=True), is_txn_index_empty=False)
+    new = segment(0, by_kafka=True)
+    assert (old.may_have_aborts, old.must_have_aborts) == (True, False)
+    assert (new.may_have_aborts, new.must_have_aborts) == (False, False)
+    ours = segment(0, least=3)
+    assert (ours.may_have_aborts, ours.must_have_aborts) == (True, True)
+    read = decode_manifest(encode_manifest(Manifest("c", 0, (old,)), NOW_MS)).segments[0]
+    assert read == old
+
+
+@st.composite
+def logs(draw):
+    """A log's segments, with transactions that are aborted in any later segment."""
+    count = draw(st.integers(1, 12))
+    aborted = draw(
+        st.lists(st.tuples(st.integers(0, count * 100 - 1), st.integers(0, count - 1)), max_size=8).map(
+            lambda pairs: [(first, number) for first, number in pairs if first < number * 100 + 100]
+        )
+    )
+    kafka = draw(st.sets(st.integers(0, count - 1)))
+    segments = []
+    for number in range(count):
+        end = number * 100 + 100
+        least = min((first for first, at in aborted if at == number), default=None)
+        stable = min((first for first, at in aborted if at > number and first < end), default=end)
+        made = segment(number, stable=stable, least=least, by_kafka=number in kafka)
+        if number in kafka and draw(st.booleans()):
+            made = replace(made, is_txn_index_empty=False)
+        segments.append(made)
+    return segments, aborted
+
+
+@given(logs(), st.data())
+def test_the_search_finds_every_segment_with_an_abort_that_concerns_the_reader(log, data):
+    segments, aborted = log
+    start = data.draw(st.integers(0, len(segments) * 100 - 1))
+    end = data.draw(st.integers(start + 1, len(segments) * 100))
+    found, ended = Segments(segments).with_aborts(start, end)
+    needed = {number for first, number in aborted if first < end and number >= start // 100}
+    numbers = {found_one.base_offset // 100 for found_one in found}
+    assert needed <= numbers
+    for found_one in found:
+        assert found_one.may_have_aborts
+        assert found_one.least_aborted_offset < end
+    if ended:
+        assert any(one.stable_offset is not None and one.stable_offset >= end for one in segments)
+
+
+class Counted(list):
+    """A list that counts the items that are looked at."""
+
+    count = 0
+
+    def __getitem__(self, at):
+        self.count += 1 if isinstance(at, int) else len(range(*at.indices(len(self))))
+        return super().__getitem__(at)
+
+
+def test_a_search_in_a_million_segments_looks_at_few():
+    """KIP-1058: it is not a linear search."""
+    with_aborts = {5, 500_000, 999_990}
+    one = segment(0)
+    rows = Counted(
+        replace(one, base_offset=number, end_offset=number + 1, summary=SUMMARIES[number in with_aborts])
+        for number in range(1_000_000)
+    )
+    searched = Segments(rows)
+    for start, end, answer in (
+        (10, 900_000, 2),
+        (0, 1_000_000, 3),
+        (600_000, 700_000, 1),
+        (999_999, 1_000_000, 0),
+    ):
+        rows.count = 0
+        found, _ = searched.with_aborts(start, end)
+        assert len(found) == answer
+        assert rows.count <= 64 + answer
+
+
+# Offsets do not matter to this search: each segment is stable up to any offset only at the log's end.
+SUMMARIES = {
+    False: segment(0, stable=0).summary,
+    True: segment(0, stable=0, least=0).summary,
+}
