@@ -87,7 +87,7 @@ def test_a_producer_fenced_by_its_successor_is_told_in_words(kafka, dialect):
         first.append(topic, 0, batch(b"lost"))
         first.flush()
         second.begin()
-        with pytest.raises(Refused, match="fenced by a successor"):
+        with pytest.raises(Refused, match="fenced by a later producer"):
             first.append(topic, 0, batch(b"late"))
             first.flush()
         first.close()
