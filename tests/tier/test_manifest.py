@@ -1,5 +1,6 @@
 """Manifests: what is written is read or refused, and searches find what a linear search finds."""
 
+import json
 import uuid
 from dataclasses import replace
 
@@ -8,10 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stablelog.batch.header import headers_in
+from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import Corrupt, NewerFormat
 from stablelog.log.indexes.summary import Summary
-from stablelog.tier.manifest import Manifest, RemoteSegment, Segments, decode_manifest, encode_manifest
-from stablelog.tier.records import SegmentState
+from stablelog.tier.manifest import (
+    HEAD_KEY,
+    Manifest,
+    RemoteSegment,
+    Segments,
+    decode_manifest,
+    encode_manifest,
+)
+from stablelog.tier.records import SegmentState, encode_record
 
 NOW_MS = 1_700_000_000_000
 
@@ -199,3 +208,49 @@ SUMMARIES = {
     False: segment(0, stable=0).summary,
     True: segment(0, stable=0, least=0).summary,
 }
+
+
+def test_the_log_start_may_pass_the_last_segment_and_segments_go_in_any_order():
+    passed = Manifest("c", 0, (segment(0), segment(1))).with_log_start(300, NOW_MS, 1)
+    assert passed.end_offset == 300
+    more = passed.with_copied([segment(3)])
+    assert more.end_offset == 400
+    left = more.without({segment(1).segment_id})
+    assert [one.base_offset for one in left.segments] == [0, 300]
+    assert decode_manifest(encode_manifest(left, NOW_MS)) == left
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        {"version": 0, "cluster": "c", "log_start": 0, "count": 0},
+        {"version": 500, "cluster": "c", "log_start": 0, "count": 0},
+        {"version": 1, "cluster": None, "log_start": 0, "count": 0},
+        {"version": 1, "cluster": "c", "log_start": 1.5, "count": 0},
+        {"version": 1, "cluster": "c", "log_start": True, "count": 0},
+        {"version": 1, "cluster": "c", "log_start": -5, "count": 0},
+        {"version": 1, "cluster": "c", "log_start": float("inf"), "count": 0},
+        {"version": 1, "cluster": "c", "count": 0},
+        [1],
+        "x",
+    ],
+)
+def test_a_head_with_other_values_is_refused(head):
+    record = Record(0, NOW_MS, HEAD_KEY, json.dumps(head).encode())
+    with pytest.raises(Corrupt, match="manifest"):
+        decode_manifest(encode_batch([record]))
+
+
+@pytest.mark.parametrize("changes", [{"end_offset": -1}, {"size": -1}, {"state": SegmentState.COPY_STARTED}])
+def test_a_segment_with_impossible_values_is_refused(changes):
+    wrong = replace(segment(0, by_kafka=True), **changes)
+    with pytest.raises(Corrupt):
+        decode_manifest(encode_manifest(Manifest("c", 0, (wrong,)), NOW_MS))
+
+
+def test_a_state_that_is_not_known_is_refused():
+    record = replace(segment(0).record(), state=9)
+    head = {"version": 1, "cluster": "c", "log_start": 0, "count": 1}
+    first = Record(0, NOW_MS, HEAD_KEY, json.dumps(head).encode())
+    with pytest.raises(Corrupt, match="no segment of a manifest"):
+        decode_manifest(encode_batch([first, Record(1, NOW_MS, None, encode_record(record))]))

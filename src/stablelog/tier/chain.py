@@ -19,7 +19,7 @@ The rules of a take-over, of which none can be left out:
    have been created at a name that was free because it was deleted, and the owner is past it.
 4. The last manifest before all fences is the base: nothing can be published before this broker's own manifests.
 
-The last manifest of an epoch, its claim and its fence are never deleted.
+The last manifest of an epoch, its claim and its fence are never deleted, and a fenced broker deletes nothing.
 
 The functions yield requests and take their answers: a list of (key, size), whether the object was created, or the content
 or None. They make no request themselves. An exception that is thrown in, because the store failed, leaves the chain
@@ -35,7 +35,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from crc32c import crc32c
 
-from stablelog.errors import Corrupt, Fenced, refuse_newer
+from stablelog.errors import Corrupt, Fenced, naming, refuse_newer
 from stablelog.tier.names import EPOCHS, ChainName, RemotePartition, chain_name_of, epoch_key, epoch_of
 
 Result = TypeVar("Result")
@@ -114,6 +114,7 @@ class Chain:
         self._epoch = epoch
         self._nonce = nonce
         self._next = 0  # The number of this broker's next object.
+        self._is_owner = False  # Whether the take-over is complete.
         self._unsettled: bytes | None = None  # A manifest of this number that may have been created.
 
     def take_over(self) -> Steps[bytes | None]:
@@ -125,22 +126,28 @@ class Chain:
             Fenced: a broker of a greater epoch has taken over.
             Corrupt: the last manifest is damaged or missing.
         """
+        assert not self._is_owner, "the take-over is complete"
         if self._next == 0:
             yield from self._create(0, Kind.CLAIM, b"")
             self._next = 1
-        is_final = False
-        while not is_final:
-            last = yield from self._last_of_lower_epochs()
+        while True:
+            links = yield from self._links()
+            last = list({link.name.epoch: link for link in links if link.name.epoch < self._epoch}.values())
             unfenced = [link.name for link in last if link.kind is not Kind.FENCE]
+            if not unfenced:
+                break
             for name in unfenced:
                 key = self._partition.chain_key(ChainName(name.epoch, name.number + 1))
                 yield Create(key, encode_link(Kind.FENCE, self._epoch, self._nonce))
-            is_final = not unfenced
-        links = yield from self._links()
-        manifests = [link for link in links if link.kind is Kind.MANIFEST and link.name.epoch < self._epoch]
-        if not manifests:
-            return None
-        return (yield from read_manifest(self._partition.chain_key(manifests[-1].name)))
+        for link in last:
+            # An object that lost its content must not count as a fence.
+            yield from _read(self._partition, link.name, Kind.FENCE)
+        manifests = [
+            link.name for link in links if link.kind is Kind.MANIFEST and link.name.epoch < self._epoch
+        ]
+        payload = (yield from _read(self._partition, manifests[-1], Kind.MANIFEST)) if manifests else None
+        self._is_owner = True
+        return payload
 
     def publish(self, payload: bytes) -> Steps[None]:
         """Publish a manifest. It is the truth from then on.
@@ -148,7 +155,8 @@ class Chain:
         Raises:
             Fenced: a broker of a greater epoch has taken over. This manifest will never count.
         """
-        assert self._next > 0, "take over first"
+        assert self._is_owner, "take over first"
+        assert payload, "only a manifest has a payload, and its size tells its kind"
         if self._unsettled is not None and self._unsettled != payload:
             yield from self._publish(self._unsettled)
         yield from self._publish(payload)
@@ -160,14 +168,17 @@ class Chain:
         self._next += 1
 
     def removable(self, kept: int = MANIFESTS_KEPT) -> Steps[list[str]]:
-        """The keys of old manifests, which the caller may delete."""
-        links = yield from self._links()
-        own = [link.name for link in links if link.name.epoch == self._epoch and link.kind is Kind.MANIFEST]
-        if not own:
-            return []  # A lower epoch may have the last manifest.
-        lower = [link.name for link in links if link.name.epoch < self._epoch and link.kind is Kind.MANIFEST]
-        last = {name.epoch: name for name in lower}
-        old = [*(name for name in lower if last[name.epoch] != name), *own[: -max(kept, 1)]]
+        """The keys of old manifests, which the caller may delete: all but the last `kept` of each epoch.
+
+        Raises:
+            Fenced: a broker of a greater epoch has taken over. A fenced broker deletes nothing.
+        """
+        assert self._is_owner, "take over first"
+        by_epoch: dict[int, list[ChainName]] = {}
+        for link in (yield from self._links()):
+            if link.kind is Kind.MANIFEST:
+                by_epoch.setdefault(link.name.epoch, []).append(link.name)
+        old = [name for names in by_epoch.values() for name in names[: -max(kept, 1)]]
         return [self._partition.chain_key(name) for name in old]
 
     # -- objects -----------------------------------------------------------------------------------------------
@@ -180,17 +191,13 @@ class Chain:
 
     def _links(self) -> Steps[list["_Link"]]:
         listed = yield List(self._partition.chain)
-        return _links_of(listed)
-
-    def _last_of_lower_epochs(self) -> Steps[list["_Link"]]:
-        links = yield from self._links()
+        links = _links_of(self._partition, listed)
         if links and links[-1].name.epoch > self._epoch:
             raise Fenced(
                 f"a broker of epoch {links[-1].name.epoch} has taken over the manifests of {self._partition.directory}; "
                 f"this broker has epoch {self._epoch}"
             )
-        last = {link.name.epoch: link for link in links if link.name.epoch < self._epoch}
-        return list(last.values())
+        return links
 
 
 class _Link(NamedTuple):
@@ -198,45 +205,58 @@ class _Link(NamedTuple):
     kind: Kind
 
 
-def _links_of(listed: Iterable[tuple[str, int]]) -> list[_Link]:
-    """The objects of a listing, in their order. Only a fence has the size of nothing but its head, and is not first."""
+def _links_of(partition: RemotePartition, listed: Iterable[tuple[str, int]]) -> list[_Link]:
+    """The objects of a listing, in their order. The size tells the kind: only a manifest has a payload."""
     links = []
     for key, size in listed:
         name = chain_name_of(key)
-        if name is not None:
-            kind = Kind.MANIFEST if size > LINK.size else Kind.FENCE if name.number else Kind.CLAIM
-            links.append(_Link(name, kind))
+        if name is None or partition.chain_key(name) != key:
+            continue
+        if size < LINK.size:
+            raise Corrupt(
+                f"{key} has {size} bytes, and an object of a chain of manifests has at least {LINK.size}"
+            )
+        kind = Kind.MANIFEST if size > LINK.size else Kind.FENCE if name.number else Kind.CLAIM
+        links.append(_Link(name, kind))
     return links
 
 
 def last_manifest(partition: RemotePartition) -> Steps[bytes | None]:
     """Return the payload of the last manifest, for readers; None if there is none.
 
-    Raises:
-        Corrupt: it is damaged or missing.
-    """
-    listed = yield List(partition.chain)
-    manifests = [link for link in _links_of(listed) if link.kind is Kind.MANIFEST]
-    if not manifests:
-        return None
-    return (yield from read_manifest(partition.chain_key(manifests[-1].name)))
-
-
-def read_manifest(key: str) -> Steps[bytes]:
-    """Return the payload of a manifest.
+    An owner may delete the manifest between the list and the read. Then it has published another one.
 
     Raises:
-        Corrupt: it is damaged or missing.
+        Corrupt: the last manifest is damaged or missing.
     """
+    missing = None
+    while True:
+        listed = yield List(partition.chain)
+        manifests = [link.name for link in _links_of(partition, listed) if link.kind is Kind.MANIFEST]
+        if not manifests:
+            return None
+        if manifests[-1] == missing or (yield Get(partition.chain_key(manifests[-1]))) is not None:
+            return (yield from _read(partition, manifests[-1], Kind.MANIFEST))
+        missing = manifests[-1]
+
+
+def _read(partition: RemotePartition, name: ChainName, kind: Kind) -> Steps[bytes]:
+    """Return the payload of an object that is listed.
+
+    Raises:
+        Corrupt: it is damaged, missing or of another kind.
+    """
+    key = partition.chain_key(name)
     content = yield Get(key)
     if content is None:
         raise Corrupt(f"{key} is listed and missing")
     try:
-        kind, payload = decode_link(content)
+        with naming(key):
+            found, payload = decode_link(content)
     except Corrupt as error:
         raise Corrupt(f"{key}: {error}") from None
-    if kind is not Kind.MANIFEST:
-        raise Corrupt(f"{key} is a {kind.name.lower()} and no manifest")
+    if found is not kind:
+        raise Corrupt(f"{key} is a {found.name.lower()}, and its place is that of a {kind.name.lower()}")
     return payload
 
 
@@ -260,6 +280,6 @@ def decode_link(content: bytes) -> tuple[Kind, bytes]:
             f"an object of a chain of manifests has {len(content)} bytes, and at least {LINK.size} are expected"
         )
     version, crc, kind, _epoch, _nonce = LINK.unpack_from(content)
-    if version != VERSION or crc != crc32c(content[CRC_END:]):
+    if version != VERSION or crc != crc32c(content[CRC_END:]) or kind not in list(Kind):
         raise Corrupt("the CRC of an object of a chain of manifests does not match its bytes")
     return Kind(kind), content[LINK.size :]

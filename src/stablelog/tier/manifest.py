@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from stablelog.batch.header import crc_holds, headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
-from stablelog.errors import Corrupt, refuse_newer
+from stablelog.errors import Corrupt, in_words, refuse_newer
 from stablelog.log.indexes.minima import Minima
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.segments.segments import NO_ABORT
@@ -37,7 +37,7 @@ from stablelog.tier.records import (
 VERSION: Final = 1
 HEAD_KEY: Final = b"manifest"
 BATCH_COUNT_MAX: Final = 1_000  # Segments in one record batch.
-STATES: Final = {SegmentState.COPY_FINISHED, SegmentState.DELETE_STARTED}
+STATES: Final = {int(SegmentState.COPY_FINISHED), int(SegmentState.DELETE_STARTED)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +122,10 @@ class RemoteSegment:
             NewerFormat: a later release has written the summary.
             Corrupt: the record contradicts itself.
         """
+        if record.end_offset < record.start_offset or record.start_offset < 0 or record.size < 0:
+            raise Corrupt(
+                f"the remote segment {record.segment_id} has impossible offsets or an impossible size"
+            )
         summary = None if record.custom_metadata is None else Summary.decode(record.custom_metadata)
         segment = cls(
             record.segment_id or uuid.UUID(int=0),
@@ -161,8 +165,8 @@ class Manifest(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last one in the object store; the log start if nothing is there."""
-        return self.segments[-1].end_offset if self.segments else self.log_start
+        """The offset after the last one in the object store; the log start if that is greater or nothing is there."""
+        return max([self.log_start, *(segment.end_offset for segment in self.segments[-1:])])
 
     def with_copied(self, segments: Iterable[RemoteSegment]) -> "Manifest":
         """The manifest with further segments, which follow those that are there."""
@@ -269,14 +273,21 @@ def decode_manifest(content: bytes) -> Manifest:
         raise Corrupt("a manifest does not begin with its head")
     try:
         head: dict[str, Any] = json.loads(first.value or b"")
-        refuse_newer("a manifest", int(head["version"]), VERSION)
-        cluster_id, log_start, count = str(head["cluster"]), int(head["log_start"]), int(head["count"])
+        version, cluster_id, log_start, count = (
+            head[name] for name in ("version", "cluster", "log_start", "count")
+        )
     except (ValueError, KeyError, TypeError) as error:
-        raise Corrupt(f"the head of a manifest is damaged: {error}") from error
+        raise Corrupt(f"the head of a manifest is damaged: {in_words(error)}") from error
+    numbers = (version, log_start, count)
+    if any(type(number) is not int or number < 0 for number in numbers) or not isinstance(cluster_id, str):
+        raise Corrupt(f"the head of a manifest has other values than numbers and a cluster id: {head}")
+    refuse_newer("a manifest", version, VERSION)
+    if version != VERSION:
+        raise Corrupt(f"a manifest of version {version}; this release reads version {VERSION}")
     segments = []
     for record in records:
         decoded = decode_record(record.value or b"")
-        if not isinstance(decoded, SegmentSnapshotRecord) or SegmentState(decoded.state) not in STATES:
+        if not isinstance(decoded, SegmentSnapshotRecord) or int(decoded.state) not in STATES:
             raise Corrupt(
                 f"a manifest has a record {type(decoded).__name__} that is no segment of a manifest"
             )
@@ -300,7 +311,9 @@ def _records(content: bytes) -> Iterator[Record]:
 
 def _check(segments: Sequence[RemoteSegment]) -> None:
     for one, other in itertools.pairwise(segments):
-        if one.end_offset != other.base_offset:
+        is_gap = one.end_offset < other.base_offset
+        # The log start may pass the last segment in the store, and deleted segments may go in any order.
+        if one.end_offset > other.base_offset or (is_gap and one.state is not SegmentState.DELETE_STARTED):
             raise Corrupt(
                 f"a manifest has a segment that ends at offset {one.end_offset}, and the next begins at {other.base_offset}"
             )

@@ -2,12 +2,13 @@
 
     cluster                                                  the id of the cluster, and the version of this layout
     epoch/<epoch>                                            a broker epoch that is taken
-    <topic>-<topic id>/<partition>/<base>-<segment id>.log   a segment's log file
-    <topic>-<topic id>/<partition>/<base>-<segment id>.indexes
-    <topic>-<topic id>/<partition>/manifest/<epoch>-<n>      one object of a chain
+    t.<topic>/<topic id>/<partition>/<base>-<segment id>.log      a segment's log file
+    t.<topic>/<topic id>/<partition>/<base>-<segment id>.indexes
+    t.<topic>/<topic id>/<partition>/manifest/<epoch>-<n>         one object of a chain
 
 Numbers have leading zeros, so that the order of keys is that of numbers. Ids are written as Kafka writes them (base 64
-without padding, `-` and `_`), after `=`: no part of a key then begins with a dot or looks like another one.
+without padding, `-` and `_`), after `=`. The prefix `t.` keeps a topic whose name begins with a dot from being hidden in
+a directory store, and tells topics from the other directories.
 """
 
 import re
@@ -19,6 +20,7 @@ CLUSTER: Final = "cluster"
 EPOCHS: Final = "epoch"
 LOG: Final = "log"
 INDEXES: Final = "indexes"
+TOPIC_PREFIX: Final = "t."
 EPOCH_DIGITS, NUMBER_DIGITS, OFFSET_DIGITS = 10, 12, 20
 CHAIN_NAME = re.compile(rf"(\d{{{EPOCH_DIGITS}}})-(\d{{{NUMBER_DIGITS}}})")
 
@@ -40,7 +42,7 @@ class RemotePartition(NamedTuple):
     @property
     def directory(self) -> str:
         """The directory of the partition's objects."""
-        return f"{self.topic}-={_text(self.topic_id)}/{self.partition}"
+        return f"{TOPIC_PREFIX}{self.topic}/={_text(self.topic_id)}/{self.partition}"
 
     @property
     def chain(self) -> str:
@@ -64,7 +66,7 @@ def epoch_key(epoch: int) -> str:
 def epoch_of(key: str) -> int | None:
     """The broker epoch that a key takes; None if it is no such key."""
     name = key.removeprefix(f"{EPOCHS}/")
-    return int(name) if len(name) == EPOCH_DIGITS and name.isdecimal() else None
+    return int(name) if len(name) == EPOCH_DIGITS and name.isascii() and name.isdecimal() else None
 
 
 def chain_name_of(key: str) -> ChainName | None:
@@ -75,14 +77,15 @@ def chain_name_of(key: str) -> ChainName | None:
 
 def partition_of(directory: str) -> RemotePartition | None:
     """The partition of a directory, as `RemotePartition.directory` writes it; None if it is no such directory."""
-    topic_and_id, _, index = directory.partition("/")
-    topic, separator, text = topic_and_id.rpartition("-=")
-    if not separator or not index.isdecimal():
+    parts = directory.split("/")
+    if len(parts) != 3:
         return None
     try:
-        return RemotePartition(topic, uuid.UUID(bytes=urlsafe_b64decode(f"{text}==")), int(index))
+        topic_id = uuid.UUID(bytes=urlsafe_b64decode(f"{parts[1][1:]}=="))
+        partition = RemotePartition(parts[0].removeprefix(TOPIC_PREFIX), topic_id, int(parts[2]))
     except ValueError:
         return None
+    return partition if partition.topic and partition.directory == directory else None
 
 
 def _text(identity: uuid.UUID) -> str:

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 from stablelog.env.disk import Buffer
 
 KEY_SIZE_MAX = 900  # Stores allow 1,024 bytes; the prefix of the URL also takes some.
-PART_SIZE_MAX = 200  # A part of a key is a file name in a directory store.
+PART_SIZE_MAX = 255  # A part of a key is a file name in a directory store.
 KEY_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-=")
 
 
