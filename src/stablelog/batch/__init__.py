@@ -1,1 +1,1 @@
-"""Codec for record batches. No I/O."""
+"""Codec for record batches: encodes, decodes, checks and filters batches. The package does no I/O."""

@@ -11,7 +11,8 @@ from heapq import heappop, heappush
 from stablelog.batch.header import Buffer
 from stablelog.batch.markers import MarkerType, read_marker
 
-# (producer_id, first_offset) of each, perhaps with the offset of the abort marker as third number.
+# (producer_id, first_offset) of each aborted transaction. A third number, if present, is the offset of the abort
+# marker.
 Aborted = Sequence[tuple[int, ...]]
 
 
@@ -21,16 +22,18 @@ class AbortedFilter:
     """
 
     def __init__(self) -> None:
-        # Heap of (first_offset, producer_id) of the aborted transactions that begin behind the last batch.
+        # Heap of (first_offset, producer_id) of the aborted transactions that begin behind the last batch that the
+        # filter has got.
         self._ahead: list[tuple[int, int]] = []
         self._known: set[tuple[int, int]] = set()  # the entries of the heap `_ahead`
-        self._aborting: set[int] = set()  # ids of producers in whose aborted transaction the filter is
+        self._aborting: set[int] = set()  # producers whose batches are dropped until their abort marker
         self._ended: dict[int, int] = {}  # by producer: the offset of the last abort marker
 
     def add(self, aborted: Aborted, first_offset: int) -> None:
-        """Add aborted transactions, as a Fetch response lists them whose batches begin at `first_offset`.
+        """Add the aborted transactions that a Fetch response lists. The batches of this response begin at
+        `first_offset`.
 
-        A transaction that was added before, or whose marker is before `first_offset`, has no effect.
+        A transaction that was added before, or whose abort marker is before `first_offset`, is ignored.
         """
         for producer_id, begun, *ended in aborted:
             entry = (begun, producer_id)
@@ -43,7 +46,7 @@ class AbortedFilter:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the filter knows no aborted transaction, so that it drops no batch."""
+        """Whether the filter drops no batch, because all aborted transactions that were added have ended."""
         return not self._ahead and not self._aborting
 
     def drops(self, producer_id: int, last_offset: int) -> bool:
@@ -55,8 +58,8 @@ class AbortedFilter:
         return producer_id in self._aborting
 
     def pass_control(self, data: Buffer, position: int, producer_id: int, last_offset: int) -> None:
-        """Note the control batch at `position` of the data: if it is an abort marker, the producer's aborted
-        transaction ends here.
+        """Process the control batch at `position` in `data`. If this batch is an abort marker, the aborted transaction
+        of the producer ends there.
 
         Raises:
             Corrupt: the batch holds no control record.

@@ -20,7 +20,7 @@ from stablelog.errors import Corrupt
 SIZE_MAX = 64 << 20
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
-XERIAL_HEADER = struct.Struct(">8sii")  # magic, version, oldest compatible version
+XERIAL_HEADER = struct.Struct(">8sii")  # of the snappy framing: magic, version, oldest compatible version
 XERIAL_CHUNK_SIZE = 32 << 10
 CHUNK_LENGTH = struct.Struct(">i")
 
@@ -121,7 +121,7 @@ COMPRESSORS: dict[Codec, Callable[[Buffer], Any]] = {
     Codec.NONE: bytes,
     Codec.GZIP: cramjam.gzip.compress,
     Codec.SNAPPY: _compress_xerial,
-    Codec.LZ4: partial(cramjam.lz4.compress, level=1),  # as Kafka does: level 1 takes a fifth of the time
+    Codec.LZ4: partial(cramjam.lz4.compress, level=1),  # level 1, as in Kafka, takes a fifth of the time
     Codec.ZSTD: cramjam.zstd.compress,
 }
 DECOMPRESSORS: dict[Codec, Callable[[Buffer, int], bytes]] = {

@@ -122,8 +122,8 @@ def with_records(header: BatchHeader, records: Sequence[RawRecord], horizon_ms: 
 
 
 def emptied(header: BatchHeader) -> bytes:
-    """Build the batch without any record, as Kafka's compaction does. The batch keeps its producer id and its last
-    sequence number.
+    """Build a batch that has this header but no records, as Kafka's compaction does. The new batch keeps the producer
+    id and the last sequence number.
     """
     return assemble(
         header._replace(

@@ -33,9 +33,9 @@ HEADER = struct.Struct(
     "i"  # base_sequence: -1 if the batch has no producer, and in markers
     "i"  # record_count
 )
-PREFIX = struct.Struct(">qii")  # base_offset, batch_length, leader_epoch: the leader assigns offset and epoch
+PREFIX = struct.Struct(">qii")  # the first 16 bytes of a header: base_offset, batch_length, leader_epoch
 CRC = struct.Struct(">I")
-LENGTH_AND_OFFSET_SIZE = 12  # bytes of base_offset and batch_length, which batch_length does not count
+LENGTH_AND_OFFSET_SIZE = 12  # the bytes of a batch that its batch_length does not include
 CRC_START = 21  # the CRC covers the bytes from here to the batch's end
 MAGIC = 2
 
@@ -66,8 +66,8 @@ CODECS = tuple(Codec)  # indexed by codec number: a tuple is faster than a looku
 
 
 class BatchHeader(NamedTuple):
-    """The header of one batch. Names with `last` are inclusive offsets; names with `next` or `end` are exclusive
-    offsets.
+    """The header of one batch. Attributes with `last` in their names are inclusive; those with `next` or `end` are
+    exclusive.
     """
 
     base_offset: int

@@ -110,7 +110,7 @@ def read_marker(batch: Buffer, position: int = 0) -> Marker | None:
     """
     records = decode_records(batch, position)
     if not records:
-        return None  # the batch is a marker whose record compaction has removed
+        return None  # compaction has removed the record of this control batch
     key, value = records[0].key, records[0].value
     if key is None or len(key) < KEY.size:
         raise Corrupt("a control record has no key, or a key that is too short")

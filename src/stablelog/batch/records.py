@@ -27,10 +27,10 @@ from stablelog.varint import encode_varint, read_varint
 
 Header = tuple[str, bytes | None]
 
-LOOK_SIZE_MAX = 16 << 20  # bytes of a batch; to decode a larger one would block the event loop for too long
+LOOK_SIZE_MAX = 16 << 20  # the greatest decompressed size of a batch that `look_into` decodes
 LOOK_COUNT_MAX = 20_000
-# A batch within both limits is decoded in some milliseconds: 4 KiB of gzip decompress to 4 MiB at most. A batch in zstd
-# has no such bound.
+# A batch within these two limits (records, compressed bytes) is decoded in some milliseconds, because 4 KiB of gzip
+# decompress to 4 MiB at most. Zstd has no such bound.
 QUICK_COUNT_MAX = 1000
 QUICK_PACKED_SIZE_MAX = 4 << 10
 
@@ -67,7 +67,9 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def encode_record(record: Record, offset_delta: int, timestamp_delta: int) -> bytes:
-    """Return the bytes of a record in a batch, without their length. The deltas are to the batch's base values."""
+    """Return the bytes of a record without its length field. The deltas are relative to the batch's base offset and
+    base timestamp.
+    """
     parts = [
         b"\0",  # the record's attributes: Kafka defines none
         encode_varint(timestamp_delta),
@@ -96,7 +98,8 @@ def encode_batch(
 ) -> bytes:
     """Encode a batch of these records, in this order, with consecutive offsets from `base_offset`.
 
-    In a commit-ordered topic, a commit marker takes `position_count` offsets in addition to its own.
+    `position_count` is only for a commit marker in a commit-ordered topic: the marker takes this number of offsets in
+    addition to its own offset.
     """
     records = list(records)
     assert records, "a batch of no records"
@@ -148,7 +151,7 @@ def record_ranges(data: bytes, count: int) -> Iterator[tuple[int, int]]:
 def decode_records(batch: Buffer, position: int = 0, *, size_max: int = SIZE_MAX) -> list[Record]:
     """Decode the records of the batch that begins at `position`. The whole batch must be in the buffer.
 
-    Does not check the CRC: see `crc_holds`.
+    The function does not check the CRC; `crc_holds` does.
 
     Raises:
         Corrupt: the records do not match the header, or decompress to more than `size_max` bytes.
@@ -205,7 +208,8 @@ def record_heads(batch: Buffer, position: int, size: int) -> list[tuple[int, byt
 def find_by_time(
     batch: Buffer, timestamp_ms: int, start_offset: int, *, position: int = 0
 ) -> tuple[int, int] | None:
-    """Find the first record at or after `start_offset` whose timestamp is `timestamp_ms` or later: (offset, timestamp).
+    """Return (offset, timestamp) of the first record at or after `start_offset` whose timestamp is at least
+    `timestamp_ms`; None if there is none.
 
     The broker does not check the records that a producer puts into a batch. If the records do not match the header, or
     if the batch is so large that decoding it would delay other requests, the function returns the batch's first offset

@@ -13,7 +13,9 @@ STEADY_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    """The broker's clock. Packages without I/O get its time as an argument `now_ms`; packages with I/O call it."""
+    """The broker's clock. Packages with I/O call the clock. Packages without I/O get the current time as an argument
+    `now_ms`.
+    """
 
     def now_ms(self) -> int:
         """Milliseconds since 1970-01-01 UTC. Never moves back while the process runs."""

@@ -31,9 +31,9 @@ def _disk_call(what: str, *, undone: bool = True, writes: bool = False) -> Calla
     """Convert operating system errors of a LocalDisk method to DiskError.
 
     Args:
-        what: the words that name the call in messages.
+        what: the verb that names the call in error messages, such as `listing`.
         undone: whether an error means that nothing changed.
-        writes: whether a read-only disk refuses the call.
+        writes: whether the call writes, so that a read-only disk refuses the call.
     """
 
     def decorate(call: Call) -> Call:
@@ -74,7 +74,7 @@ class LocalFile:
         return self._size
 
     def append(self, *buffers: Buffer) -> int:
-        """Write at the end of the file. After a failure, remove what was written in part by truncating the file."""
+        """Write at the end of the file. After a failure, truncate the file to remove the part that was written."""
         if self._failed is not None:
             raise DiskError(
                 f"{self._path} accepts no writes, because an earlier write failed and could not be undone: open it again",
@@ -265,7 +265,7 @@ class LocalDisk:
         if self.read_only:
             raise DiskError(f"writing {', '.join(map(str, files))} failed", errno.EROFS)
         size = sum(map(len, files.values()))
-        beside: dict[Path, str] = {}  # by target: the temporary file, until it is renamed
+        beside: dict[Path, str] = {}  # by target path: the temporary file that is not renamed yet
         is_replaced = False
         path = Path()
         try:
@@ -303,7 +303,7 @@ class LocalDisk:
             try:
                 os.mkdir(directory)
             except FileExistsError:
-                if not os.path.isdir(directory):  # if it is a directory now, another thread has made it
+                if not os.path.isdir(directory):  # if the path is a directory now, another thread has made it
                     what = f"making {path} failed, because {directory} is a symbolic link to nothing"
                     raise DiskError(what, errno.ENOTDIR) from None
             self.sync_dir(directory.parent)

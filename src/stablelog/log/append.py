@@ -33,8 +33,8 @@ from stablelog.log.producer_state.producers import Producers
 ATTRIBUTES = slice(21, 23)
 MAX_TIMESTAMP = slice(35, 43)
 RECORD_SIZE_MIN = 7  # bytes of the smallest record: each of its seven fields takes at least one byte
-# The greatest number of records of a transaction in a commit-ordered partition: the `lastOffsetDelta` of its commit
-# marker is that number.
+# The greatest number of records of a transaction in a commit-ordered partition. The field `lastOffsetDelta` of the
+# commit marker holds this number.
 POSITION_COUNT_MAX = 2**31 - 1
 
 
@@ -149,9 +149,7 @@ def check_keys(header: BatchHeader, batch: Buffer, topic: str) -> None:
 
 
 def with_append_time(batch: Buffer, now_ms: int) -> bytes:
-    """Return the batch with the broker's time in place of the producer's timestamps, and with the CRC that belongs to
-    it.
-    """
+    """Return the batch with the broker's time in place of the producer's timestamps, and with a new CRC."""
     stamped = bytearray(batch)
     attributes = int.from_bytes(stamped[ATTRIBUTES], "big") | LOG_APPEND_TIME
     stamped[ATTRIBUTES] = attributes.to_bytes(2, "big")
@@ -209,7 +207,7 @@ def plan_append(
     """Check the batch of a client or a coordinator, and give it its offset and leader epoch.
 
     Args:
-        batch: its bytes. They are written unchanged except for the base offset, the leader epoch and, with
+        batch: the bytes of the batch. They are written unchanged except for the base offset, the leader epoch and, with
             LogAppendTime, the timestamps.
         origin: whether a client or a coordinator appends. A client's batch gets more checks.
         log: the log to which the batch will be appended.
@@ -222,7 +220,7 @@ def plan_append(
         are_keys_checked: whether `check_keys` has accepted the batch.
 
     Returns:
-        The batch to be written; or, for a duplicate, the offsets of the original batch.
+        The batch to be written. If the batch is a duplicate, the offsets of the original batch instead.
 
     Raises:
         Refused: the batch is not valid, or its sequence, its producer epoch or its transaction is wrong.
@@ -299,12 +297,13 @@ def plan_markers(
         now_ms: the time of the broker's clock, which is the timestamp of the markers.
 
     Returns:
-        For each marker its offsets or its refusal; and the batches to be written.
+        Two lists. The first has, for each marker, its offsets or the error that refuses it. The second has the batches
+        to be written.
     """
     config, producers, offset = log.config, log.producer_state, log.end_offset
     outcomes: list[Appended | Refused] = []
     batches: list[PlannedBatch] = []
-    planned: dict[int, MarkerWrite] = {}  # by producer: the last of these markers that is written
+    planned: dict[int, MarkerWrite] = {}  # by producer id: the last marker of this call that will be written
     for write in markers:
         before = planned.get(write.producer_id)
         try:

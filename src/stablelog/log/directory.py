@@ -77,8 +77,8 @@ class PartitionDirectory:
         return self._producers[offset]
 
     def progress(self, offset: int) -> Summary | None:
-        """Return the summary of a snapshot's segment up to the snapshot's offset. The snapshot's content is not kept in
-        memory, because a partition may have thousands.
+        """Return the summary in the `.producers` snapshot of an offset. It describes the segment up to this offset. The
+        rest of the snapshot is not kept in memory, because a partition may have thousands of snapshots.
         """
         found = self._read_producers(offset)
         return None if found is None else found[1]
@@ -106,8 +106,8 @@ class PartitionDirectory:
         return self.producers(offset) is not None or self.kafkas_producers(offset, 0) is not None
 
     def marks(self, base_offset: int) -> dict[int, int]:
-        """Return the recorded CRCs over the batch headers of a log file. Each CRC covers the number of bytes that is
-        its key.
+        """Return the recorded CRCs over the batch headers of a log file. A CRC covers the headers from the beginning of
+        the file; its key in the result is the number of bytes that it covers.
 
         For a sealed segment, the CRC is in the summary. For the last segment, the CRCs are in the snapshots that were
         read. Snapshots within a sealed segment do not count, because they may be older than its last compaction.

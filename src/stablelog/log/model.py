@@ -13,11 +13,11 @@ DAY_MS = 86_400_000
 
 
 class Isolation(IntEnum):
-    """The isolation level of a reader: the offset before which it sees records."""
+    """The isolation level of a reader. It decides up to which offset the reader sees records."""
 
     LOG_END = -1
-    READ_UNCOMMITTED = 0  # up to the high watermark
-    READ_COMMITTED = 1  # up to the last stable offset
+    READ_UNCOMMITTED = 0  # the reader sees records up to the high watermark
+    READ_COMMITTED = 1  # the reader sees records up to the last stable offset
 
 
 class Origin(IntEnum):
@@ -49,7 +49,8 @@ class LogConfig:
     file_delete_delay_ms: int = 60_000
     producer_id_expiration_ms: int = DAY_MS
     snapshot_bytes: int = 64 << 20
-    # Or "commit": read-committed readers get the records in commit order. This setting cannot change.
+    # The topic's `stablelog.order`: "offset" or "commit". With "commit", read-committed readers get the records in
+    # commit order. The setting cannot change.
     order: str = "offset"
 
     @property

@@ -227,7 +227,7 @@ class Partition(PrunableLog):
 
     def _append_replicated(self, batches: Buffer, now_ms: int) -> Appended:
         """Append batches of another log with their offsets and leader epochs. The transaction index gets the same
-        entries as there.
+        entries as in the other log.
         """
         planned = plan_replicated(batches, self.end_offset)
         for batch in planned:
@@ -336,8 +336,8 @@ class Partition(PrunableLog):
         self._cleaning.cut(self.end_offset)
 
     def _lower_starts(self, end_offset: int) -> None:
-        """Before a truncation, move the start of the log or of the view back to the log's new end, if it is behind
-        that.
+        """Before a truncation, move the start of the log, or of the view, back to the log's new end, if the start is
+        behind this end.
         """
         if end_offset < self.start_offset:
             self.start_offset = end_offset

@@ -47,8 +47,8 @@ class PrunableLog(ReadableLog):
         return self.visible_start(Isolation.READ_COMMITTED)
 
     def _begin_at(self, start_offset: int) -> None:
-        """Move the log start offset. It is durable on return. If a crash comes before the deletion of the segments
-        before it, recovery deletes them.
+        """Move the log start offset. The new offset is durable on return. If a crash then prevents the deletion of the
+        earlier segments, recovery deletes them.
         """
         if start_offset > self.start_offset:
             self._sync_up_to(start_offset)
@@ -93,7 +93,7 @@ class PrunableLog(ReadableLog):
                 # Segments with batches of an open transaction must stay: the transaction would be torn when it commits.
                 # A transaction whose marker is not durable counts as open, because a crash could remove the marker.
                 count = min(count, segments.place_of(first_open))
-            view.advance()  # afterwards the view reads on in a segment that stays
+            view.advance()  # moves the view's reading position out of the segments that will be deleted
         durable_count = min(count, count_durable(segments, self.high_watermark))
         if not durable_count:
             return 0

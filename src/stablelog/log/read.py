@@ -27,11 +27,11 @@ Work = Callable[[], Any]
 # A lookup in steps. It yields after each step, so that the event loop can serve other requests. If it yields a
 # function, the caller runs this function, perhaps in a thread, and sends the result back.
 Lookup = Generator[Work | None, Any, TimestampedOffset | None]
-STEP_COUNT_MAX = 1000  # batches whose headers one step of a lookup reads, in some milliseconds
+STEP_COUNT_MAX = 1000  # how many batch headers one step of a lookup reads, which takes some milliseconds
 
 
 class Batch(NamedTuple):
-    """A batch that a lookup must decode, because the record it searches for may be in it."""
+    """A batch that a lookup must decode, because the batch may contain the record that is searched for."""
 
     header: BatchHeader
     data: bytes
@@ -118,8 +118,9 @@ def in_steps(
     """Find the first record whose timestamp is at least `timestamp_ms`, step by step.
 
     Args:
-        look: does one step from an offset on. It returns the record; or a batch that may contain the record; or the
-            offset at which the next step begins; or None if there is no such record.
+        look: a function that does one step, from a given offset on. Its result is the record if the step has found it,
+            a batch that may contain the record, the offset at which the next step begins, or None if there is no such
+            record.
         timestamp_ms: the least timestamp of the record.
         start_offset: returns the first offset of the search. It is called again before each step, because the log's
             start may move.
@@ -171,8 +172,8 @@ def _look(segments: Segments, timestamp_ms: int, start_offset: int, limit: int) 
 
 
 def _begin(segment: Segment, timestamp_ms: int, start_offset: int) -> int:
-    """Return the position in a segment where the search begins: no batch before it has a record at or after both this
-    offset and this time.
+    """Return the position in a segment where a lookup begins. All records before this position have an earlier offset
+    than `start_offset` or an earlier timestamp than `timestamp_ms`.
     """
     offset = max(start_offset, segment.time_index.offset_before(timestamp_ms) or 0)
     position = 0
@@ -189,8 +190,8 @@ def _time_of(header: BatchHeader) -> int:
 
 
 def _pass(segment: Segment, position: int, header: BatchHeader) -> None:
-    """Extend the part of the segment, counted from its beginning, whose headers lookups have read, and the greatest
-    timestamp in this part.
+    """Update `segment.passed` for a batch: the size of the first part of the segment in which lookups have read all
+    headers, and the greatest timestamp in this part.
     """
     passed_size, latest_ms = segment.passed
     if position == passed_size:
@@ -234,8 +235,8 @@ def _greatest(segments: Callable[[], Segments], offset: int) -> Generator[Work |
             if found is not None:
                 return found
         else:
-            # The greatest timestamp that is known of this segment may be of a record before `offset`, so its headers
-            # are read.
+            # The known greatest timestamp of this segment may belong to a record before `offset`, so the headers are
+            # read.
             first = segment.find(offset)
             if first is None:
                 offset = segment.end_offset
@@ -255,7 +256,7 @@ def _greatest(segments: Callable[[], Segments], offset: int) -> Generator[Work |
 
 def _greatest_from(segments: Segments, first: int, greatest: int) -> int | None:
     """Return the greatest timestamp of the segments from number `first` on, or `greatest` if that is greater. None if
-    the step has read enough headers before it was done: the next call continues.
+    the step has reached its limit of headers; the next call then continues.
     """
     places = sorted(
         range(first, len(segments)), key=lambda place: segments[place].max_timestamp, reverse=True

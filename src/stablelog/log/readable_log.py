@@ -35,7 +35,7 @@ class ReadableLog:
         index: the number of the partition in its topic.
         directory: the partition's directory.
         config: the partition's settings.
-        leader_epoch: the leader epoch of the batches that this start appends.
+        leader_epoch: the leader epoch of the batches that this start of the broker appends.
         start_offset: the log start offset: the offset of the first record that can be read.
         high_watermark: the first offset that is not known to be durable.
         synced_offset: the first offset that is not known to be synced. With `stablelog.flush=os` it may be less than
@@ -81,7 +81,7 @@ class ReadableLog:
         self.cuts: tuple[Cut, ...]
         self.log: LogWriter
         self._are_epochs_checked: bool
-        # By first offset: the leader epoch of each transaction that recovery has found open.
+        # The leader epochs of the transactions that recovery has found open, by the first offset of the transaction.
         self._found_epochs: dict[int, int]
         self._now_ms: int  # the time of the broker's clock at the last append, or at the open
 
@@ -104,7 +104,7 @@ class ReadableLog:
         return max(stable, self.start_offset)
 
     def visible_end(self, isolation: Isolation) -> int:
-        """Return the end of what a reader of this isolation level sees, exclusive."""
+        """Return the end of the records that a reader of this isolation level sees, exclusive."""
         if isolation is Isolation.READ_COMMITTED:
             return self.last_stable_offset
         return self.high_watermark if isolation is Isolation.READ_UNCOMMITTED else self.end_offset
@@ -177,7 +177,9 @@ class ReadableLog:
 
     @property
     def failure(self) -> Unavailable | None:
-        """The reason why the partition refuses reads and writes until it is opened again; None if it does not."""
+        """The reason why the partition refuses reads and writes until it is opened again; None if the partition accepts
+        reads and writes.
+        """
         return self.usability.failure
 
     def fail(self, why: Unavailable) -> None:
@@ -264,8 +266,8 @@ class ReadableLog:
         return greatest_timestamp(lambda: self.log.segments, self.start_offset, self.visible_end(isolation))
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """Return (leader epoch, its end offset, exclusive) for the greatest epoch that is not above this one; (-1, -1)
-        if unknown.
+        """Return (epoch, end offset) for the greatest known leader epoch that is not above `leader_epoch`; (-1, -1) if
+        there is none. The end offset is exclusive.
 
         Raises:
             Corrupt: the leader-epoch-checkpoint file contradicts the log.

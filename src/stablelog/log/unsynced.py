@@ -98,7 +98,8 @@ class Unsynced:
 
     Attributes:
         names_changed: whether a file was created since the directory was synced.
-        are_indexes_written: the index files of the growing segment are complete, and the next work syncs them, too.
+        are_indexes_written: whether the index files of the growing segment are complete. If so, the next `SyncWork`
+            syncs them, too.
     """
 
     def __init__(self, disk: Disk, directory: Path, base_offset: int) -> None:

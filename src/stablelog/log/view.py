@@ -58,10 +58,10 @@ class View(Protocol):
         """Read whole batches in the order of the view, as `Partition.read` does in the order of the log."""
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
-        """Find the first position with this time or a later one, in steps."""
+        """Find the first position whose time is `timestamp_ms` or later. The lookup runs in steps."""
 
     def look_up_newest(self) -> Lookup:
-        """Find the first position with the greatest time, in steps."""
+        """Find the first position with the greatest time. The lookup runs in steps."""
 
     def advance(self) -> None:
         """Extend the view by the batches that have become durable in the log."""

@@ -185,7 +185,7 @@ class LogWriter:
             try:
                 self.take_snapshot()
             except Unavailable:
-                self._snapshots.put_off()  # Without this snapshot, the next recovery only reads more.
+                self._snapshots.put_off()  # without the snapshot, the next recovery reads more of the log
         return self._unsynced.work(self.segments, synced_offset)
 
     def synced(self, work: SyncWork) -> None:

@@ -70,8 +70,8 @@ class CommitOrder:
         self.indexes = self._builder.indexes
         self._read_ends: dict[int, None] = {}  # positions where the last reads have ended, oldest first
         self._start = 0
-        # By base offset of an index, for `_torn_sequence`: the log start offset at the search, the number of entries
-        # searched, and the sequence found.
+        # Cache of `_torn_sequence`, by the base offset of the index: (log start offset at the last search, number of
+        # entries searched, greatest commit sequence found).
         self._torn: dict[int, tuple[int, int, int]] = {}
         try:
             self._builder.load(progress)
@@ -212,8 +212,8 @@ class CommitOrder:
         """Do one step of a lookup by time.
 
         Returns:
-            The found record; or a batch outside transactions that may contain it; or the position where the next step
-            begins; or None if there is no such record.
+            The record if the step has found it, a batch outside transactions that may contain the record, the position
+            where the next step begins, or None if there is no such record.
         """
         count = 0
         for index in self.indexes[self._place_of(start) :]:
@@ -222,7 +222,7 @@ class CommitOrder:
             for place in range(max(index.place_at_time(timestamp_ms), index.place_of(start)), len(index)):
                 entry = index[place]
                 if count >= STEP_COUNT_MAX:
-                    # Greater than `start`, because this step has already searched an earlier entry.
+                    # This position is greater than `start`, because the step has already searched an earlier entry.
                     return entry.start
                 count += 1
                 if self._is_torn(entry):
@@ -243,7 +243,9 @@ class CommitOrder:
         return None
 
     def look_up_newest(self) -> Lookup:
-        """Find the first position of the latest commit, in steps: (position, time, leader epoch), or None."""
+        """Find the first position of the latest commit, in steps. The result is (position, time, leader epoch); None if
+        the view is empty.
+        """
         latest_ms = max(index.latest_ms for index in self.indexes)
         return None if latest_ms < 0 else (yield from self.look_up_time(latest_ms))
 
@@ -290,7 +292,7 @@ class CommitOrder:
             -1 if no transaction has lost records. None if this is unknown, because the view contains no transaction.
         """
         start = self.start_offset
-        # If so, the indexes contain every commit of the partition.
+        # If the first segment still exists, the indexes contain every commit of the partition.
         is_log_whole = self._partition.segments()[0].base_offset == 0
         known = -1 if start == 0 else self._sequence_before(start)
         if known == -1 and not is_log_whole and self.latest_sequence != -1:
@@ -304,7 +306,7 @@ class CommitOrder:
     def torn_sequence(self) -> int:
         """Return the greatest commit sequence of a torn transaction; -1 if there is none.
 
-        The view leaves out a torn transaction, even if it still has positions before it.
+        The view leaves out every torn transaction, even in the middle of the view.
         """
         return max(self._torn_sequence(index) for index in self.indexes)
 

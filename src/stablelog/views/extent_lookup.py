@@ -23,8 +23,8 @@ SHORT, TORN = -1, -2
 def extents_from(
     index: CommitIndex, start: int, log_start: int, size_max: int
 ) -> Iterator[ExtentColumns | Entry]:
-    """Yield the extents from a position to the end of an index, as columns; for a run of batches outside transactions,
-    yield its extent and its entry.
+    """Yield the extents from a position to the end of an index. Extents of transactions are yielded as columns. A run
+    of batches outside transactions is yielded as (extent, entry).
 
     Args:
         index: the commit index of one segment.
@@ -79,7 +79,9 @@ def _ranges(index: CommitIndex, place: int, log_start: int) -> Iterator[tuple[in
 
 
 def _kind(number: int, producer_id: int, has_lost_first: bool, extent_count: int) -> int:
-    """Return the kind of an entry: `SHORT`, `TORN`, or, for an entry that is a range of its own, its number."""
+    """Return the kind of an entry: `SHORT` or `TORN`. For an entry that is a range of its own, return the number of the
+    entry.
+    """
     if producer_id == NO_PRODUCER:
         return number
     if has_lost_first:

@@ -35,8 +35,8 @@ SHARED_SIZE_MAX = 16 << 10  # greatest size of a shared extent, which a reader m
 LONG_COUNT = 2048
 # The value of `length` in an extent that may hold several batches, whose headers a reader must read.
 SEVERAL = 0
-# If a batch is alone in its extent, the first three fields replace the first 16 bytes of the batch in a response: see
-# `batch.header.PREFIX`.
+# If a batch is alone in its extent, the first three fields of the extent replace the first 16 bytes of the batch in a
+# response: see `batch.header.PREFIX`.
 EXTENT = struct.Struct(
     ">"
     "q"  # base_offset: the position of the first batch in commit order
@@ -147,8 +147,8 @@ class Extents:
             with contextlib.suppress(DiskError):  # the extents stay in memory until the disk accepts them
                 if self._spill is None:
                     self._spill = self._make_spill()
-                # The file gets a copy. With a view of the buffer, an error that a caller keeps would also keep the
-                # view, and the buffer could not grow.
+                # The file gets a copy of the bytes. If it got a view of the buffer, an error that a caller keeps would
+                # keep the view alive, and a buffer with a view cannot grow.
                 self._spill.append(bytes(self._kept))
                 self._kept = bytearray()
 

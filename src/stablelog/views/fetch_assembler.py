@@ -33,7 +33,7 @@ from stablelog.views.copy_buffers import COPY_BUFFERS
 from stablelog.views.extents import SEVERAL, Extent, ExtentColumns
 from stablelog.views.index_format import Entry
 
-SMALL_LENGTH_MAX = 4096  # to copy a batch of this size takes about as long as to send two pieces
+SMALL_LENGTH_MAX = 4096  # copying a batch of this size takes about as long as sending two pieces
 # Greatest size of the copies in a response, which stay in memory until the reader has received it.
 COPIED_SIZE_MAX = 1 << 20
 PAGE_SIZE = 4096  # the kernel reads at least a whole page of this size from the disk
@@ -41,7 +41,7 @@ LOOKED_AT = struct.Struct(
     ">"
     "8x"  # base offset
     "i"  # batch length
-    "9x"  # leader epoch, magic, CRC
+    "9x"  # skipped: leader epoch, magic, CRC
     "h"  # attributes
     "i"  # last offset delta
     "16x"  # timestamps
@@ -79,7 +79,7 @@ class FetchAssembler:
         self._reads_on = reads_on
         self._buffers: list[Buffer] = []
         self._copies: io.BytesIO | None = None
-        # By index in the list of buffers: which copies belong at this place.
+        # By index in the list of buffers: the range of copied bytes that this element of the list will refer to.
         self._copied: dict[int, range] = {}
 
     def slice(self) -> Slice:
@@ -131,7 +131,7 @@ class FetchAssembler:
         log.will_need(asked_begin, asked_end - asked_begin)
 
     def _add(self, data: memoryview, batches: ExtentColumns) -> bool:
-        """Add batches of which each is alone in its extent. Return whether the response has room for more."""
+        """Add batches, each of which is alone in its extent. Return whether the response has room for more."""
         if not batches.lengths:
             return True
         if max(batches.lengths) <= SMALL_LENGTH_MAX:
@@ -231,8 +231,8 @@ def split(data: memoryview, extents: ExtentColumns, start: int) -> tuple[ExtentC
         start: batches that end before this position are left out.
 
     Returns:
-        The batches, and None. If the headers in an extent contradict each other, it is unknown which of them is
-        damaged. In this case, the batches of the extents before it, and the error.
+        The batches, and the error about a damaged batch or None. If the headers in an extent contradict each other, it
+        is unknown which of them is damaged. In this case, only the batches of earlier extents are returned.
     """
     unpack, pack = LOOKED_AT.unpack_from, PREFIX.pack
     found = ExtentColumns(extents.segment, [], [], [], [])

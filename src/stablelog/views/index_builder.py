@@ -231,7 +231,8 @@ class IndexBuilder:
         def make_spill() -> File:
             file = self._disk.open(path, create=True)
             try:
-                # The open file stays usable, and the system frees its space when it is closed.
+                # The name of the spill file is removed at once. The open file stays usable, and the system frees its
+                # space when it is closed.
                 self._disk.remove(path)
             except DiskError:
                 file.close()

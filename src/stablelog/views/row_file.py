@@ -83,8 +83,8 @@ class RowFile:
         assert self._file is not None
         if self._tail:
             try:
-                # The file gets a copy. With a view of the buffer, an error that a caller keeps would also keep the
-                # view, and the buffer could not grow.
+                # The file gets a copy of the rows. If it got a view of the buffer, an error that a caller keeps would
+                # keep the view alive, and a buffer with a view cannot grow.
                 self._file.append(bytes(self._tail))
             except DiskError as error:
                 self._is_torn = not error.undone

@@ -35,7 +35,7 @@ Place = tuple[int, int]  # the base offset of a segment, and the position of a b
 
 
 class _Transaction(NamedTuple):
-    """A committed transaction as found in the log. `places` are the places of its batches."""
+    """A committed transaction as found in the log. `places` has the segment and the position of each of its batches."""
 
     start: int
     record_count: int
@@ -43,8 +43,8 @@ class _Transaction(NamedTuple):
 
 
 class _Contents(NamedTuple):
-    """The contents of a segment: the transactions whose commit markers are in it, and the places of batches outside
-    transactions.
+    """The contents of a segment: the transactions whose commit markers are in it, and the segment and position of each
+    batch outside transactions.
     """
 
     transactions: list[_Transaction]
@@ -55,14 +55,15 @@ class LogWalk:
     """A reader of the log from its first batch to its last one.
 
     Attributes:
-        headers: by place, the headers of the batches to which an entry of this or of a later segment may refer.
+        headers: the headers of the batches to which entries of the current or of later segments may refer, by segment
+            and position.
     """
 
     def __init__(self, disk: Disk, directory: Path) -> None:
         self._disk = disk
         self._directory = directory
         self.headers: dict[Place, BatchHeader] = {}
-        # By producer id: the places of the batches of its open transaction.
+        # By producer id: segment and position of each batch of the producer's open transaction.
         self._open: dict[int, list[Place]] = {}
 
     def contents_of(self, base_offset: int) -> _Contents:

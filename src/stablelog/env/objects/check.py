@@ -1,7 +1,7 @@
-"""Does a store keep the promises that stablelog relies on? Each is tried under a directory of its own.
+"""Tests of an object store: does the store keep the promises on which stablelog relies?
 
-A store that ignores the condition of a conditional put lets two brokers overwrite each other's manifests: nothing may be
-kept in it.
+A store may ignore the condition "only if the key does not exist" of a put. Two brokers could then overwrite each
+other's objects, so stablelog must not use such a store. Each test uses a directory of its own in the store.
 """
 
 import uuid
@@ -15,19 +15,21 @@ from stablelog.errors import Corrupt, ObjectExists, ObjectMissing, StablelogErro
 RACER_COUNT = 16
 RACES = 3
 DIRECTORY = "check"
-# The order of bytes, which is not that of words: "-" stands before "0", and capitals before small letters.
+# Names in the order of their bytes: "-" comes before "0", and capitals come before small letters.
 IN_ORDER = ("-", "0-1", "00", "1", "10", "2", "A", "B", "a")
 
 
 class Finding(NamedTuple):
-    """What the trial of one promise has shown. `fault` says what was wrong; empty if the store keeps the promise."""
+    """The result of the test of one promise. `fault` describes how the store breaks the promise; it is empty if the
+    store keeps the promise.
+    """
 
     promise: str
     fault: str
 
 
 def check(store: ObjectStore) -> Iterator[Finding]:
-    """Try each promise. Objects of the trials are deleted at the end.
+    """Test each promise of a store. The objects of the tests are deleted at the end.
 
     Raises:
         StoreError: the store rejects requests, or does not answer.
@@ -43,11 +45,11 @@ def check(store: ObjectStore) -> Iterator[Finding]:
 
 
 def require_conditions(store: ObjectStore) -> None:
-    """Refuse a store that ignores the condition of a create.
+    """Raise an error if the store lets a `create` replace an existing object.
 
     Raises:
         StoreError: the store rejects requests, or does not answer.
-        StablelogError: the store ignores conditions.
+        StablelogError: the store ignores the condition of a conditional put.
     """
     key = f"{DIRECTORY}/{uuid.uuid4().hex}"
     try:

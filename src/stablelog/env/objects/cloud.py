@@ -1,4 +1,4 @@
-"""Object stores of a cloud, and stores in memory, through obstore."""
+"""Object stores of cloud providers, and stores in memory, through the library obstore."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
@@ -12,8 +12,8 @@ from obstore.store import from_url
 from stablelog.env.disk import Buffer
 from stablelog.env.objects.requests import Exists, Missing, Rejected, StoredObject, TooShort, Unclear
 
-ATTEMPT_S_MAX = 20  # `ObjectStore` repeats attempts; obstore, which would do so for 180 s, does not.
-PART_SIZE = 16 << 20  # Bytes of a part of a multipart upload. Stores allow 10,000 parts.
+ATTEMPT_S_MAX = 20  # The retries of obstore, which last up to 180 s, are off: `ObjectStore` retries.
+PART_SIZE = 16 << 20  # The size of one part of a multipart upload, in bytes. Stores allow 10,000 parts.
 PARTS_AT_ONCE = 4
 REJECTED = (
     exceptions.PermissionDeniedError,
@@ -22,18 +22,19 @@ REJECTED = (
     exceptions.InvalidPathError,
     exceptions.UnknownConfigurationKeyError,
 )
-# S3 and Azure say so of a bucket or container that is not there: like a missing object, but of no key.
+# Words in the errors of S3 and Azure for a missing bucket or container. obstore reports the same error class for a
+# missing object.
 NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 class CloudRequests:
-    """A store that obstore reaches.
+    """A store that the library obstore supports. Each call makes one attempt of a request.
 
     Args:
         url: `s3://bucket/prefix`, `gs://...`, `az://...` or `memory:///`. Credentials and endpoints come from the
-            environment, as each vendor's own tools find them.
+            environment variables that the provider's own tools use.
         allow_http: whether requests may be sent without TLS.
         options: further options of obstore's store, such as `aws_endpoint`.
 
@@ -61,7 +62,7 @@ class CloudRequests:
         return self._url
 
     def create(self, key: str, content: Buffer) -> None:
-        """Create an object: a conditional put."""
+        """Create an object by a conditional put."""
         _asked(lambda: obstore.put(self._store, key, bytes(content), mode="create", use_multipart=False))
 
     def upload(self, key: str, pieces: Iterable[Buffer]) -> None:
@@ -81,7 +82,8 @@ class CloudRequests:
         try:
             found = _asked(lambda: obstore.get_range(self._store, key, start=start, length=size).to_bytes())
         except Unclear as unclear:
-            # Each store has its own words for a range that begins behind the end: ask for the size instead.
+            # Each store has another error for a range that begins behind the object's end, so the object's size is
+            # requested.
             if _asked(lambda: obstore.head(self._store, key))["size"] < start + size:
                 raise TooShort from unclear
             raise
@@ -90,14 +92,14 @@ class CloudRequests:
         return cast("bytes", found)
 
     def list_after(self, directory: str, after: str) -> Iterator[StoredObject]:
-        """Return a listing. obstore asks for page after page."""
+        """Return the objects of a listing. obstore requests the listing in pages."""
         pages = _asked(
             lambda: list(
                 obstore.list(self._store, prefix=f"{directory}/", offset=after or None, chunk_size=1000)
             )
         )
         listed = [StoredObject(one["path"], one["size"]) for page in pages for one in page]
-        return iter(sorted(listed))  # A store in memory has an order of its own.
+        return iter(sorted(listed))  # obstore does not sort the listing of a store in memory.
 
     def delete(self, key: str) -> None:
         """Delete an object."""
@@ -118,5 +120,5 @@ def _asked(request: Callable[[], Any]) -> Any:
 
 
 def _in_short(error: Exception) -> str:
-    """The first line of obstore's message; behind it comes a dump of its own objects."""
+    """Return the first line of obstore's error message. The other lines show internal objects of obstore."""
     return str(error).partition("\n")[0][:500]

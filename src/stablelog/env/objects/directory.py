@@ -1,8 +1,9 @@
 """An object store in a local directory: an object is a file.
 
-`create` writes and syncs a file under a name of its own and then links it to its key: a link fails if the name is taken.
-obstore's store of this kind syncs nothing. A crash leaves at most files under `.unfinished`, which the next opening
-removes when they are a day old: a younger one may belong to another process.
+`create` writes and syncs a temporary file, and then makes a hard link to this file under the name of the key. The link
+fails if the key exists. obstore has a store in a local directory, too, but syncs nothing. A crash leaves only temporary
+files in the directory `.unfinished`. The next opening removes those that are more than a day old, because a newer one
+may belong to another process.
 """
 
 import contextlib
@@ -19,14 +20,15 @@ from stablelog.env.objects.requests import Exists, Missing, Rejected, StoredObje
 
 UNFINISHED = ".unfinished"
 UNFINISHED_S_MAX = 24 * 3600
-# The directory cannot be written until somebody changes its rights or its file system.
+# Errors of a write that a retry cannot remove: the permissions, the file system or the name must be changed first.
 REJECTED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTSUP)
 
 Answer = TypeVar("Answer")
 
 
 class DirectoryRequests:
-    """A store in a directory, which is made if it is missing.
+    """An object store in a local directory, which is created if it is missing. Each call makes one attempt of a
+    request.
 
     Args:
         root: the directory.
@@ -52,7 +54,7 @@ class DirectoryRequests:
         return self._root.as_uri()
 
     def create(self, key: str, content: Buffer) -> None:
-        """Create an object: a link to a synced file."""
+        """Create an object: write and sync a temporary file, and link it under the name of the key."""
 
         def work() -> None:
             with self._written([content]) as finished:
@@ -63,7 +65,7 @@ class DirectoryRequests:
         _asked(work)
 
     def upload(self, key: str, pieces: Iterable[Buffer]) -> None:
-        """Write an object: a synced file that is renamed."""
+        """Write an object: write and sync a temporary file, and rename it to the name of the key."""
 
         def work() -> None:
             with self._written(pieces) as finished:
@@ -108,7 +110,7 @@ class DirectoryRequests:
     # -- files -------------------------------------------------------------------------------------------------
 
     def _path(self, key: str) -> Path:
-        """The path of a key, in a directory that exists."""
+        """Return the path of a key's file. A missing directory of this path is created."""
         path = self._root / key
         if not path.parent.is_dir():
             self._make_directory(path.parent)
@@ -123,7 +125,7 @@ class DirectoryRequests:
 
     @contextlib.contextmanager
     def _written(self, pieces: Iterable[Buffer]) -> Iterator[Path]:
-        """A synced file of this content, which is removed at the end unless it was renamed."""
+        """Yield the path of a new synced file with this content. The file is removed at the end, unless it was renamed."""
         path = self._unfinished / uuid.uuid4().hex
         try:
             with path.open("xb") as file:
@@ -143,7 +145,7 @@ class DirectoryRequests:
                 path = Path(parent) / name
                 key = path.relative_to(self._root).as_posix()
                 if key > after:
-                    with contextlib.suppress(FileNotFoundError):  # It was deleted meanwhile.
+                    with contextlib.suppress(FileNotFoundError):  # The file was deleted meanwhile.
                         yield StoredObject(key, path.stat().st_size)
 
 

@@ -1,4 +1,4 @@
-"""Open the object store of a URL."""
+"""Opening of the object store at a URL."""
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -18,17 +18,17 @@ def open_store(
     allow_http: bool = False,
     options: dict[str, str] | None = None,
 ) -> ObjectStore:
-    """Open a store.
+    """Open the object store at a URL.
 
     Args:
         url: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`, `file:///directory` or `memory:///`,
-            which is empty and of this process only.
+            which is a new, empty store in the memory of this process.
         patience: how long each call repeats its request.
         allow_http: whether requests to a cloud's store may be sent without TLS.
         options: options of obstore's store, such as `aws_endpoint`; credentials come from the environment.
 
     Raises:
-        InvalidConfig: there is no such kind of store, or it cannot be opened.
+        InvalidConfig: the URL has an unknown scheme, or the store cannot be opened.
     """
     return ObjectStore(_requests(url, allow_http=allow_http, options=options), patience)
 
@@ -54,7 +54,7 @@ def _requests(url: str, *, allow_http: bool, options: dict[str, str] | None) -> 
             return DirectoryRequests(Path(unquote(parts.path)))
         if parts.scheme != "memory" and not parts.netloc:
             raise InvalidConfig(f"{url!r} names no bucket; write {parts.scheme}://bucket/prefix")
-        from stablelog.env.objects.cloud import CloudRequests  # obstore takes 17 ms to import
+        from stablelog.env.objects.cloud import CloudRequests  # imported here, because the import takes 17 ms
 
         return CloudRequests(url, allow_http=allow_http, options=options)
     except ValueError as error:

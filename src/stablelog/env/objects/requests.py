@@ -1,44 +1,47 @@
-"""One attempt of a request to an object store, and what can come of it."""
+"""The interface for single attempts of requests to an object store, and the errors of an attempt."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 from stablelog.env.disk import Buffer
 
-KEY_SIZE_MAX = 900  # Stores allow 1,024 bytes; the prefix of the URL also takes some.
-PART_SIZE_MAX = 255  # A part of a key is a file name in a directory store.
+KEY_SIZE_MAX = 900  # Stores allow keys of 1,024 bytes, but the prefix in the URL is a part of the key.
+PART_SIZE_MAX = 255  # In a store in a directory, each part of a key is a file name.
 KEY_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-=")
 
 
 class StoredObject(NamedTuple):
-    """An object in a listing."""
+    """The key and the size of an object in a listing."""
 
     key: str
     size: int
 
 
 class Exists(Exception):
-    """The store says that the key is taken. Some stores also say so of a request that was not applied."""
+    """The store reports that an object with this key exists. Some stores wrongly report this for a request that failed."""
 
 
 class Missing(Exception):
-    """There is no object of this key."""
+    """The store has no object with this key."""
 
 
 class Unclear(Exception):
-    """No answer, or one that says nothing of the request: it may have been applied, or may be later. Try again."""
+    """The result of a request is unknown: there was no answer, or one that does not show the result. The store may have
+    applied the request, or may apply it later. The caller can repeat the request.
+    """
 
 
 class Rejected(Exception):
-    """The store rejects the request and will reject it again: the rights, the bucket or the address are wrong."""
+    """The store rejects the request and will reject it again: the permissions, the bucket or the address are wrong."""
 
 
 class TooShort(Exception):
-    """The object ends before the range does."""
+    """The object ends before the end of the requested range."""
 
 
 class StoreRequests(Protocol):
-    """An object store, one attempt at a time. Each call blocks and may be made in any thread.
+    """The interface of an object store in which each call makes one attempt of a request. A call blocks; any thread may
+    call.
 
     Every call may raise Unclear or Rejected.
     """
@@ -48,16 +51,18 @@ class StoreRequests(Protocol):
         """The address of the store, without credentials."""
 
     def create(self, key: str, content: Buffer) -> None:
-        """Create an object; raise Exists if there is one. Durable on return."""
+        """Create an object; raise Exists if the key has an object already. The new object is durable on return."""
 
     def upload(self, key: str, pieces: Iterable[Buffer]) -> None:
-        """Write an object of any size, which replaces one of this key. Durable and visible as a whole on return."""
+        """Write an object of any size, and replace an existing object of this key. On return, the object is durable,
+        and readers see all of it.
+        """
 
     def get(self, key: str) -> bytes:
-        """Return the content of an object; raise Missing."""
+        """Return the content of an object. Raises Missing if there is none."""
 
     def get_range(self, key: str, start: int, size: int) -> bytes:
-        """Return `size` bytes from `start` on; raise Missing or TooShort."""
+        """Return `size` bytes of an object, from byte `start` on. Raises Missing or TooShort."""
 
     def list_after(self, directory: str, after: str) -> Iterator[StoredObject]:
         """Return the objects whose keys begin with `directory/` and are greater than `after`, in the order of keys."""
@@ -67,7 +72,7 @@ class StoreRequests(Protocol):
 
 
 def check_key(key: str) -> None:
-    """Assert that every store takes this key: parts of ASCII letters, digits and `._-=`, with slashes between them."""
+    """Assert that every store accepts this key: parts of ASCII letters, digits and `._-=`, with slashes between them."""
     parts = key.split("/")
     assert len(key) <= KEY_SIZE_MAX, key
     for part in parts:

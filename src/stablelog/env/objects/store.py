@@ -1,4 +1,6 @@
-"""An object store whose requests are repeated within a time limit, and whose unclear answers are cleared up."""
+"""An object store that retries requests within a time limit, and finds out whether a create with an unclear answer
+succeeded.
+"""
 
 import itertools
 import random
@@ -24,7 +26,7 @@ Answer = TypeVar("Answer")
 
 
 class Patience(NamedTuple):
-    """How long a call repeats its request.
+    """How long a call retries its request, and the pauses between the attempts.
 
     Attributes:
         limit_s: after this time no further attempt begins.
@@ -41,13 +43,13 @@ class ObjectStore:
     """The objects of one store. Every call blocks and may be made in any thread.
 
     Args:
-        requests: makes one attempt.
+        requests: the store, each of whose calls makes one attempt.
         patience: how long a call repeats its attempts.
         now_s: a clock that is never set back.
-        sleep: waits so many seconds.
+        sleep: waits for the given number of seconds.
 
     Attributes:
-        counts: the attempts that were made, by the name of the call.
+        counts: the number of attempts that were made, by the name of the call.
     """
 
     def __init__(
@@ -74,10 +76,12 @@ class ObjectStore:
 
         Args:
             key: the key.
-            content: differs from what any other writer creates under this key, or any winner is as good.
+            content: the content. It must differ from the content of every other writer of this key, unless it does not
+                matter which writer creates the object.
 
         Raises:
-            ObjectExists: the key holds another content. While that object exists, this content is not visible.
+            ObjectExists: an object with this key and another content exists. While it exists, no reader sees the new
+                content.
             StoreError: it is unknown whether the object was created. It may also be created later.
         """
 
@@ -88,7 +92,7 @@ class ObjectStore:
                 self.counts["get"] += 1
                 try:
                     found = self._requests.get(key)
-                except Missing:  # The answer Exists is wrong at times, and nothing was applied: try again.
+                except Missing:  # No object exists, even if the store has answered Exists: try again.
                     raise Unclear(*unclear.args) from unclear
                 if found != content:
                     raise
@@ -102,7 +106,7 @@ class ObjectStore:
         """Write an object of any size. Durable on return, and visible as a whole or not at all.
 
         Args:
-            key: no other writer uses this key.
+            key: the key. No other writer may use it.
             pieces: returns the content from its beginning, once for each attempt.
 
         Raises:
@@ -114,7 +118,7 @@ class ObjectStore:
         """Return the content of an object.
 
         Raises:
-            ObjectMissing: there is none.
+            ObjectMissing: there is no object of this key.
             StoreError: the store did not answer in time, or rejects the request.
         """
         return self._repeated("get", key, lambda: self._requests.get(key))
@@ -124,7 +128,7 @@ class ObjectStore:
 
         Raises:
             ObjectMissing: there is no object of this key.
-            Corrupt: the object is shorter.
+            Corrupt: the object ends before the end of this range.
             StoreError: the store did not answer in time, or rejects the request.
         """
         assert start >= 0
@@ -178,7 +182,9 @@ class ObjectStore:
         raise AssertionError("the pauses do not end")
 
     def _pauses(self) -> Iterator[float]:
-        """Pauses between attempts. A random half keeps many writers from trying again at the same moment."""
+        """Yield the pauses between attempts, in seconds. Each is shortened at random by up to a half, so that many
+        writers do not try again at the same moment.
+        """
         pause_s = self._patience.pause_s
         while True:
             yield pause_s * random.uniform(0.5, 1)

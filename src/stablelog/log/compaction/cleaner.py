@@ -48,7 +48,7 @@ class Cleaned:
     Attributes:
         summary: the summary of the new segment.
         replaced: the base offsets of the segments that the new one will replace.
-        changed: whether the new segment differs from the segment that it was made of.
+        changed: whether compaction has changed or removed any batch.
     """
 
     summary: Summary
@@ -112,7 +112,7 @@ class Compaction:
         for segment, summary in zip(segments, summaries, strict=True):
             segment.open_sealed(summary)
         self._segments = Segments(segments)
-        self._uncounted: dict[int, int] = {}  # by producer id: how many records of its open transaction stay
+        self._uncounted: dict[int, int] = {}  # by producer id: records of an open transaction that stay
 
     @property
     def end_offset(self) -> int:
@@ -257,7 +257,9 @@ class Compaction:
             self._count(header, kept, out.segment)
 
     def _count(self, header: BatchHeader, kept: Kept, cleaned: Segment) -> None:
-        """Count the records that stay. Those of a transaction count in the segment with its commit marker."""
+        """Count the records that stay. The records of a transaction are counted in the segment that holds its commit
+        marker.
+        """
         if header.is_control:
             count = self._uncounted.pop(header.producer_id, 0)
             cleaned.committed_count += count if kept.commits else 0

@@ -32,7 +32,8 @@ from stablelog.log.model import LogConfig
 from stablelog.log.producer_state.producer import LastBatch
 from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
 
-# A longer key is replaced by its digest of 16 bytes, which is longer than any key that is kept itself.
+# A key of more than 15 bytes is replaced by a digest of 16 bytes, so that no digest is equal to a key that is kept as
+# it is.
 KEY_SIZE_MAX = 15
 DIGEST_SIZE = 16
 KEY_MEMORY_SIZE = 160  # about how many bytes of memory a collected key takes
@@ -52,8 +53,8 @@ class LatestOffsets:
     """The latest offset of each key in the records that the first reading of a pass has covered.
 
     Args:
-        start_offset: the first offset whose records count.
-        count_max: how many keys are kept in memory. At least one batch is accepted, even if it has more.
+        start_offset: records before this offset are ignored.
+        count_max: how many keys are kept in memory. At least one batch is accepted, even if it has more keys.
 
     Attributes:
         end_offset: the end of the records that were read, exclusive. Compaction keeps all records from here on.
@@ -108,10 +109,12 @@ class _Aborted:
 
 
 class TransactionWalk:
-    """The transactions that are open at the current place of a reading, with the outcome of each."""
+    """The transactions that are open at the offset that a reading of the log has reached, and which of them were
+    aborted.
+    """
 
     def __init__(self) -> None:
-        # Heap by first offset: aborted transactions that begin later.
+        # Heap, by first offset: the announced aborted transactions whose first batches have not been read yet.
         self._coming: list[tuple[int, int, AbortedTxn]] = []
         # Marker offsets of the aborted transactions that were announced and whose markers have not come yet.
         self._expected: set[int] = set()
@@ -149,7 +152,7 @@ class TransactionWalk:
         self._come_to(header.last_offset)
         marker = read_marker(batch)
         if marker is None:
-            # Compaction has removed the record of this control batch, or it is no transaction marker.
+            # Compaction has removed the record of this control batch, or the batch is no transaction marker.
             return MarkerFate(not header.record_count, committed=False, entry=None)
         if marker.type is MarkerType.COMMIT:
             met = header.producer_id in self._committed
@@ -254,7 +257,9 @@ class Rules:
         return bool(header.attributes & DELETE_HORIZON) and header.base_timestamp <= self.now_ms
 
     def _is_all_that_is_known(self, header: BatchHeader) -> bool:
-        """Whether a producer in the producer state has no batch of its current epoch but this marker."""
+        """Whether this marker is the producer's only batch of its current epoch, and the producer state still has the
+        producer.
+        """
         last = self.last_batch(header.producer_id)
         return last is not None and last.last_offset is None and last.producer_epoch == header.producer_epoch
 

@@ -42,8 +42,8 @@ class LeaderEpochs:
         return self.entries[count - 1][0] if count else UNKNOWN
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Return the greatest leader epoch that is not above `epoch`, and its end offset, exclusive; (-1, -1) if it is
-        unknown.
+        """Return (epoch, end offset) for the greatest known leader epoch that is not above `epoch`; (-1, -1) if there
+        is none. The end offset is exclusive.
         """
         if not self.entries or epoch > self.latest or epoch < 0:
             return UNKNOWN, UNKNOWN
@@ -59,13 +59,13 @@ class LeaderEpochs:
         return len(self.entries) != count
 
     def encode(self) -> bytes:
-        """Encode the content of the file."""
+        """Encode the content of a `leader-epoch-checkpoint` file."""
         rows = [f"{epoch} {start}" for epoch, start in self.entries]
         return "\n".join(["0", str(len(rows)), *rows, ""]).encode()
 
     @classmethod
     def decode(cls, content: bytes) -> "LeaderEpochs":
-        """Decode the content of the file.
+        """Decode the content of a `leader-epoch-checkpoint` file.
 
         Raises:
             NewerFormat: a later release has written the file.

@@ -19,7 +19,7 @@ METADATA_FILE: Final = "partition.metadata"
 METADATA_VERSION: Final = 0
 META_FILE: Final = "meta.properties"
 META_VERSION: Final = 1
-OLD_META_VERSION: Final = 0  # the version of Kafka with ZooKeeper, which writes broker.id in place of node.id
+OLD_META_VERSION: Final = 0  # of Kafka with ZooKeeper, which writes broker.id in place of node.id
 LOG_START_CHECKPOINT: Final = "log-start-offset-checkpoint"
 CHECKPOINT_VERSION: Final = 0
 
@@ -100,5 +100,5 @@ def node_id_in(properties: Mapping[str, str]) -> int | None:
 
 
 def natural(text: str) -> int | None:
-    """Parse a number of about 31 bits that is written in ASCII digits alone; return None for another text."""
+    """Parse a number of 1 to 10 ASCII digits; return None for any other text."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(1 << 31)) else None

@@ -20,13 +20,13 @@ VERSION = 1
 
 
 def encode_log_start(start_offset: int) -> bytes:
-    """Encode the content of the file."""
+    """Encode the content of a file that records the log start offset."""
     text = f"{VERSION}\n{start_offset}\n".encode()
     return text + f"{crc32c(text):08x}\n".encode()
 
 
 def read_log_start(disk: Disk, path: Path) -> int | None:
-    """Read the log start offset from the file; return None if the file is missing.
+    """Read the log start offset from the file at `path`; return None if the file is missing.
 
     Raises:
         Corrupt: the file is damaged.
@@ -38,7 +38,7 @@ def read_log_start(disk: Disk, path: Path) -> int | None:
 
 
 def decode_log_start(content: bytes, path: Path) -> int:
-    """Decode the content of the file.
+    """Decode the content of a file that records the log start offset.
 
     Raises:
         NewerFormat: a later release has written the file.
@@ -49,7 +49,7 @@ def decode_log_start(content: bytes, path: Path) -> int:
         with naming(path):
             refuse_newer("where the log begins, in a file", int(lines[0]), VERSION)
     if len(lines) == 3 and lines[0] == "0" and lines[1].isdigit():
-        return int(lines[1])  # version 0 has no checksum
+        return int(lines[1])  # a file of version 0 has no checksum
     if len(lines) != 4 or not lines[1].isdigit() or content != encode_log_start(int(lines[1])):
         raise Corrupt(
             f"{path} is damaged: it must have three lines: version {VERSION}, the log start offset, and "
@@ -61,8 +61,8 @@ def decode_log_start(content: bytes, path: Path) -> int:
 def write_missing_log_start(
     disk: Disk, directory: Path, known_start: int, name: str = LOG_START_FILE
 ) -> None:
-    """Write the file if it is missing. Apache Kafka does not write it, and early releases of stablelog wrote it only at
-    the first deletion.
+    """Write the file that records the log start offset, if it is missing. Apache Kafka does not have this file, and
+    early releases of stablelog wrote it only at the first deletion.
 
     Args:
         disk: the disk of the partition.

@@ -51,13 +51,15 @@ class GrowingIndexes:
         self._dirty: set[str] = set()  # suffixes of the files that were written and not synced
         # By suffix: the size of a file that matches the index in memory.
         self._written_sizes: dict[str, int] = {}
-        self._synced_sizes: list[int] = []  # sizes of the files if the last broker has synced them
+        self._synced_sizes: list[int] = []  # sizes of the index files that the last broker has synced
         # Files whose last write has failed. They accept no more writes, but another thread may be syncing them.
         self._broken_files: list[File] = []
         self._lacks_aborted = False  # whether the file of the transaction index lacks an entry
 
     def contents(self) -> tuple[memoryview, memoryview, memoryview]:
-        """Return the bytes of the indexes, in the order of INDEX_SUFFIXES. See `IndexEntries.content`."""
+        """Return the bytes of the indexes, in the order of INDEX_SUFFIXES. No entry can be added to an index until the
+        caller releases the view of its bytes.
+        """
         return self.offsets.content(), self.times.content(), self.txns.content()
 
     def _by_suffix(self) -> tuple[tuple[str, Index], ...]:
@@ -92,8 +94,8 @@ class GrowingIndexes:
                 self._write_one(suffix, index)
 
     def _write_one(self, suffix: str, index: Index) -> None:
-        # The view of the index is released before an error leaves the method: while it exists, the index cannot grow,
-        # and the caller may keep the error, which refers to it.
+        # The view of the index is released before an error is raised: a caller that keeps the error would keep the
+        # view, too, and the index cannot grow while a view of it exists.
         with index.content() as content:
             file = self._file(suffix, content)
             missing = bytes(content[file.size :])
@@ -195,22 +197,23 @@ class GrowingIndexes:
                 return False
         if are_synced:
             self._synced_sizes = sizes
-        else:  # A broker that was killed may have made files without a sync of their names.
+        else:  # A killed broker may have created files without a sync of the directory.
             self.names_changed = True
         return True
 
     def _adopt_times(
         self, found: bytes, tail: Iterable[tuple[int, BatchHeader]], latest: tuple[int, int]
     ) -> bool:
-        """Use the entries in the file of the time index if the log confirms each of them. Return whether it does.
+        """Use the entries in the file of the time index if the log confirms each of them. Return whether the log
+        confirms them all.
 
-        The file may have entries that the replay has not made, because each close adds an entry of the greatest
-        timestamp.
+        The file may have entries that the replay has not made, because each close of a partition adds an entry with the
+        greatest timestamp.
         """
         adopted = TimeIndex(self._base_offset, found)
         known, entries = ([index[at] for at in range(len(index))] for index in (self.times, adopted))
         newest, newest_offset = latest
-        # By timestamp that was the greatest so far: its offset.
+        # The offsets of the timestamps that were greater than all timestamps before them, by timestamp.
         maxima = {newest: newest_offset, **dict(known)}
         for _, header in tail:
             if header.max_timestamp > newest and header.record_count:

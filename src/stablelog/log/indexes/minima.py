@@ -51,7 +51,9 @@ class Minima:
             yield from self._search(len(self._levels) - 1, 0, bound, begin, end)
 
     def _search(self, level: int, at: int, bound: int, begin: int, end: int) -> Iterator[int]:
-        """Search the part of the list below the value `at` of a level. This part overlaps [begin, end)."""
+        """Search the values of the list that the value number `at` of a level covers. Their indexes overlap [begin,
+        end).
+        """
         if self._levels[level][at] >= bound:
             return
         if level == 0:

@@ -32,7 +32,7 @@ class OffsetIndex(IndexEntries):
         self._base_offset = base_offset
 
     def __getitem__(self, place: int) -> tuple[int, int]:
-        """Return the (offset, position) of an entry."""
+        """Return (offset, position) of the entry number `place`."""
         offset, position = self._row(place)
         return self._base_offset + offset, position
 

@@ -14,10 +14,10 @@ from stablelog.log.indexes.transaction_index import TransactionIndex
 
 
 def are_files_of(disk: Disk, path_of: PathOf, summary: Summary) -> bool:
-    """Whether a segment's files match the summary, as far as a start of the broker checks this.
+    """Whether a segment's files pass the checks against the summary that a start of the broker makes.
 
-    This checks the sizes of the files and the content of the transaction index. The content of the other indexes is
-    checked when they are first used.
+    These checks cover the sizes of the files and the content of the transaction index. The content of the other indexes
+    is checked when they are first used.
     """
     try:
         sizes = (LOG, summary.log_size), (INDEX, summary.index_size), (TIMEINDEX, summary.timeindex_size)

@@ -30,11 +30,11 @@ SUMMARY = struct.Struct(
     "I"  # index_crc
     "q"  # timeindex_size
     "I"  # timeindex_crc
-    "q"  # txnindex_size: 0 if no abort marker is in the segment
+    "q"  # txnindex_size: the size of the transaction index in bytes; 0 if no abort marker is in the segment
     "I"  # txnindex_crc
     "q"  # record_count: the number of data records in the segment
     "q"  # committed_count: records outside transactions, and records whose commit marker is in the segment
-    "q"  # stable_offset: first offset of the oldest transaction open at the end; end_offset if none is
+    "q"  # stable_offset: first offset of the oldest transaction open at the segment's end; else end_offset
     "q"  # least_aborted_offset: least first offset of the transactions aborted in this segment; -1 none
 )
 CRC_END = 6
@@ -69,13 +69,13 @@ class Summary:
         return sizes, (self.index_crc, self.timeindex_crc, self.txnindex_crc)
 
     def encode(self) -> bytes:
-        """Encode the content of the file."""
+        """Encode the content of a `.summary` file."""
         content = SUMMARY.pack(VERSION, 0, *_values(self))
         return content[:2] + crc32c(content[CRC_END:]).to_bytes(4, "big") + content[CRC_END:]
 
     @classmethod
     def decode(cls, content: bytes) -> "Summary":
-        """Decode the content of the file.
+        """Decode the content of a `.summary` file.
 
         Raises:
             NewerFormat: a later release has written the file.

@@ -30,13 +30,13 @@ class TimeIndex(IndexEntries):
         self._base_offset = base_offset
 
     def __getitem__(self, place: int) -> tuple[int, int]:
-        """Return the (timestamp, offset) of an entry."""
+        """Return (timestamp, offset) of the entry number `place`."""
         timestamp, offset = self._row(place)
         return timestamp, self._base_offset + offset
 
     @property
     def last(self) -> tuple[int, int]:
-        """The (timestamp, offset) of the last entry; NO_TIMESTAMP at the segment's base offset if there is no entry."""
+        """(timestamp, offset) of the last entry; (NO_TIMESTAMP, base offset of the segment) if there is no entry."""
         return self[self._count - 1] if self._count else (NO_TIMESTAMP, self._base_offset)
 
     def append_if_later(self, timestamp: int, last_offset: int) -> None:

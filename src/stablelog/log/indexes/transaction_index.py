@@ -21,7 +21,7 @@ ENTRY = struct.Struct(
     "h"  # version: always 0
     "q"  # producer_id
     "q"  # first_offset: the offset of the transaction's first record
-    "q"  # last_offset: the offset of its abort marker, inclusive
+    "q"  # last_offset: the offset of the transaction's abort marker
     "q"  # stable_offset: first offset of the oldest transaction that was open after this marker
 )
 VERSION = 0

@@ -1,9 +1,9 @@
 """Packed producer state of a partition: 60 to 170 bytes for each producer.
 
 The table consists of *blocks* of up to 32 producers, ordered by producer id. A block is immutable: a change replaces
-it. A copy of the table therefore shares the blocks of the original and does not change with it. To make it takes a few
-milliseconds for a million producers. A thread may read a copy while the original changes. Blocks are written to disk
-without conversion.
+it. A copy of the table therefore shares the blocks of the original and does not change with it. Making a copy takes a
+few milliseconds for a million producers. A thread may read a copy while the original changes. Blocks are written to
+disk without conversion.
 
 Format: docs/formats.md, "Producers".
 """
@@ -31,7 +31,7 @@ SNAPSHOT_ENTRY: Final = struct.Struct(
     "i"  # offset_delta: the last batch's last offset minus its first
     "q"  # timestamp: the timestamp of the last batch or marker, ms; -1 none
     "i"  # coordinator_epoch: -1 none
-    "q"  # current_txn_first_offset: -1 none
+    "q"  # current_txn_first_offset: the first offset of the open transaction; -1 none
 )
 BATCH_ROW: Final = struct.Struct(
     ">"
@@ -60,7 +60,8 @@ def _rest_size(kind: int) -> int:
     return size + (TXN_ROW.size if kind & OPEN else 0)
 
 
-# By the number of kept batches: the format of the last batch's timestamp, followed by the other batches.
+# Formats of the timestamp of a producer's last batch, followed by the other kept batches; by the number of kept
+# batches.
 _BATCHES: Final = [
     struct.Struct(TIMESTAMP.format + BATCH_ROW.format[1:] * (count - 1)) for count in range(BATCHES_KEPT + 1)
 ]
@@ -258,7 +259,8 @@ class ProducerTable:
         # The least producer id of each block. A lower id belongs to the first block.
         self._firsts = array("q")
         self._blocks: list[bytes] = []
-        # For each block, a time before which no producer without an open transaction was last used.
+        # For each block, a time that is not later than the last use of any of its producers without an open
+        # transaction.
         self._used_since = array("q")
         self._count = 0
 
@@ -389,8 +391,8 @@ class ProducerTable:
 
     @classmethod
     def of(cls, producers: Iterable[Producer]) -> "ProducerTable":
-        """Make a table of these producers. If several have the same id, the last one is used. This is fastest if they
-        are ordered by id.
+        """Make a table of these producers. If several have the same id, the last one is used. The method is fastest if
+        the producers are ordered by id.
         """
         self = cls()
         rows: list[_Row] = []
@@ -427,7 +429,7 @@ class ProducerTable:
 
     @classmethod
     def of_blocks(cls, pieces: Iterable[bytes]) -> "ProducerTable":
-        """Make a table from the blocks of another table's `blocks`, concatenated.
+        """Make a table from the concatenated blocks of another table.
 
         Args:
             pieces: the bytes of the blocks, in pieces of any sizes.
@@ -462,7 +464,9 @@ class ProducerTable:
         ]
 
     def limit_times(self, now_ms: int) -> None:
-        """Replace each time of last use and of a transaction's start that is after `now_ms` by `now_ms`."""
+        """Set to `now_ms` each later time: the times of producers' last use, and the times when open transactions
+        began.
+        """
         for at, block in enumerate(self._blocks):
             if max(_used(block)) <= now_ms and max(_kinds(block)) < OPEN:
                 continue

@@ -50,7 +50,7 @@ class Producers:
         self._table = ProducerTable()
         # The recent producers, which are kept as Python objects, in the order of their last use.
         self._recent: OrderedDict[int, Producer] = OrderedDict()
-        # By producer id: the first offset of its open transaction, ascending.
+        # By producer id: the first offset of the producer's open transaction, in ascending order.
         self._open: OrderedDict[int, int] = OrderedDict()
         # (marker offset, first offset) of each transaction whose marker is not durable yet.
         self._ended: deque[tuple[int, int]] = deque()
@@ -96,7 +96,9 @@ class Producers:
             producer.is_packed = True
 
     def pack_unused(self, used_before_ms: int) -> None:
-        """Pack all recent producers. Drop the objects of those that were last used before a time."""
+        """Pack the state of all recent producers. Drop the Python objects of the producers that were last used before a
+        time.
+        """
         for producer in list(self._recent.values()):
             self._pack(producer)
             if producer.used_ms < used_before_ms:
@@ -322,8 +324,9 @@ class Producers:
             now_ms: the time of the broker's clock.
 
         Returns:
-            The transaction that a marker ends. It counts as open until `ended` is called with it. None if the batch is
-            no marker, or if the producer has no open transaction in this partition.
+            If the batch is a marker, the transaction that it ends. This transaction counts as open until the caller
+            passes it to `ended`. None if the batch is no marker, or if the producer has no open transaction in this
+            partition.
         """
         if marker is not None:
             return self._note_marker(header, marker, now_ms)
@@ -384,7 +387,9 @@ class Producers:
         self._ended_least.append((txn.marker_offset, txn.first_offset))
 
     def _at_epoch(self, producer_id: int, producer_epoch: int, now_ms: int) -> Producer:
-        """Return the producer that has written, at its new epoch. The caller updates it."""
+        """Return the state of a producer that has written with this epoch, for the caller to update. A new epoch begins
+        without kept batches.
+        """
         producer = self._known(producer_id)
         if producer is not None:
             self._recent.move_to_end(producer_id)
@@ -464,7 +469,8 @@ def _check_follows(producer: Producer, header: BatchHeader) -> None:
                 f"producer {header.producer_id} begins epoch {header.producer_epoch} with sequence {header.base_sequence}; it must be 0"
             )
     elif header.base_sequence != (producer.last_sequence + 1) & SEQUENCE_MAX:
-        # The last sequence is -1 if only a marker of the epoch is in the log; the next sequence must then be 0.
+        # The last sequence is -1 if the log has only a marker of the producer's epoch. The next sequence must then be
+        # 0.
         raise _out_of_order(
             f"producer {header.producer_id} sends sequence {header.base_sequence}, which does not follow its last sequence {producer.last_sequence}"
         )

@@ -35,7 +35,7 @@ SNAPSHOT_HEADER = struct.Struct(
     ">"
     "h"  # version: 1
     "I"  # crc: CRC-32C of everything after this field
-    "i"  # the number of entries
+    "i"  # entry_count: how many producers the file has
 )
 CRC_END = 6
 # How many snapshots within a segment are kept: the newest, and one for the case that the newest is damaged.
@@ -47,10 +47,10 @@ PRODUCERS_HEADER = struct.Struct(
     ">"
     "h"  # version: 2
     "I"  # crc: CRC-32C of everything after this field
-    "q"  # the number of producers
+    "q"  # producer_count
 )
-JSON_BEGINS = b'{"version":1,'  # the beginning of a file of version 1
-PIECE_SIZE = 1 << 20  # how many bytes of a file are read at once
+JSON_BEGINS = b'{"version":1,'  # the beginning of a `.producers` file of version 1
+PIECE_SIZE = 1 << 20  # how many bytes of a `.producers` file are read at once
 PIECE_BLOCKS = 256  # how many blocks of up to 32 producers are written at once: at most 1.5 MB
 
 
@@ -120,8 +120,8 @@ class Snapshots:
         return bool(is_worth_it) and not (active.is_time_index_complete and active.end_offset in self._whole)
 
     def is_due(self, size_min: int) -> bool:
-        """Whether a snapshot is due: at least `size_min` bytes, and SHARE times the size of the last snapshot, were
-        appended since then.
+        """Whether a snapshot is due: since the last snapshot, at least `size_min` bytes and at least SHARE times the
+        size of that snapshot were appended.
         """
         return self._appended_size >= max(size_min, SHARE * self._size)
 
@@ -360,8 +360,8 @@ def decode_either(name: str, content: bytes) -> ProducerTable:
 def _from_rows(rows: Iterable[Sequence[Any]], timestamps: Mapping[int, int]) -> Iterator[Producer]:
     for producer_id, epoch, coordinator_epoch, used_ms, txn_first, txn_started, txn_records, batches in rows:
         kept = [KeptBatch(*batch) for batch in batches][-BATCHES_KEPT:]
-        # A row without a timestamp of its own gets that of the producer's last batch, or else the time when its marker
-        # was written.
+        # A producer without a timestamp in the file gets the timestamp of its last batch, or, without a batch, the time
+        # of its last write.
         timestamp_ms = kept[-1].timestamp_ms if kept else used_ms
         yield Producer(
             producer_id,

@@ -78,8 +78,8 @@ def _whole_batches(disk: Disk, path: Path) -> Iterator[BatchHeader]:
 
 
 def epoch_at(offset: int, epochs: LeaderEpochs, segments: Segments) -> int:
-    """Return the leader epoch of the record at `offset`, from its batch; or, if the batch is deleted, from the leader
-    epochs.
+    """Return the leader epoch of the record at `offset`. If the batch of this record is deleted, the result comes from
+    `epochs`.
     """
     header = segments[segments.place_of(offset)].header_at(offset)
     if header is not None and header.base_offset <= offset:

@@ -41,7 +41,7 @@ class Expected:
         recovery_point: the offset up to which the log was durable, exclusive; 0 if unknown.
         leader_epoch: the leader epoch of the last start of the broker. No batch has a later one.
         gapless_epoch: the first leader epoch whose batches follow each other without a gap in the growing segment.
-        start_files: the names of those files with the start of the log, or of its view, that must exist.
+        start_files: the names of the files that must exist among those that record the start of the log or of its view.
         is_read_whole: whether a start reads every batch, as in the coordinators' logs. Such a start notices all damage.
     """
 
@@ -93,8 +93,8 @@ class Damage:
     refused: "Damage | None" = None
 
     def lost_files(self) -> Iterator[tuple[Path, int, int]]:
-        """Return the part of each log file that the truncation removes: the path, and the position and the first offset
-        for `lost_batches`.
+        """Yield (path, position, offset) for each log file from which the truncation removes batches. Position and
+        offset are the arguments of `lost_batches` for this file.
         """
         yield self.path, self.position, self.end_offset
         for base in self.later:
@@ -176,8 +176,8 @@ class Examination:
     def _walk(
         self, bases: list[int], summaries: dict[int, Summary | None], trust: Trust
     ) -> tuple[list[Damage], Damage | None]:
-        """Read the log. Return the damage in each segment that a start does not read, and the first damage that a start
-        refuses.
+        """Read the log. Return a list of the damage in segments that a start does not read, and the first damage
+        because of which a start refuses the log.
         """
         passed: list[Damage] = []
         begin = bases[0]
@@ -233,7 +233,8 @@ class Examination:
                 f"{listing.directory} holds no log file: there is nothing to repair. Restore its files from a backup"
             )
         starts = {name: self._read_start(name) for name in (LOG_START_FILE, VIEW_START_FILE)}
-        # The log start offset was durable when it was recorded, so the log has lost its end if it ends before.
+        # The log was durable up to the log start offset when this offset was recorded. A log that ends before this
+        # offset has lost its end.
         self.durable_end = max([self.durable_end, *(start for start in starts.values() if start is not None)])
         start = starts[LOG_START_FILE]
         self._log_start = bases[0] if start is None else start
@@ -272,8 +273,8 @@ class Examination:
         *,
         vouched_end: int = 0,
     ) -> tuple[Damage | None, int]:
-        """Return the first damage in one log file or directly behind it (None if there is none), and the end of its
-        batches.
+        """Return two values: the first damage in one log file or directly behind it, or None; and the end offset of the
+        batches in this file.
 
         A batch that overlaps the next segment is damaged. Damaged bodies of batches before `vouched_end` do not count
         if the headers are whole.

@@ -194,15 +194,15 @@ class Planner:
             if offset >= bases[count]
         ):
             return count
-        # The last of these segments were not durable when the log start offset moved. They were therefore not deleted,
-        # and have no snapshot at their beginning.
+        # Segments that were not durable when the log start offset moved were not deleted. They have no snapshot at
+        # their beginning.
         for at in range(count - 1, 0, -1):
             if self._directory.has_readable_snapshot(bases[at]):
                 return at
         while count:
             summary = self._directory.summary(bases[count - 1])
             if summary is not None and summary.end_offset != bases[count]:
-                break  # The segment behind this one is deleted already, so this one would leave a gap.
+                break  # The next segment is deleted already, so keeping this segment would leave a gap.
             count -= 1
         return count
 

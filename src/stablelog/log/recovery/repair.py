@@ -129,10 +129,12 @@ def _lower_log_starts(disk: Disk, directory: Path, end_offset: int) -> None:
 
 
 def _refuse_starts(disk: Disk, damage: Damage) -> None:
-    """Write a summary that describes more bytes than the log file will hold after the truncation, unless there is one.
+    """Write a summary that describes more bytes than the log file will hold after the truncation, unless such a summary
+    exists.
 
-    With this summary, a start refuses the segment, and `examine` finds the damage behind its last batch. A last segment
-    without gaps needs no such summary: only this log file is truncated, so the log is whole after this one step.
+    With this summary, a start refuses the segment, and `examine` finds the damage behind its last batch. If the
+    truncated segment is the last one and has no gaps, it needs no such summary: the truncation of its log file is the
+    only step.
     """
     path = damage.path.with_suffix(SUMMARY)
     try:

@@ -150,8 +150,8 @@ class _Replay:
             snapshots,
             snapshots - self._partial,
             self._done_size,
-            # This includes producers from the replayed batches. A close writes a snapshot, so that their expiration is
-            # recorded.
+            # Producers of replayed batches count, too: if there are producers, a close writes a snapshot, which records
+            # when they expire.
             holds_producers or len(plan.start.producers) > 0,
         )
         return Recovered(kept, plan.start.producers, self._epochs, plan.log_start, self._cuts, found)
@@ -223,8 +223,8 @@ class _Replay:
         raise AssertionError("the last segment is never trusted")
 
     def _gap_behind(self, segment: Segment, following: Segment) -> str | None:
-        """Return a description of the offsets that are missing between a whole segment and the next one; None if none
-        are.
+        """Return a description of the offsets that are missing between a whole segment and the next one; None if no
+        offset is missing.
 
         Raises:
             Corrupt: the two segments overlap.
@@ -377,7 +377,7 @@ class _Replay:
             return
         self._cut_segments(segment, later, damage)
         if self._disk.exists(segment.path(SUMMARY)):
-            # The summary must go first: a segment with a summary must have a segment behind it, also if a crash
+            # The summary is removed first: a segment with a summary must have a segment behind it, also if a crash
             # interrupts this method.
             self._disk.remove(segment.path(SUMMARY))
             self._disk.sync_dir(self._directory)
@@ -420,8 +420,8 @@ class _Replay:
             # The next start reads no batch before the snapshot. It takes the leader epochs of these batches from the
             # file `leader-epoch-checkpoint`.
             self._write_epochs()
-        # As when a segment is rolled: when this segment is deleted, only the snapshot has the transactions that began
-        # in it.
+        # A sealed segment needs a snapshot at its end: when the segment is deleted, only the snapshot has the
+        # transactions that began in it.
         progress = Summary(next_base_offset, next_base_offset, stable_offset=segment.stable_offset)
         table, stem = producers.frozen(), f"{next_base_offset:020d}"
         self._disk.write_together(

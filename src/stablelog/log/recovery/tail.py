@@ -20,8 +20,8 @@ MAGIC_AT = 16  # the position of the magic byte in a batch
 MAGIC = b"\x02"
 OFFSET_AND_LENGTH = struct.Struct(">qi")
 ATTRIBUTES_MASK = 0x7F  # the attribute bits that Kafka has defined
-LONE_SIZE_MAX = 2 << 20  # the greatest size of a batch that is found if nothing like a batch follows it
-SPARE_READS = 16  # for larger batches, the CRC checks may read this many times the file's size in all
+LONE_SIZE_MAX = 2 << 20  # a larger batch counts only if another batch, or the file's end, follows
+SPARE_READS = 16  # CRC checks of batches above LONE_SIZE_MAX may read this many times the file's size
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +109,9 @@ def check_cut(path: Path, file: File, position: int, end_offset: int, damage: st
 def batches_behind(file: File, position: int, end_offset: int) -> Iterator[tuple[int, BatchHeader]]:
     """Yield the whole batches behind damage, as (position, header). A batch is whole if its CRC matches.
 
-    The length field of the damaged batch says where the next batch begins. If a whole batch begins there, the search continues there, because
-    the records of the damaged batch may contain bytes that look like a batch. Otherwise the next batch is searched at
-    every byte.
+    The length field of the damaged batch gives the position of the next batch. If a whole batch begins at this
+    position, the search continues there, because the records of the damaged batch may contain bytes that look like a
+    batch. Otherwise the search tries every byte as the beginning of a batch.
 
     Args:
         file: the log file.
@@ -147,8 +147,8 @@ def lost_batches(file: File, position: int, end_offset: int) -> Iterator[tuple[i
 
 
 class _Search:
-    """A search for whole batches in a damaged log file. It bounds the number of bytes that it reads to check the CRCs
-    of bytes that only look like batches.
+    """A search for whole batches in a damaged log file. The search limits how many bytes it reads for CRC checks,
+    because many bytes may look like a batch and are none.
     """
 
     def __init__(self, file: File) -> None:

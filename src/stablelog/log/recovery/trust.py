@@ -1,5 +1,5 @@
-"""Decisions at a start of the broker, made by the small files of a partition: which parts of the log it trusts without
-reading them, and where it begins to read.
+"""Decisions of a start of the broker: which parts of a log it trusts without reading them, and where it begins to read.
+The decisions use only the small files of the partition.
 
 `plan` uses these decisions to open a partition, and `examine` uses them to find the damage that a start does not
 notice. Damage in a trusted part does not keep the partition offline: only reads of the damaged part are refused.

@@ -71,7 +71,7 @@ def seek(path_of: PathOf, log: File, position: int, size: int, *, offset: int, e
         position: the position of a batch, where the search begins.
         size: the size of the log file.
         offset: the least last offset of the batch, inclusive.
-        end: the position behind which a batch may end to be the result.
+        end: a batch that ends behind this position is a result, whatever its offsets are.
 
     Raises:
         Corrupt: the bytes at a position are no batch.

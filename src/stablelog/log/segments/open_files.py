@@ -5,7 +5,7 @@ from typing import Protocol
 
 
 class Evictable(Protocol):
-    """The method of a sealed segment that `OpenFiles` calls."""
+    """The interface of a sealed segment whose files `OpenFiles` can close."""
 
     def give_back(self) -> None:
         """Close the files of the segment, and drop its indexes from memory."""

@@ -21,10 +21,10 @@ from stablelog.log.segments.scan import check_crc, scan_batches
 
 SCRUB_SIZE = 1 << 20  # about how many bytes the scrub reads at a time
 PIECE_SIZE = 8 << 20  # about how many bytes of the file one step of the proof covers
-CHUNK_SIZE = 256 << 10  # small enough that copies stay in the processor's cache
-# If batches are smaller on average, their bodies are copied together with their headers.
+CHUNK_SIZE = 256 << 10  # bytes that are read at a time: few enough to stay in the processor's cache
+# If batches are smaller than this size on average, their bodies are copied together with their headers.
 SKIPPED_SIZE = 8 << 10
-LARGE_SIZE = 256 << 10  # If batches are larger on average, their bodies are not even read from the disk.
+LARGE_SIZE = 256 << 10  # If batches are larger than this on average, their bodies are not read from the disk.
 LENGTH = struct.Struct(">i")
 LENGTH_AT = 8  # the position of batch_length in a batch
 
@@ -61,7 +61,8 @@ def scrub(disk: Disk, path: Path, size: int) -> Iterator[int | DamagedBatch]:
         size: how many bytes to check. They end with a whole batch.
 
     Yields:
-        After about every SCRUB_SIZE bytes, the number of bytes that were read; and each damaged batch.
+        Each damaged batch. In addition, after about every SCRUB_SIZE bytes, the number of bytes read since the last
+        such number.
 
     Raises:
         FileNotFoundError: retention or compaction has deleted the segment.
@@ -163,8 +164,8 @@ def _is_ready(file: File, mapped: memoryview | None, begin: int, end: int) -> bo
 
 
 def _damaged(file: File, path: Path, size: int) -> Corrupt:
-    """Return the error. Its message names the first batch whose CRC is wrong or whose offset does not follow the batch
-    before it.
+    """Return the error for a failed proof. Its message names the first batch whose CRC is wrong or whose offset does
+    not follow the batch before it.
     """
     end_offset = 0
     why = "the offset or the leader epoch of a batch has changed"

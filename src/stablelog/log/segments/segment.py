@@ -28,7 +28,7 @@ from stablelog.log.segments.batch_search import WALK_READ_SIZE, Found, seek, wal
 from stablelog.log.segments.open_files import OpenFiles
 from stablelog.log.segments.proof import DamagedBatch, prove_headers, scrub
 
-INTERVAL_SIZE = 4096  # bytes between two entries of an index that is rebuilt in memory
+INTERVAL_SIZE = 4096  # bytes of the log between two entries of an index that is rebuilt in memory
 RELATIVE_OFFSET_MAX = 2**31 - 1
 
 
@@ -50,7 +50,7 @@ class Segment:
         sealed: whether the segment gets no more batches.
         durable: whether the segment is sealed, and all its files are durable.
         summary: the summary of a sealed segment; None while it grows.
-        passed: size and greatest timestamp of the first part, whose headers lookups by time have read; -1: no record.
+        passed: (size, greatest timestamp; -1 none) of the first part, whose headers lookups by time have read.
         damage: the reason why all reads of the log file are refused; None while no such damage is known.
         damaged_batches: the damaged batches that the scrub has found, by position. Reads of them are refused.
     """
@@ -85,7 +85,7 @@ class Segment:
     _indexed_position: int = 0
     _replayed_from: tuple[int, int, int] = field(
         init=False
-    )  # position of the next batch, greatest timestamp before it, and its offset
+    )  # where replay began: position, greatest timestamp before this position, offset of this timestamp
     _unproven: tuple[int, int] | None = None  # size of the trusted bytes, and the CRC over their headers
 
     def __post_init__(self) -> None:
@@ -95,7 +95,7 @@ class Segment:
 
     @property
     def stable_offset(self) -> int:
-        """The first offset of the oldest transaction that was open at the segment's end; the end if none was."""
+        """The first offset of the oldest transaction that was open at the segment's end; `end_offset` if none was."""
         assert self.summary is not None
         return self.summary.stable_offset
 
@@ -194,11 +194,11 @@ class Segment:
             self.size + size <= segment_bytes
             and last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
             and (len(growing.offsets) + 1) * 8 <= index_bytes
-            and (len(growing.times) + 2) * 12 <= index_bytes  # sealing may add an entry
+            and (len(growing.times) + 2) * 12 <= index_bytes  # sealing may add an entry to the time index
         )
 
     def append(self, buffers: Sequence[Buffer]) -> int:
-        """Append the bytes of batches to the log file, and return their position. `note` must follow for each."""
+        """Append the bytes of batches to the log file, and return their position. Then call `note` for each."""
         assert self._log is not None
         assert not self.sealed
         assert self._log.size == self.size
@@ -217,14 +217,14 @@ class Segment:
         last_offset = header.base_offset + header.last_offset_delta
         if (
             header.max_timestamp > self.max_timestamp and header.record_count
-        ):  # not if compaction has emptied it
+        ):  # a batch that compaction has emptied does not count
             self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, last_offset
         if position - self._indexed_position > interval:
             self.growing.offsets.append(last_offset, position)
             self.growing.times.append_if_later(self.max_timestamp, self.max_timestamp_offset)
             self._indexed_position = position
         if self.first_timestamp == NOTHING:
-            # A batch with a delete horizon has it in place of the base timestamp.
+            # A batch with a delete horizon stores the horizon in place of the base timestamp.
             self.first_timestamp = (
                 header.max_timestamp if header.attributes & DELETE_HORIZON else header.base_timestamp
             )
@@ -464,12 +464,12 @@ class Segment:
         return walk(self.path, lambda: self.log, position, self.size, read_size)
 
     def walk_unproven(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Do the same as `walk`, but also if the log file is not proven. Only recovery uses this."""
+        """Yield (position, header) as `walk` does, even if the log file is not proven. Only recovery calls this method."""
         return walk(self.path, self._opened_log, position, self.size, WALK_READ_SIZE)
 
     def find(self, offset: int) -> Found | None:
-        """Return the first batch whose last offset is at least `offset`; None if there is none. Raises
-        as `log` does.
+        """Return the first batch whose last offset is at least `offset`; None if there is none. Raises the same errors
+        as `log`.
         """
         return self._seek(self.offset_index.position_before(offset), offset, self.size)
 

@@ -2,9 +2,9 @@
 transaction indexes concern a range of offsets.
 
 Only the last segment grows; all others are sealed. The search for aborted transactions uses two numbers from the
-summary of a sealed segment: the stable offset, which is the first offset of the oldest transaction that was open at the
-segment's end, and which never decreases from segment to segment; and the least first offset of the transactions whose
-abort markers are in the segment.
+summary of a sealed segment. The stable offset is the first offset of the oldest transaction that was open at the
+segment's end; it never decreases from segment to segment. The other number is the least first offset of the
+transactions whose abort markers are in the segment.
 """
 
 from bisect import bisect_left, bisect_right
@@ -64,8 +64,9 @@ class Segments:
         contains it.
 
         Returns:
-            The end of the log after the truncation; the size of its last log file then; the segment of this log file;
-            and the later segments, which must be removed. Raises the same errors as `Segment.find`.
+            Four values: the end offset of the log after the truncation, the size of the last log file after the
+            truncation, the segment of this file, and the later segments, which must be removed. Raises the same errors
+            as `Segment.find`.
         """
         place = self.place_of(offset)
         segment, later = self._row[place], self._row[place + 1 :]
@@ -144,7 +145,7 @@ class Segments:
 
     def _least_aborted(self, begin: int, end: int) -> Iterator[int]:
         for number in range(begin, end):
-            # Segments that were dropped before the first search are not in `_row` any more.
+            # The list does not contain the segments that were dropped before the first search.
             least = self._row[number - self._gone].least_aborted_offset if number >= self._gone else None
             yield NO_ABORT if least is None else least
 

@@ -83,8 +83,8 @@ def _verify_first(directory: Path, names: list[str], bases: list[int], log_start
 
 
 def _find_lost(state: LogState, names: list[str], bases: list[int], log_start: int) -> Iterator[Finding]:
-    """Report missing log files. A log file is missing if its summary exists, or if the summary of the segment before
-    ends at its base offset.
+    """Report missing log files. A log file is missing if the summary of its segment exists, or if the summary of the
+    previous segment shows that a next segment exists.
     """
     begins = {offset_of(name) for name in names if is_summary(name)}
     ends = set()

@@ -22,7 +22,7 @@ from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
 from stablelog.log.verify.snapshots import SnapshotProof
 from stablelog.log.verify.state import Finding, LogState
 
-COVERED: Final = {  # fields of a summary that describe another file, with the suffix of that file
+COVERED: Final = {  # by name of a summary's field that describes another file: the suffix of that file
     "log_size": LOG,
     "log_crc": LOG,
     "index_crc": INDEX,

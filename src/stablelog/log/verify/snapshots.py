@@ -52,8 +52,8 @@ class SnapshotProof:
             state.are_begins_known = True
 
     def marks(self, base_offset: int) -> dict[int, int]:
-        """Return the CRCs over the batch headers of a segment that pending snapshots record. Each CRC covers the number
-        of bytes that is its key.
+        """Return the CRCs over a segment's batch headers that pending snapshots record. A CRC covers the headers from
+        the beginning of the log file; its key in the result is the number of bytes that it covers.
         """
         marks = {}
         for offset in self._pending:
@@ -125,8 +125,8 @@ class SnapshotProof:
 
 
 def agrees_with_log(said: Producer, known: Producer, batch_count: int) -> bool:
-    """Whether the state of a producer in a snapshot matches the log. It may have fewer batches than the log, because
-    the producer may have expired in between.
+    """Whether the state of a producer in a snapshot matches the log. The state may have fewer batches than the log,
+    because the producer may have expired between two of its batches.
     """
     batches, kept = known.batches[-batch_count:], said.batches[-batch_count:]
     if batch_count == 1:
