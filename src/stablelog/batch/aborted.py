@@ -1,7 +1,9 @@
 """Filter that drops the batches of aborted transactions, as Kafka's consumer does.
 
 A Fetch response lists the aborted transactions that concern its records. From the first offset of a listed transaction
-on, the filter drops the transactional batches of its producer, until it meets the abort marker of this producer.
+on, the filter drops the transactional batches of the transaction's producer, until it gets the abort marker of this
+producer.
+
 Source: KIP-98.
 """
 
@@ -22,12 +24,12 @@ class AbortedFilter:
     """
 
     def __init__(self) -> None:
-        # Heap of (first_offset, producer_id) of the aborted transactions that begin behind the last batch that the
-        # filter has got.
+        # Heap of (first_offset, producer_id) of the added aborted transactions whose first batch the filter has not got
+        # yet.
         self._ahead: list[tuple[int, int]] = []
         self._known: set[tuple[int, int]] = set()  # the entries of the heap `_ahead`
         self._aborting: set[int] = set()  # producers whose batches are dropped until their abort marker
-        self._ended: dict[int, int] = {}  # by producer: the offset of the last abort marker
+        self._ended: dict[int, int] = {}  # by producer id: the offset of the producer's last abort marker
 
     def add(self, aborted: Aborted, first_offset: int) -> None:
         """Add the aborted transactions that a Fetch response lists. The batches of this response begin at

@@ -102,8 +102,7 @@ def encode_marker(
 def read_marker(batch: Buffer, position: int = 0) -> Marker | None:
     """Decode the control batch at `position`; None if this control batch is no transaction marker.
 
-    Higher versions, and unknown bytes behind the known fields of key and value, are accepted; only the known fields are
-    read.
+    The function accepts higher versions of key and value. It ignores unknown bytes behind the known fields.
 
     Raises:
         Corrupt: the batch holds no control record.

@@ -1,1 +1,1 @@
-"""The interfaces to the machine: its clock and its disk. `stablelog.testing` has a simulation of each."""
+"""The interfaces to the outside: clock, disk and object stores. `stablelog.testing` has a simulation of each."""

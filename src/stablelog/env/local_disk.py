@@ -161,7 +161,7 @@ class LocalFile:
                 os.posix_fadvise(self._fd, position, size, os.POSIX_FADV_WILLNEED)
 
     def populate(self, view: memoryview) -> bool:
-        """Load the pages of the view into memory and into the process's map; see `env.pages`."""
+        """Load the pages of the view into memory, and map them into the process, so that a read does not block."""
         try:
             return populate(view)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Values that callers of this package pass to the log and get from it."""
+"""Types in the interface of the log: settings, isolation levels, and the arguments and results of calls."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

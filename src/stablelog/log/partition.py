@@ -254,8 +254,8 @@ class Partition(PrunableLog):
         return outcomes
 
     def roll(self, now_ms: int) -> None:
-        """Seal the growing segment, unless it is empty, and begin a new one. Raises the same errors as
-        `LogWriter.roll`.
+        """Seal the growing segment, unless it is empty, and begin a new one. Raises DiskError if a file cannot be
+        written.
         """
         self.usability.check()
         self.log.roll(now_ms)

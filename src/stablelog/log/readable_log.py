@@ -165,7 +165,7 @@ class ReadableLog:
         ]
 
     def reconfigure(self, config: LogConfig) -> None:
-        """Replace the partition's settings. The next append uses the new ones."""
+        """Replace the partition's settings. The next append uses the new settings."""
         self.config = config
 
     @property
@@ -202,7 +202,7 @@ class ReadableLog:
         return self.log.segments.unproven_ahead(offset)
 
     def prove(self) -> None:
-        """Prove at once every log file that the open has trusted without reading it. See `Segment.prove`.
+        """Prove at once every log file that recovery has trusted without reading the file.
 
         Raises:
             Corrupt: a log file has changed since it was written.

@@ -48,7 +48,7 @@ class SyncWork:
     sync_failure: DiskError | None = field(default=None, init=False)
 
     def with_older(self, older: "SyncWork") -> "SyncWork":
-        """Return these steps together with those of an older `SyncWork` that may not have run."""
+        """Return a `SyncWork` with these steps and the steps of an older `SyncWork` that may not have run."""
         both = replace(
             self,
             files=list(dict.fromkeys([*older.files, *self.files])),

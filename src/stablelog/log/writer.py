@@ -163,7 +163,9 @@ class LogWriter:
         self._unsynced.write(self._snapshots.take(self.producers, progress))
 
     def lacks_snapshot(self) -> bool:
-        """Whether the next start needs a snapshot at the log's end and there is none; see `Snapshots.lacks_newest`."""
+        """Whether the next start needs a snapshot at the log's end and there is none, as `Snapshots.lacks_newest`
+        decides.
+        """
         return self._snapshots.lacks_newest(self.producers, self.segments.active)
 
     # -- durability --------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ and in a copy of the log.
 
 A read finds the batches of a transaction by its marker, and returns them with another base offset and another leader
 epoch. The CRC does not cover these two fields. The view contains only committed transactions and records outside
-transactions. No reader waits for the open transaction of another producer, and the response lists no aborted ones.
+transactions. No reader waits for the open transaction of another producer, and the response lists no aborted
+transactions.
 
 Source: the DistributedLog paper; docs/architecture.md, "Commit order".
 """
@@ -280,7 +281,8 @@ class CommitOrder:
             return self.end_offset
         index = self.indexes[at]
         place = index.place_after(commit_sequence)
-        # The index may have no such entry: its latest sequence then comes from a segment that was deleted.
+        # The index may have no entry with a greater sequence. In this case, its latest sequence comes from a deleted
+        # segment.
         return max(index[place].start, self.start_offset) if place < len(index) else self.start_offset
 
     def removed_sequence(self) -> int | None:

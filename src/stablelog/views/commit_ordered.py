@@ -18,7 +18,7 @@ from stablelog.views.formats import check_formats
 
 
 class CommitOrdered:
-    """The order of the partitions of commit-ordered topics; see `log.view.Order`.
+    """The order of commit-ordered topics: makes the view of a partition, and records where the view begins.
 
     Args:
         disk: the disk of the partitions.

@@ -1,9 +1,9 @@
 """Assembly of a fetch response in commit order.
 
 The batches of a transaction are scattered over the log. A response contains each batch with another base offset and
-another leader epoch, which the CRC does not cover. All other bytes are those of the log. The first 16 bytes of a large
-batch come from the commit index, and the rest is a slice of the mapped log file. Small batches are copied into one
-buffer, because two separate pieces for the socket would cost more time than the copy.
+another leader epoch, which the CRC does not cover. All other bytes are the same as in the log. The first 16 bytes of a
+large batch come from the commit index, and the rest is a slice of the mapped log file. Small batches are copied into
+one buffer, because two separate pieces for the socket would cost more time than the copy.
 
 A batch may have only a hundred bytes, so the cost for each batch matters. The code therefore handles batches in
 comprehensions over hundreds of batches, which may belong to several transactions.

@@ -36,7 +36,7 @@ class RowFile:
         self._written_size = written_size
         self._tail = bytearray()
         self._file: File | None = None
-        # Whether the file ends with a part of a failed write, so that it accepts no more writes.
+        # Whether the file ends with a part of a failed write. Such a file accepts no more writes.
         self._is_torn = False
         self.crc = 0
 

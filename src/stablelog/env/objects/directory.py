@@ -125,7 +125,7 @@ class DirectoryRequests:
 
     @contextlib.contextmanager
     def _written(self, pieces: Iterable[Buffer]) -> Iterator[Path]:
-        """Yield the path of a new synced file with this content. The file is removed at the end, unless it was renamed."""
+        """Yield the path of a new synced file with this content. Remove the file at the end, unless it was renamed."""
         path = self._unfinished / uuid.uuid4().hex
         try:
             with path.open("xb") as file:

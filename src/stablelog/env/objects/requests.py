@@ -18,7 +18,7 @@ class StoredObject(NamedTuple):
 
 
 class Exists(Exception):
-    """The store reports that an object with this key exists. Some stores wrongly report this for a request that failed."""
+    """The store reports that an object with this key exists. Some stores report this wrongly for a failed request."""
 
 
 class Missing(Exception):
@@ -72,7 +72,7 @@ class StoreRequests(Protocol):
 
 
 def check_key(key: str) -> None:
-    """Assert that every store accepts this key: parts of ASCII letters, digits and `._-=`, with slashes between them."""
+    """Assert that all stores accept this key: parts of ASCII letters, digits and `._-=`, with slashes between them."""
     parts = key.split("/")
     assert len(key) <= KEY_SIZE_MAX, key
     for part in parts:

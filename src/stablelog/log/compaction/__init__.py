@@ -1,1 +1,1 @@
-"""Compaction: the rules which records of a log stay (`policy`), and the rewriting of segments (`cleaner`)."""
+"""Compaction: the rules that decide which records stay (`policy`), and the rewriting of segments (`cleaner`)."""

@@ -127,8 +127,8 @@ class Compaction:
         """Run the pass, a step at a time.
 
         Yields:
-            A finished segment, which the caller puts in place of the original ones before the next step; or None after
-            a step that has finished no segment.
+            After a step that has finished a segment, this segment. The caller puts it in place of the original segments
+            before the next step. After another step, None.
 
         Raises:
             Corrupt: a batch or an index is damaged. Segments that were put in place before are not affected.

@@ -14,7 +14,7 @@ COMMIT_SUFFIXES = (
     ".commitindex",
     ".commitextents",
     ".commitsummary",
-)  # suffixes of the view in commit order; see `views`
+)  # suffixes of the files of a commit index
 SEGMENT_SUFFIXES = (LOG, INDEX, TIMEINDEX, TXNINDEX, SUMMARY, *COMMIT_SUFFIXES)
 SNAPSHOT, PRODUCERS = ".snapshot", ".producers"
 CUT = ".cut"  # the file with the bytes by which recovery or `stablelog repair` has truncated a log file

@@ -1,4 +1,4 @@
-"""The indexes of the growing segment. They are complete in memory; their files may lack the latest entries.
+"""The indexes of the growing segment. The indexes are complete in memory; the index files may lack the latest entries.
 
 The files are written when the segment is sealed, when a snapshot is taken and when the partition is closed. The entry
 of an aborted transaction is written at once. Recovery rebuilds from the log the entries that a crash has lost.

@@ -40,7 +40,7 @@ class TimeIndex(IndexEntries):
         return self[self._count - 1] if self._count else (NO_TIMESTAMP, self._base_offset)
 
     def append_if_later(self, timestamp: int, last_offset: int) -> None:
-        """Add an entry if its timestamp is greater than that of every entry before it."""
+        """Add an entry if its timestamp is greater than the timestamps of all entries before it."""
         if timestamp > self.last[0]:
             self._add(ENTRY.pack(timestamp, last_offset - self._base_offset))
 

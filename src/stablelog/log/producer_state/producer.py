@@ -10,7 +10,9 @@ NO_TXN: Final = -1
 
 
 class KeptBatch(NamedTuple):
-    """The data that the producer state keeps about a batch. Sequence number and offset are those of its last record."""
+    """The data that the producer state keeps about a batch. Sequence number and offset belong to the batch's last
+    record.
+    """
 
     last_sequence: int
     last_offset: int
@@ -61,8 +63,8 @@ class Producer:
 
 
 class LastBatch(NamedTuple):
-    """The epoch and the last batch of a producer. `last_offset` is the last offset of its last data batch; None if the
-    log has only a marker of its current epoch.
+    """The epoch and the last batch of a producer. `last_offset` is the last offset of the producer's last data batch;
+    None if the log has only a marker of the producer's current epoch.
     """
 
     producer_epoch: int

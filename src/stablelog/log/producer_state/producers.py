@@ -3,8 +3,8 @@ stable offset follows.
 
 The state has the last five batches of each producer, so that the broker recognizes a retry, also after a restart. It
 has the producer's epoch, so that the broker refuses batches of an older epoch, and the producer's open transaction.
-After a transaction has ended, only its last batch is kept, because a client does not retry the others. All times are by
-the broker's clock, so that a producer of records with old timestamps does not expire too early.
+After a transaction has ended, only its last batch is kept, because a client does not retry the earlier batches. All
+times are by the broker's clock, so that a producer of records with old timestamps does not expire too early.
 
 Producers that were used recently are objects; all others are packed (`producer_table`).
 
@@ -149,8 +149,8 @@ class Producers:
         return ended if first_open is None else min(first_open, ended)
 
     def high_watermark_moved(self, high_watermark: int) -> None:
-        """Note that the high watermark has moved: transactions with markers before it hold back the last stable offset
-        no longer.
+        """Note that the high watermark has moved. Transactions whose markers are before the high watermark no longer
+        limit the last stable offset.
         """
         while self._ended and self._ended[0][0] < high_watermark:
             marker_offset, _ = self._ended.popleft()
@@ -212,7 +212,7 @@ class Producers:
             open_record_count_max: how many records a transaction may have in this partition; None for no limit.
 
         Returns:
-            The kept batch of which this one is a duplicate; None if this one must be appended.
+            The kept batch, if the batch is a duplicate of it; None if the batch must be appended.
 
         Raises:
             Refused: invalid_producer_epoch, out_of_order_sequence_number, invalid_txn_state if the batch is outside the
@@ -296,7 +296,7 @@ class Producers:
 
     def batch_refused(self, header: BatchHeader) -> None:
         """Remember the lowest sequence number of a producer's batches that transaction verification refused. Batches
-        with later sequence numbers are refused until this one is retried (KIP-890).
+        with later sequence numbers are refused until the batch with the remembered number is retried (KIP-890).
 
         Sequence numbers are compared within one producer epoch. A batch of a newer epoch replaces the remembered epoch
         and sequence number; a batch of an older epoch changes nothing.
@@ -310,8 +310,8 @@ class Producers:
             self._refused.popitem(last=False)
 
     def take(self, header: BatchHeader, batch: Buffer, now_ms: int) -> EndedTxn | None:
-        """Update the state for a batch that recovery has read from the log. Its bytes are decoded only if it is a
-        marker. See `note`.
+        """Update the state for a batch that recovery has read from the log. The bytes of the batch are decoded only if
+        it is a marker.
         """
         return self.note(header, read_marker(batch) if header.is_control else None, now_ms)
 
@@ -426,7 +426,7 @@ class Producers:
 
 
 def _repeated(producer: Producer, header: BatchHeader) -> KeptBatch | None:
-    """Return the kept batch of which this one is a duplicate; None if there is none.
+    """Return the kept batch of which the batch with this header is a duplicate; None if there is no such batch.
 
     A transactional batch can be a duplicate only of a batch in the open transaction, because a client waits for the
     responses to its batches before it ends a transaction. A batch with a sequence number from an ended transaction is

@@ -11,8 +11,8 @@ In this package, to *cut* the log is to truncate it at damage, and to keep the r
     ----------------------------------------------  ---------------------------------------------------------
     a torn or damaged batch behind the synced end   it cuts the log there, because no record from there on was
                                                     acknowledged
-    the same without a known recovery point, and    Corrupt: a crash usually leaves no whole batches behind a
-    whole batches follow                            torn one, so this damage is from another cause
+    the same damage, but the recovery point is      Corrupt: a crash usually leaves no whole batches behind a
+    unknown and whole batches follow the damage     torn one, so this damage is from another cause
     a damaged batch before the synced end; a        Corrupt: no log file is changed, the partition stays offline
     missing segment; a log that ends before the
     synced end or before its own start
@@ -22,7 +22,7 @@ In this package, to *cut* the log is to truncate it at damage, and to keep the r
     do not match its summary                        offset and leader epoch, but the CRC in the summary does
     an abort marker without its index entry         the same as for a segment without a valid summary: the entries
                                                     are rebuilt from the markers
-    an index entry without its abort marker         the same
+    an index entry without its abort marker         the same as for an abort marker without its index entry
     a damaged snapshot                              it uses an older snapshot
     no snapshot at the end of a sealed segment      it writes the snapshot together with the segment's summary
     a snapshot of an offset past the log's end      it removes the snapshot: other records will get this offset
@@ -33,15 +33,16 @@ In this package, to *cut* the log is to truncate it at damage, and to keep the r
                                                     is a snapshot behind them; if not, it replays them
     a gap between two segments, without a snapshot  the records in the gap are lost and were not acknowledged, so
     at the beginning of the second one              those behind it were not either: it cuts the log at the gap
-    such a gap, with a snapshot                     it keeps the log: Kafka's compaction has left the gap
+    such a gap, with a snapshot at the beginning    it keeps the log: Kafka's compaction has left the gap
+    of the second segment
     segments behind the place of a cut              it removes them, too
     index files of a segment without a log file     it removes them
     files .deleted, .cleaned, .swap, .tmp           it finishes or undoes the interrupted operation: see
                                                     `segments.interrupted`
 
 `trust` decides which parts of the log are not read, and where replay begins. `plan` checks that no file is missing.
-`replay` reads the log. `tail` decides about damage, and keeps the removed bytes. `examine` and `repair` are for a log that
-a start of the broker refuses.
+`replay` reads the log. `tail` decides whether the log may be cut at damage, and keeps the removed bytes. `examine` and
+`repair` are for a log that a start of the broker refuses.
 """
 
 from stablelog.log.recovery.plan import NEVER, Known

@@ -145,7 +145,7 @@ class Examination:
         self.durable_end = max([expected.recovery_point, *self._marks])
 
     def run(self) -> Damage | None:
-        """Read the log and return the first damage. Raises the same errors as `repair.examine`."""
+        """Read the log and return the first damage; None if there is none. Raises the same errors as `repair.examine`."""
         bases = self._first_bases()
         summaries = {base: self._directory.summary(base) for base in bases}
         ends = [found.end_offset for found in summaries.values() if found is not None]
@@ -226,7 +226,7 @@ class Examination:
         )
 
     def _first_bases(self) -> list[int]:
-        """Return the base offsets of the log files, except those of segments before the log start offset."""
+        """Return the base offsets of the log files, without the segments that end before the log start offset."""
         bases, listing = self._directory.bases, self._directory.listing
         if not bases:
             raise Corrupt(
@@ -394,11 +394,11 @@ class _Walk:
         return None
 
     def at_end(self, why: str) -> Damage:
-        """Return a damage directly behind the last batch that was read."""
+        """Return the damage that begins directly behind the last batch that was read."""
         return Damage(self.path, self._position, self.end_offset, why)
 
     def at_first_odd(self) -> Damage:
-        """Return a damage at the first batch whose offset or leader epoch may have changed."""
+        """Return the damage that begins at the first batch whose offset or leader epoch may have changed."""
         why = "the offset or the leader epoch of a batch has changed, and it is unknown in which batch"
         odd = self._first_odd
         if odd is None:
@@ -418,8 +418,8 @@ class _Walk:
         if header.base_offset < self.end_offset:
             why = f"a batch of offset {header.base_offset} follows offset {self.end_offset - 1}"
             if last is not None and last.has_gap and header.base_offset >= last.end_offset:
-                # The later batch would fit directly before the gap that the earlier one has left. So the offset of the
-                # earlier batch has changed.
+                # This batch has an offset in the gap before the previous batch. So the offset of the previous batch has
+                # changed.
                 return Damage(self.path, last.position, last.end_offset, why)
             raise Corrupt(why)
         if header.last_offset - self._base > RELATIVE_OFFSET_MAX or (

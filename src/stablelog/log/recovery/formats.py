@@ -1,5 +1,5 @@
-"""Check of the format versions in a partition's directory: whether a later release has written there. It runs before
-this release writes anything into the directory.
+"""Check of the format versions in a partition's directory: whether a later release has written there. The check runs
+before this release writes anything into the directory.
 
 A release writes each kind of file in one version. So the version of the newest file of a kind shows whether a later
 release has written this kind. This does not hold for the files that compaction writes for old segments, so all files of
@@ -47,8 +47,8 @@ def check_formats(listing: Listing) -> None:
         for name in names if kind in COMPACTED else names[-1:]:
             path = listing.path(name)
             with contextlib.suppress(Corrupt, FileNotFoundError), naming(path):
-                # A log may have thousands of transaction indexes, and recovery reads only the last. Only this one is
-                # cached in the listing.
+                # A log may have thousands of transaction indexes, and recovery reads only the last one. The listing
+                # caches only this last index.
                 is_kept = kind != TXNINDEX or name == names[-1]
                 head = listing.head(name) if is_kept else listing.beginning(name, HEAD_SIZE)
                 _check(kind, head, path)

@@ -210,7 +210,8 @@ class Planner:
         """Remove the remaining files of segments whose log file was deleted.
 
         A deletion renames the log files of several segments. A crash may undo some of these renames, in any order. The
-        log file of a deleted segment may therefore be missing although that of an earlier segment exists.
+        log file of a deleted segment may therefore be missing although the log file of an earlier deleted segment
+        exists.
 
         Args:
             bases: the base offsets of the log files.

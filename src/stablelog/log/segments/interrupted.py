@@ -6,9 +6,10 @@ The suffix of a file shows how far the operation had come, and what the next ope
     .cleaned    Compaction was writing a segment. Its files are removed; the original segments still exist.
     .swap       Compaction had finished a segment, and was putting it in place of the original ones. The open
                 finishes this. The log file gets the suffix after all other files durably have it. It loses the
-                suffix after all other files except the summary are in place. In between, it shows which segments
-                are replaced: those that begin within its offsets, which end as its summary says or, without a
-                summary, with its last batch. A summary is in place only while the files that it describes are.
+                suffix after all other files except the summary are in place. In between, the log file shows which
+                segments are replaced: those that begin within the offsets of the new segment. Its summary, or its
+                last batch if there is no summary, gives the end of these offsets. A summary is in place only while
+                the files that it describes are.
     .deleted    A segment was deleted or replaced. Its files are removed.
 
 Source: Kafka's file suffixes.
@@ -51,7 +52,8 @@ def _finish(disk: Disk, directory: Path) -> None:
     names = _names(disk, directory)
     cleaned = [offset_of(name) for name in names if name.endswith(LOG + CLEANED)]
     # While the log file has the suffix `.cleaned`, the replacement has not begun: the log file is the last one that is
-    # renamed to `.swap`. Its `.swap` files are then removed, and those of other replacements stay.
+    # renamed to `.swap`. The `.swap` files of this replacement are then removed; the `.swap` files of other
+    # replacements stay.
     not_begun = [
         name for name in names if name.endswith(SWAP) and cleaned and offset_of(name) >= min(cleaned)
     ]

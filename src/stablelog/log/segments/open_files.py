@@ -14,8 +14,8 @@ class Evictable(Protocol):
 class OpenFiles:
     """Cache of open sealed segments. It evicts the least recently used segment, which closes its files.
 
-    While a partition is being opened, perhaps in a thread, it has its own `OpenFiles`. Afterwards, this one joins the
-    `OpenFiles` of the broker.
+    While a partition is being opened, perhaps in a thread, it has its own `OpenFiles`. Afterwards, the partition's
+    `OpenFiles` joins the `OpenFiles` of the broker.
 
     Args:
         count_max: how many segments may be open in all `OpenFiles` that have joined.

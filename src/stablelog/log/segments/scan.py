@@ -37,8 +37,8 @@ def scan_batches(read: Read, begin: int, end: int) -> Iterator[tuple[int, BatchH
 
 
 def scan_headers(read: Read, begin: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Yield the position, the header and the 61 bytes of the header of each batch. The arguments are those of
-    `scan_batches`.
+    """Yield the position, the header and the 61 bytes of the header of each batch. `scan_batches` describes the
+    arguments.
 
     Large bodies are not read. Raises the same errors as `scan_batches`.
     """

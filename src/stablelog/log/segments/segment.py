@@ -166,7 +166,7 @@ class Segment:
         self._replayed_from = self.size, self.max_timestamp, self.max_timestamp_offset
 
     def adopt_index_files(self, listing: Listing, *, are_synced: bool) -> bool:
-        """Use the existing index files of the growing segment; see `GrowingIndexes.adopt_files`."""
+        """Use the existing index files of the growing segment. Return whether they match the log."""
         position, timestamp, offset = self._replayed_from
         is_short = self.size - position <= WALK_READ_SIZE
         tail = partial(self.walk_unproven, position) if is_short else None
@@ -354,7 +354,7 @@ class Segment:
         self._unproven = None
 
     def scrub(self) -> Iterator[int | DamagedBatch]:
-        """Check the CRCs of all batches that the segment has now; see `proof.scrub`. May run in any thread."""
+        """Check the CRCs of all batches that the segment has now, as `proof.scrub` does. May run in any thread."""
         return scrub(self.disk, self.path(LOG), self.size)
 
     def note_damaged(self, batch: DamagedBatch) -> bool:
@@ -375,7 +375,7 @@ class Segment:
         return next((batch for batch in self.damaged_batches if batch.position >= position), None)
 
     def prove_now(self) -> None:
-        """Prove the log file at once. Raises the same errors as `prove`."""
+        """Prove the whole log file at once. Raises Corrupt and DiskError, as `prove` does."""
         for _ in self.prove():
             pass
 
@@ -460,16 +460,16 @@ class Segment:
     # -- searching ---------------------------------------------------------------------------------------------
 
     def walk(self, position: int, read_size: int = WALK_READ_SIZE) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield (position, header) of each batch from `position` on. Raises the same errors as `log`."""
+        """Yield (position, header) of each batch from `position` on. Raises Corrupt and Unproven, as `log` does."""
         return walk(self.path, lambda: self.log, position, self.size, read_size)
 
     def walk_unproven(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield (position, header) as `walk` does, even if the log file is not proven. Only recovery calls this method."""
+        """Yield (position, header) as `walk` does, even if the log file is not proven. Only recovery uses this."""
         return walk(self.path, self._opened_log, position, self.size, WALK_READ_SIZE)
 
     def find(self, offset: int) -> Found | None:
-        """Return the first batch whose last offset is at least `offset`; None if there is none. Raises the same errors
-        as `log`.
+        """Return the first batch whose last offset is at least `offset`; None if there is none. Raises Corrupt and
+        Unproven, as `log` does.
         """
         return self._seek(self.offset_index.position_before(offset), offset, self.size)
 
@@ -490,7 +490,8 @@ class Segment:
         cut = self._seek(begin, self.end_offset, end)
         if cut is None:
             return self.size, self.end_offset
-        # This batch does not fit. It begins where the last whole batch ends, or behind a gap in the offsets.
+        # This batch does not fit into `size`. It begins where the last whole batch ends, or behind a gap in the
+        # offsets.
         return cut.position, cut.base_offset
 
     def _seek(self, position: int, offset: int, end: int) -> Found | None:

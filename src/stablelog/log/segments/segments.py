@@ -65,8 +65,8 @@ class Segments:
 
         Returns:
             Four values: the end offset of the log after the truncation, the size of the last log file after the
-            truncation, the segment of this file, and the later segments, which must be removed. Raises the same errors
-            as `Segment.find`.
+            truncation, the segment of this file, and the later segments, which must be removed. Raises Corrupt and
+            Unproven, as `Segment.find` does.
         """
         place = self.place_of(offset)
         segment, later = self._row[place], self._row[place + 1 :]

@@ -44,7 +44,7 @@ def verify_directory(
     except Corrupt as error:
         path = directory / LOG_START_FILE
         yield Finding(path, str(error).removeprefix(f"{path} "))
-    # Apache Kafka does not write this file. `ops.verify` reports the file if it must exist and is missing.
+    # Apache Kafka has no log-start-offset file. If the file must exist and is missing, `ops.verify` reports it.
     if log_start is not None:
         yield from _verify_first(directory, names, bases, log_start)
     yield from _find_lost(state, names, bases, log_start or 0)
@@ -66,7 +66,7 @@ def verify_directory(
     if log_start is not None and log_start > state.end_offset:
         message = f"says that the log begins at offset {log_start}; it ends at {state.end_offset}"
         yield Finding(directory / LOG_START_FILE, message)
-    # A running broker may have deleted a segment during the verification; its end is then not known.
+    # A running broker may have deleted a segment during the verification; the end of the log is then not known.
     if state.are_begins_known and all(disk.exists(state.path(base, LOG)) for base in bases):
         yield from snapshots.prove_past_end()
 

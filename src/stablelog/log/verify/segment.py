@@ -57,7 +57,7 @@ class SegmentProof:
     """Proves the files of one segment and advances the state of the log.
 
     Args:
-        state: the state of the log up to the end of the segment before this one.
+        state: the state of the log up to the beginning of this segment.
         snapshots: the snapshots of the partition.
         base_offset: the base offset of the segment.
         following: the base offset of the next segment; None for the last segment.

@@ -36,7 +36,7 @@ class SnapshotProof:
         """Take the producer state at the beginning of the log from the snapshot of this offset."""
         state = self._state
         state.are_begins_known = False
-        # If the file cannot be read, `_prove` reports it later.
+        # If a snapshot file cannot be read, `_prove` reports the file later.
         with contextlib.suppress(Corrupt, NewerFormat):
             if (ours := state.content(offset, PRODUCERS)) is not None:
                 table = decode_producers(ours)[0]
@@ -130,7 +130,8 @@ def agrees_with_log(said: Producer, known: Producer, batch_count: int) -> bool:
     """
     batches, kept = known.batches[-batch_count:], said.batches[-batch_count:]
     if batch_count == 1:
-        # A `.snapshot` file has one timestamp for a producer: that of its last batch or of the marker behind it.
+        # A `.snapshot` file has one timestamp for a producer: the timestamp of its last batch, or of the marker behind
+        # this batch.
         batches, kept = ([batch._replace(timestamp_ms=NOTHING) for batch in rows] for rows in (batches, kept))
     if known.coordinator_epoch != NOTHING:
         # A `.producers` file of version 1 also has the batches of ended transactions.
