@@ -53,7 +53,7 @@ def administer(
     what: str,
     messages: Mapping[int, str] | None = None,
 ) -> Any:
-    """Make an AdminClient, and run `call` with it as `ask` does."""
+    """Call a function with a new AdminClient, and return the function's result. Convert a failure as `ask` does."""
     return ask(bootstrap, partial(call, AdminClient(quiet(bootstrap))), what, messages)
 
 
@@ -91,9 +91,7 @@ def end_offsets(
 
 @contextlib.contextmanager
 def interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt after Ctrl-C: if it comes during a call of librdkafka, Python raises a SystemError
-    instead.
-    """
+    """Raise KeyboardInterrupt in place of the SystemError that Python raises after Ctrl-C during a call of librdkafka."""
     try:
         yield
     except SystemError as error:

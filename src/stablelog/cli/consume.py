@@ -123,9 +123,7 @@ def _joined(bootstrap: str, consumer: Consumer, topic: str, group: str, *, follo
 def _places(
     bootstrap: str, topic: str, partitions: list[int], start: str, isolation: str
 ) -> list[TopicPartition]:
-    """Return the offset at which to begin in each partition; the end of the partition if it ends before the given
-    offset.
-    """
+    """Return the start offset of each partition: the offset that `start` names, but at most the partition's end offset."""
     if start in WORDS:
         return [TopicPartition(topic, index, WORDS[start]) for index in partitions]
     offset = int(start)
@@ -144,7 +142,7 @@ class Reader:
     Args:
         consumer: the consumer of librdkafka, with assigned partitions or as a member of the group.
         group: the consumer group; None if there is none.
-        watch: the watch for partitions that cannot be read. The reader reports its progress to it.
+        watch: reports on stderr which partitions cannot be read. The reader reports its progress to the watch.
         follow: whether to wait for new records at the end.
         as_json: whether to print JSON.
     """

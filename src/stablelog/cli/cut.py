@@ -30,7 +30,7 @@ def cut(
     markers.
     """
     for topic in topics:
-        # Fails at once for a missing topic, instead of retrying until the deadline.
+        # For a missing topic, `known_topic` fails at once. `describe_cut` would retry until the deadline.
         known_topic(bootstrap, topic)
     with Cluster(bootstrap) as cluster:
         found = describe_cut(cluster, topics, at)

@@ -87,7 +87,7 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._ended.set()
-        if kind is None:  # after an exception, do not wait for the thread, whose broker may not respond
+        if kind is None:  # after an exception, do not wait: the broker that the thread asks may not respond
             self._thread.join()
 
     def progress(self) -> None:

@@ -62,7 +62,7 @@ app = typer.Typer(
 
 @app.callback()
 def _every_command() -> None:
-    """Do nothing. With a callback, typer does not make `serve`, the only command of this module, the whole program."""
+    """Do nothing. Without a callback, typer would make `serve`, the only command of this module, the whole program."""
 
 
 @app.command()
@@ -84,7 +84,7 @@ def serve(
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM stops it."""
     from stablelog.cli.serve import (
-        run_serve,  # `stablelog.serve()` also uses this module, which does not import typer
+        run_serve,  # in a module without typer, because `stablelog.serve()` uses it, too
     )
 
     run_serve(data, host, port, config, settings or [])

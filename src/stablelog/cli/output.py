@@ -95,7 +95,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     if not rows:
         console.print(f"{title}: none", highlight=False)
         return
-    # Printed apart, because rich wraps the title of a table at the table's width.
+    # Print the title separately, because rich would wrap it at the table's width.
     console.print(title, style="bold", highlight=False)
     table = Table(header_style="bold")
     for index, column in enumerate(columns):

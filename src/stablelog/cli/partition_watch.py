@@ -84,7 +84,7 @@ class PartitionWatch(disk_watch.Watch):
     Args:
         bootstrap: the broker's address.
         topic: the topic that is read.
-        partitions: the partitions assigned to the reader; `assigned` changes them.
+        partitions: the partitions assigned to the reader; the method `assigned` replaces them.
         places: the start offset by partition; negative for the first offset, absent if unknown.
         isolation: read_committed or read_uncommitted.
 
@@ -173,7 +173,9 @@ class PartitionWatch(disk_watch.Watch):
         return faults
 
     def _is_due(self, index: int) -> bool:
-        """Whether the reader is not at the end of a partition, and has received no record of it for a time."""
+        """Whether to check a partition: the reader is not at the partition's end, and has received none of its records
+        for some time.
+        """
         heard_s = self._heard_s.get(index, 0.0)
         return (
             index in self._positions

@@ -98,7 +98,9 @@ def repair(
 
 
 def _data_directory(disk: Disk, named: Path, partitions: list[Path]) -> Path:
-    """Return the data directory of these partitions. While `repair` holds its lock, no broker can start in it."""
+    """Return the data directory of these partitions. While `repair` holds the directory's lock, no broker can start in
+    it.
+    """
     data = named.parent if partitions == [named] else named
     if not any(disk.exists(data / name) for name in (CATALOG_FILE, META_FILE, LOCK_FILE)):
         fail(
@@ -213,7 +215,8 @@ def _agreed(question: str, *, yes: bool) -> bool:
 def _go_on(
     disk: Disk, data: Path, directory: Path, given: Given, said: dict[str, Given], *, is_cut: bool, yes: bool
 ) -> bool:
-    """If a commit log has lost assigned numbers, add a record to it so that its coordinator continues after them.
+    """If a commit log has lost assigned commit sequences or producer ids, add a record so that its coordinator
+    continues after these numbers.
 
     Returns:
         Whether the commit log is complete now: nothing was lost, or the record is added.

@@ -16,7 +16,7 @@ app = command_app("Check object stores.")
 
 @app.callback()
 def _every_command() -> None:
-    """Without a callback, typer would take the only command of this module for the whole group."""
+    """Do nothing. Without a callback, typer would make `check`, the only command of this module, the whole group."""
 
 
 @app.command()

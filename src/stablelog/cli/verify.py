@@ -34,8 +34,8 @@ def verify(
     partitions = partitions_of(disk, directory)
     is_partition = partitions == [directory]
     findings = [] if is_partition else list(verify_data_directory(disk, directory))
-    # Read what other files say about each log before the log itself. A running broker only appends to logs, so a log
-    # then contains at least as much.
+    # First read the files that describe a log, then the log itself. A running broker only appends to logs, so the log
+    # then has at least the described content.
     expected = {}
     try:
         expected = expectations(disk, directory.parent if is_partition else directory)

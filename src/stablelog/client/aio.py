@@ -27,7 +27,7 @@ from stablelog.client.writing import Committed, Outcome, Writing
 P = ParamSpec("P")
 Result = TypeVar("Result")
 
-# Calls that wait for a broker at the same time; further calls wait until a thread is free.
+# Maximum number of calls that wait for a broker at the same time. Further calls wait until a thread is free.
 THREADS_MAX: Final = 32
 
 
@@ -64,7 +64,7 @@ class AsyncTransaction:
     cancelled.
 
     Args:
-        begin: makes the transaction. It calls its argument with the transaction's outcome.
+        begin: makes the transaction. Its argument is a callback, which the transaction calls once with its outcome.
         pool: the client's threads.
 
     Attributes:
@@ -168,8 +168,8 @@ class AsyncTransaction:
         await self._end(self.writing.abort)
 
     async def _end(self, call: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-        """Run `call` after all earlier writes. If this task is cancelled, also while it waits for these writes,
-        abort.
+        """Run `call` after all earlier writes. If this task is cancelled, also while it waits for these writes, abort
+        the transaction.
         """
         try:
             await self._turn.acquire()

@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 
 EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3  # special timestamps of ListOffsets
 DEADLINE_S: Final = 30.0
-# Requests for metadata, for about half a second, until a topic that was created by the first one is visible.
+# Maximum number of metadata requests until a topic that the first request has created is visible: about half a second.
 CREATION_TRIES: Final = 6
 IDLE_MAX: Final = 4  # maximum of idle connections to one broker that are kept for reuse
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.02, 1.0
@@ -84,7 +84,7 @@ class Cluster:
         self._nodes: dict[int, str] = {}  # node id -> "host:port"
         self._connections: dict[str, Connection] = {}  # by address
         self._idle: dict[str, list[Connection]] = {}  # the idle connections, by the broker's address
-        # The node id if the cluster has one broker, which is then every coordinator.
+        # The node id of the only broker, which is then every coordinator; None if there are several brokers.
         self._sole_node_id: int | None = None
         self._topics: dict[str, Topic] = {}
         self._retries_are_cancelled = threading.Event()

@@ -1,4 +1,4 @@
-"""Pool of a client's clusters. Each transaction and each reader uses one of them alone."""
+"""Pool of a client's `Cluster` objects, which hold the connections. Each transaction and each reader uses its own one."""
 
 import threading
 from typing import Final
@@ -8,18 +8,18 @@ from kio.schema.errors import ErrorCode
 from stablelog.client.cluster import Cluster
 from stablelog.errors import Refused
 
-IDLE_MAX: Final = 32  # maximum of unused clusters whose connections are kept open for reuse
+IDLE_MAX: Final = 32  # maximum of unused `Cluster` objects whose connections are kept open for reuse
 
 
 class ClusterPool:
-    """Pool of the clusters that no transaction or reader uses now. Several threads may use the pool.
+    """Pool of the `Cluster` objects that no transaction or reader uses now. Several threads may use the pool.
 
     Args:
         bootstrap: the addresses of the brokers.
-        deadline_s: the deadline of each cluster.
+        deadline_s: the deadline of each `Cluster`, in seconds.
 
     Attributes:
-        idle: the clusters in the pool; the last one is lent next.
+        idle: the `Cluster` objects in the pool; the last one is lent next.
 
     Raises:
         InvalidConfig: an address is invalid.
@@ -33,11 +33,11 @@ class ClusterPool:
         self.idle = [self.make()]
 
     def make(self) -> Cluster:
-        """Make a cluster, which has no connection yet."""
+        """Make a `Cluster` without connections. It opens them at its first requests."""
         return Cluster(self.bootstrap, deadline_s=self.deadline_s)
 
     def lend(self) -> Cluster:
-        """Lend a cluster to one transaction or reader.
+        """Lend a `Cluster` to one transaction or reader.
 
         Raises:
             Refused: the pool is closed.
@@ -53,7 +53,7 @@ class ClusterPool:
         return self.make()
 
     def give_back(self, cluster: Cluster) -> None:
-        """Keep a cluster with its connections for reuse. If too many clusters are idle, close the one that is idle for
+        """Keep a `Cluster` with its connections for reuse. If too many are idle, close the one that is idle for
         longest.
         """
         with self._lock:
@@ -65,7 +65,7 @@ class ClusterPool:
         cluster.close()
 
     def close(self) -> None:
-        """Close the idle clusters now, and each lent cluster when it is given back."""
+        """Close the idle `Cluster` objects now, and each lent one when it is given back."""
         with self._lock:
             self._is_closed = True
             idle, self.idle = self.idle, []

@@ -32,7 +32,7 @@ class Cut:
 
     Attributes:
         group: the transaction group; empty for the default group.
-        commit_sequence: R. All records of each commit up to R are before the offsets.
+        commit_sequence: R: all records of each commit up to R are before the offsets.
         offsets: by topic and partition, the first position that is not in the cut.
         last_commit_sequence: the commit sequence of the last commit that was decided.
         holders: the markers whose commits are not in the cut yet, if R is below `last_commit_sequence`.
@@ -51,8 +51,8 @@ class Cut:
     torn: dict[TopicPartition, int]
 
     def whole_after(self) -> int:
-        """Return the commit sequence after which no transaction has lost records in any partition; R if that is
-        unknown.
+        """Return the commit sequence after which no transaction has lost records in any partition. If it is unknown,
+        return the cut's own commit sequence.
         """
         removed = (self.commit_sequence if one == NOT_KNOWN else one for one in self.removed.values())
         return max([0, *removed])
@@ -66,7 +66,7 @@ def describe_cut(
     Args:
         cluster: the brokers.
         topics: commit-ordered topics of one transaction group.
-        commit_sequence: R; it must be resolved.
+        commit_sequence: the commit sequence R of the cut; it must be resolved.
         group: the transaction group; None for the group of the topics.
 
     Raises:

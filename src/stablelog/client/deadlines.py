@@ -12,8 +12,8 @@ AGAIN_S: Final = 0.1  # pause before the next attempt to abort a transaction tha
 
 
 class Deadlines:
-    """The open transactions of a client, and a thread that waits for their deadlines. It runs while a transaction is
-    open.
+    """The open transactions of a client, and a thread that waits for their deadlines. The thread runs while a
+    transaction is open.
     """
 
     def __init__(self) -> None:

@@ -49,7 +49,7 @@ class WriterKey:
         name: the key.
         version: above every version of the key that was committed.
         may_be_ending: whether the broker may still be writing the abort markers of the key's last transaction.
-        process_id: of the process that made the key.
+        process_id: the id of the process that made the key.
     """
 
     group: str

@@ -35,7 +35,7 @@ class Client:
 
     Attributes:
         clusters: as given.
-        keys: the keys of joint commits that no transaction uses now.
+        keys: pool of the keys of joint commits that no transaction uses now.
         deadlines: aborts the open transactions at their deadlines.
     """
 
@@ -187,7 +187,7 @@ class Reading:
         try:
             after = self.after
             if after is None or (self.group is not None and not self.cut):
-                # Raises Refused for a topic of another transaction group.
+                # `describe_cut` raises Refused if a topic belongs to another transaction group.
                 cut = describe_cut(cluster, self.topics, group=self.group)
                 after = cut.commit_sequence if after is None else after
             if self.cut:

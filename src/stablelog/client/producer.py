@@ -197,7 +197,8 @@ class Producer:
         if commit:
             self._sequences = sequences
         else:
-            # `begin` must come first: it is unknown which batches arrived, so the next sequence numbers are unknown.
+            # After an abort it is unknown which batches arrived, so the next sequence numbers are unknown. The producer
+            # has to call `begin` before the next transaction.
             self.producer_id = -1
 
     def _end(self, *, commit: bool) -> Any:
@@ -386,8 +387,8 @@ class Producer:
             self._on_acknowledged(pending.index, base_offset)
 
     def _refuse(self, pending: Pending, result: Any) -> str:
-        """Raise the error of a refused batch. If only an earlier batch is missing and queued, queue this batch, and
-        return the error's name.
+        """Raise the error of a refused batch. If the batch was refused only because an earlier one is missing, and that
+        one is queued, queue the batch again, and return the error's name.
         """
         code = result.error_code
         if code in _LOST and self._queue.has_before(pending):

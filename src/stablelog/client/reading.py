@@ -73,7 +73,7 @@ class _Stream:
         # All transactions that end before this position are listed; -1 before the first request.
         self._position = -1
         self._listed: deque[Commit] = deque()
-        self._list_is_full = False  # the last list was full, so more transactions may follow
+        self._list_is_full = False  # the last response was full, so more transactions may follow
         self._known = -1  # all transactions up to this commit sequence are listed
         self._fetched: deque[Record] = deque()
         self._fetched_end = 0
@@ -98,7 +98,7 @@ class _Stream:
         return self._listed[0]
 
     def _list(self) -> None:
-        """Request the next transactions after those in `_listed`. The errors are those of `peek`."""
+        """Request the transactions after those that were requested before. The errors are those of `peek`."""
         found = describe_commits(
             self._cluster,
             *self._target,
@@ -181,8 +181,8 @@ class _Stream:
 def _with_pauses(
     found: Iterable[CommittedTransaction | None], wait_s: float | None
 ) -> Iterator[CommittedTransaction | Pause]:
-    """Replace each None in `found` by a `Pause`: it means that there is no transaction. End if none comes for
-    `wait_s`.
+    """Yield the transactions in `found`, and a `Pause` for each None, which means that there is no new transaction yet.
+    End after `wait_s` seconds without a transaction.
     """
     pause_s, waited_from = PAUSE_FIRST_S, time.monotonic()
     for transaction in found:
@@ -245,8 +245,8 @@ def _check_nothing_removed(cut: Cut, after: int) -> None:
     """Check before the first read that retention has removed no transaction after a commit sequence.
 
     Raises:
-        OffsetOutOfRange: records may have been removed. The broker may not know the last commit sequence in deleted
-            segments. Then it names the last one that may be in them: the one before the first remaining transaction.
+        OffsetOutOfRange: records may have been removed. If the broker does not know the last commit sequence in the
+            deleted segments, it reports the commit sequence before the first remaining transaction.
     """
     whole_after = min(cut.whole_after(), cut.commit_sequence)
     if whole_after > after:
@@ -285,7 +285,7 @@ def _at_cuts(
         cut = describe_cut(cluster, topics, group=group)
         if not streams:
             if after == 0:
-                after = cut.whole_after()  # earlier transactions have lost records in some partition
+                after = cut.whole_after()  # skip transactions that have lost records in some partition
             _check_nothing_removed(cut, after)
         elif max(cut.torn.values(), default=-1) > after:
             raise OffsetOutOfRange(

@@ -19,7 +19,7 @@ class Transaction:
     As a context manager, the transaction commits at the end of the block, and aborts if the block raises.
 
     Args:
-        begin: makes the transaction. It calls its argument with the transaction's outcome.
+        begin: makes the transaction. Its argument is a callback, which the transaction calls once with its outcome.
 
     Attributes:
         writing: the same transaction without futures.

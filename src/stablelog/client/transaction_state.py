@@ -31,8 +31,8 @@ def describe_transaction(connection: Connection, transactional_id: str) -> Any:
 
 @cache
 def _response_class() -> Any:
-    """Return the response class of the kio library with the start time as a number: kio rejects -1, for no
-    transaction.
+    """Return the response class of the kio library, changed so that the start time is a number: the original class
+    rejects -1, which means that there is no transaction.
     """
     state = _with_field(TransactionState, "transaction_start_time", i64, "int64")
     return _with_field(

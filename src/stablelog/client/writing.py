@@ -319,7 +319,8 @@ class Writing:
     def cancel(self) -> None:
         """Cancel retries, so that a call in progress ends soon. May be called from any thread. Never waits.
 
-        After this, no commit is requested any more; one that was requested before may still happen. Call `leave` next.
+        After this call, the client requests no commit. A commit that was requested before may still happen. Call
+        `leave` next.
         """
         with self._owning:
             self._is_cancelled = True
@@ -446,7 +447,8 @@ class Writing:
             raise
 
     def _abandon(self, cause: BaseException | None) -> Refused:
-        """Abort a transaction that is not committed. If the request fails, the broker aborts it after its timeout.
+        """Abort a transaction that is not committed. If the request fails, the broker aborts the transaction after the
+        transaction's timeout.
 
         Args:
             cause: the error that makes the abort necessary; None if the caller has asked for the abort.

@@ -114,7 +114,9 @@ class Given:
 
 
 def group_of_directory(directory: Path) -> str | None:
-    """Return the transaction group whose commit log is in a partition's directory; None if it has no commit log."""
+    """Return the transaction group whose commit log is in a partition's directory; None for a partition of another
+    topic.
+    """
     return group_of_log(directory.name.rpartition("-")[0])
 
 
@@ -160,7 +162,7 @@ def read_given(disk: Disk, partitions: list[Path]) -> Given:
 
 
 def read_said(disk: Disk, logs: list[Path], group: str) -> Given:
-    """Read the next numbers from the commit log of a group, as its coordinator does."""
+    """Read the next commit sequence and producer id from the commit log of a group, as its coordinator does."""
     said = Given()
     for directory in logs:
         for _, header, batch in _batches(disk, directory, with_cuts=False):
@@ -171,15 +173,16 @@ def read_said(disk: Disk, logs: list[Path], group: str) -> Given:
 def next_numbers(given: Given, said: Mapping[str, Given], group: str, *, is_cut: bool) -> GroupState | None:
     """Return the numbers at which the coordinator of a group has to continue, if its commit logs lack them.
 
-    The end of the producer ids is the end of a block, plus spare blocks. A client may have an id without a batch in any
-    partition, and it is unknown which blocks the lost records had reserved.
+    Coordinators reserve producer ids in blocks. The coordinator continues after the block of the greatest known id and
+    after some spare blocks: a client may have an id without a batch in any partition, and it is unknown which blocks
+    the lost records had reserved.
 
     Args:
         given: the numbers that coordinators have assigned.
         said: the next numbers in each commit log, by transaction group. All groups take producer ids from one range.
         group: the transaction group.
-        is_cut: whether the end of its commit log was cut off. That end may have reserved producer ids that no partition
-            contains.
+        is_cut: whether the end of the group's commit log was cut off. That end may have reserved producer ids that no
+            partition contains.
 
     Returns:
         The content of the record to add to the group's commit log; None if the commit logs are sufficient.
@@ -203,8 +206,8 @@ def _producer_ids_in_snapshots(disk: Disk, directory: Path) -> Iterator[int]:
 
 
 def _batches(disk: Disk, directory: Path, *, with_cuts: bool) -> Iterator[tuple[Path, BatchHeader, bytes]]:
-    """Yield every whole batch of a partition with its file. For data batches only the header is read, so their bytes
-    are empty.
+    """Yield every whole batch of a partition: its file, header and bytes. The bytes of data batches are read only in a
+    commit log; in other partitions they are empty. With `with_cuts`, also read the bytes that `repair` cut off.
     """
     is_commit_log = group_of_directory(directory) is not None
     for name in sorted(disk.list_dir(directory)):
@@ -218,8 +221,8 @@ def _batches(disk: Disk, directory: Path, *, with_cuts: bool) -> Iterator[tuple[
 def _batches_in(
     disk: Disk, path: Path, position: int, base_offset: int, *, with_data: bool
 ) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Yield every whole batch of a log file after damage; see `lost_batches`. Without `data`, only the bytes of markers
-    are returned.
+    """Yield every whole batch of a log file, also after damage, with its bytes. Without `with_data`, the bytes of data
+    batches are empty.
     """
     with contextlib.closing(disk.open(path)) as file:
         for at, header in lost_batches(file, position, base_offset):

@@ -138,7 +138,7 @@ def _verify_partition(
     except (Corrupt, NewerFormat) as error:
         yield _finding(partition / METADATA_FILE, error)
     try:
-        # Checked here, because `log.verify` checks only the file with the start of the log.
+        # Check the file with the start of the view here. `log.verify` checks only the file with the start of the log.
         read_log_start(disk, partition / VIEW_START_FILE)
     except (Corrupt, NewerFormat) as error:
         yield _finding(partition / VIEW_START_FILE, error)
@@ -206,7 +206,9 @@ def _catalog_if_whole(disk: Disk, directory: Path) -> Catalog | None:
 
 
 def _start_files(topic: ListedTopic) -> list[str]:
-    """Return the names of the files that each partition of the topic has: the start of the log, and of the view."""
+    """Return the names of the files with the start of the log and of the view that each partition of the topic must
+    have.
+    """
     return [LOG_START_FILE, VIEW_START_FILE] if order_of(topic.configs) == "commit" else [LOG_START_FILE]
 
 

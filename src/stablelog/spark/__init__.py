@@ -1,6 +1,6 @@
 """Spark data source and sink: the only package that imports PySpark.
 
-`stablelog.spark.session()` returns a Spark session with settings for the log. `stablelog.spark.count()` returns the
+`stablelog.spark.session()` returns a Spark session with settings for stablelog. `stablelog.spark.count()` returns the
 number of records of a read without reading them.
 """
 

@@ -1,4 +1,4 @@
-"""A Spark session for the log, also on a machine without Java."""
+"""A Spark session with settings for stablelog, also on a machine without Java."""
 
 import os
 import shlex
@@ -45,7 +45,7 @@ SETTINGS = {
 
 
 def session(app_name: str = "stablelog", master: str = "local[*]", **settings: str) -> Any:
-    """Return the active Spark session, or a new local one with settings for the log.
+    """Return the active Spark session, or a new local one with settings for stablelog.
 
     Args:
         app_name: name of a new session.

@@ -17,7 +17,7 @@ TIMES = ("timestamp", "timestamps")  # the kinds of a Bound that are times
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """The options of a read. Sizes in bytes; None for an option that was not given."""
+    """The options of a read. Sizes are in bytes. An option is None if it was not given."""
 
     bootstrap: str | None
     path: str | None
@@ -48,7 +48,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The options of a write. Sizes in bytes; None for an option that was not given."""
+    """The options of a write. Sizes are in bytes. An option is None if it was not given."""
 
     bootstrap: str
     topic: str | None
@@ -74,7 +74,8 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
         where: BATCH or STREAM; READ if the kind of read is not known yet.
 
     Raises:
-        InvalidConfig: one is unknown, missing, contradictory or out of range; names it and the nearest right one.
+        InvalidConfig: an option is unknown, missing, contradictory or out of range. The message names the option
+            and the nearest valid one.
     """
     values = _Values(given, where)
     path = values["path"]
@@ -133,7 +134,8 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Check the options of a write.
 
     Raises:
-        InvalidConfig: one is unknown, missing, contradictory or out of range; names it and the nearest right one.
+        InvalidConfig: an option is unknown, missing, contradictory or out of range. The message names the option
+            and the nearest valid one.
     """
     values = _Values(given, WRITE)
     bootstrap = values["kafka.bootstrap.servers"]

@@ -92,13 +92,13 @@ class FetchSpan:
     topic_id: str = ""
 
     def cut_by_size(self, size: int) -> "tuple[FetchSpan, FetchSpan] | None":
-        """See `Span.cut_by_size`. The average record size determines the offset at which the range is divided."""
+        """Divide the range into two, the first of about this size according to the average record size."""
         count = self.end - self.start
         at = self.start + max(1, count * size // max(self.size, 1))
         return self.cut_at(at) if at < self.end else None
 
     def cut_at(self, offset: int) -> "tuple[FetchSpan, FetchSpan]":
-        """See `Span.cut_at`."""
+        """Divide the range at this offset, and its estimated size in proportion."""
         assert self.start < offset < self.end
         size = self.size * (offset - self.start) // (self.end - self.start)
         return (
@@ -107,7 +107,7 @@ class FetchSpan:
         )
 
     def piece(self) -> Piece:
-        """See `Span.piece`."""
+        """Return the range as a piece of a task, which the task fetches from the broker."""
         return Piece(self.topic, self.partition, self.start, self.end, self.size, topic_id=self.topic_id)
 
 

@@ -1,11 +1,11 @@
-"""An S3 server for tests: it starts in a fraction of a second, counts requests, and fails them on request.
+"""An S3 server for tests. It starts in a fraction of a second, counts requests, and lets chosen requests fail.
 
     with serve_s3("bucket") as s3:
         store = open_store("s3://bucket/prefix", allow_http=True, options=s3.options)
         s3.fail(Fault("put", "manifest/", status=503, is_applied=True))
 
-It keeps objects in memory and takes any credentials. It knows what object stores of stablelog ask for: objects, ranges,
-conditional puts, multipart uploads and listings. As a program, for loads that are measured:
+The server keeps objects in memory and accepts any credentials. It supports the requests that stablelog sends: objects,
+ranges, conditional puts, multipart uploads and listings. It also runs as a program, for measurements:
 
     python -m stablelog.testing.s3 --bucket bucket --delay-ms 30
 """
@@ -27,7 +27,7 @@ from xml.sax.saxutils import escape, unescape
 
 XML = (("Content-Type", "application/xml"),)
 KEY = re.compile(r"<Key>(.*?)</Key>")
-KEYS_MAX = 1000  # of one page of a listing
+KEYS_MAX = 1000  # maximum of keys in one page of a listing
 HEADER_SIZE_MAX = 64 << 10
 REASONS = {200: "OK", 204: "No Content", 206: "Partial Content", 404: "Not Found", 409: "Conflict"}
 
@@ -37,13 +37,13 @@ class Fault:
     """What happens to the next requests of a kind.
 
     Attributes:
-        kind: `put`, `get`, `head`, `delete`, `list`, `begin`, `part`, `complete` or `abort`; the last four are of
-            multipart uploads.
-        key: the request's key contains this.
+        kind: `put`, `get`, `head`, `delete`, `list`, `begin`, `part`, `complete` or `abort`. The last four are the
+            requests of multipart uploads.
+        key: a text that the request's key must contain.
         status: the status of the answer; 0 for no answer: the connection is closed.
         is_applied: whether the request is applied first.
         cut_size: bytes of the body after which the answer ends; None for the whole answer, as without a fault.
-        count: so many requests fail.
+        count: the number of requests that fail.
     """
 
     kind: str
@@ -79,7 +79,7 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """One answer. `size` is that of the object for HEAD, whose body is empty."""
+    """One answer. `size` is the object's size in the answer to a HEAD request, whose body is empty."""
 
     status: int
     body: bytes = b""
@@ -101,13 +101,13 @@ class S3:
     """The state of a server: one bucket. Tests may change every attribute while it runs.
 
     Attributes:
-        bucket: its name.
+        bucket: the name of the bucket.
         objects: the contents by key.
         counts: requests by kind.
         keys: requests by kind and key.
-        delay_s: before each request is handled.
+        delay_s: the delay before each request is handled, in seconds.
         ignores_conditions: whether a conditional put replaces an object, as some servers that speak S3 do.
-        port: of 127.0.0.1; 0 until the server runs.
+        port: the port on 127.0.0.1; 0 until the server runs.
     """
 
     bucket: str
@@ -145,7 +145,9 @@ class S3:
     # -- requests ----------------------------------------------------------------------------------------------
 
     def handle(self, request: Request) -> tuple[Answer | None, int | None]:
-        """Handle a request. Returns its answer, None for no answer; and the size at which its body is cut."""
+        """Handle a request. Return the answer (None for no answer), and the number of bytes after which the answer ends
+        early (None for the whole answer).
+        """
         kind = request.kind
         self.counts[kind] += 1
         self.keys[kind, request.key] += 1
@@ -221,7 +223,7 @@ class S3:
             return Answer(204)
         keys = KEY.findall(
             request.body.decode()
-        )  # DeleteObjects, by which obstore deletes single objects, too
+        )  # the request is DeleteObjects, which obstore sends also for a single object
         for key in keys:
             self.objects.pop(unescape(key), None)
         rows = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
@@ -341,7 +343,7 @@ class S3:
 
 @contextlib.contextmanager
 def serve_s3(bucket: str = "bucket", *, delay_s: float = 0.0) -> Iterator[S3]:
-    """A server in a thread of this process."""
+    """Run an S3 server in a thread of this process for the `with` block."""
     s3 = S3(bucket, delay_s=delay_s)
     is_up = threading.Event()
     stops: list[Callable[[], object]] = []

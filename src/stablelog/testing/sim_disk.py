@@ -193,7 +193,7 @@ class SimDisk:
             raise DiskError(f"{what} {path} failed", number)
 
     def released(self, file: SimFile) -> None:
-        """Record that a file was closed. From now on, a removed file takes no space."""
+        """Record that a file was closed. If the file's name was removed before, its space is free from now on."""
         self._open.discard(file)
 
     def take_room(self, size: int, what: str, path: Path) -> None:
@@ -204,7 +204,9 @@ class SimDisk:
     # -- crash -------------------------------------------------------------------------------------------------
 
     def crash(self, chance: random.Random) -> "SimDisk":
-        """Return the disk after a power failure: a random one of the states that the contract allows."""
+        """Return the disk after a power failure: a random one of the states that the contract of `stablelog.env.disk`
+        allows.
+        """
         after = SimDisk()
         after.capacity = self.capacity
         after._root = Survivors(chance).of(self._root, self._renamed)

@@ -1,7 +1,8 @@
 """A simulated object store: it delays requests, loses answers, and applies writes late.
 
-It gives the promises of `stablelog.env.objects` and no more: the same contract tests hold it and the real stores. Time is
-simulated, too. Each request takes time, and so does `sleep`, which a test passes to `ObjectStore`.
+The store keeps the contract of `stablelog.env.objects` and guarantees nothing more. The same contract tests run against
+it and the real stores. Time is simulated, too: each request advances it, and so does `sleep`, which a test passes to
+`ObjectStore`.
 """
 
 import random
@@ -20,7 +21,8 @@ class Faults:
         refused: the store answers 503 and applies nothing.
         unanswered: the store applies the request, and its answer is lost.
         late: the answer is lost, and the store applies a write up to `late_s_max` later.
-        wrong_exists: the store says of a create that the key is taken, and applies nothing (a 409 of S3).
+        wrong_exists: the store responds to a create that the key exists, although it may not, and applies nothing (as
+            S3 does with status 409).
         late_s_max: the longest delay of a write that is applied late, in seconds.
         latency_s: mean time of a request, in seconds.
     """
@@ -47,10 +49,11 @@ class SimObjects:
     """One simulated store. It is not safe to call from several threads.
 
     Attributes:
-        seed: of all that is random.
+        seed: the seed of the random generator.
         faults: may be replaced at any time.
         objects: the contents by key.
-        between: called before each request with its name and key: a test lets other writers act there.
+        between: a function that is called before each request with the request's name and key. A test can let other
+            writers act in this function.
         is_rejecting: whether all requests are rejected, as with wrong credentials.
         url: the address of the store.
     """
@@ -72,7 +75,7 @@ class SimObjects:
         return self._now_s
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass; what is due meanwhile is applied."""
+        """Advance the simulated time. Apply the delayed writes that are due by then."""
         self._now_s += seconds
         due = sorted((late for late in self._late if late.due_s <= self._now_s), key=lambda late: late.due_s)
         self._late = [late for late in self._late if late.due_s > self._now_s]
@@ -80,7 +83,7 @@ class SimObjects:
             late.apply()
 
     def create(self, key: str, content: Buffer) -> None:
-        """Create an object, unless its key is taken."""
+        """Create an object, unless one with this key exists."""
         content = bytes(content)
 
         def apply() -> bool:

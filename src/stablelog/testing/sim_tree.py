@@ -17,7 +17,7 @@ class Inode:
         """Return the bytes after a crash: the durable ones, and any subset of the other pages, each cut at any byte."""
         durable, content = self.durable, bytes(self.content)
         if content[: len(durable)] != durable:
-            # The file was truncated without a sync, so the crash may undo that.
+            # The file was truncated without a sync, so the crash may undo the truncation.
             return content if chance.random() < 0.5 else durable
         size = chance.choice((len(durable), len(content), chance.randint(len(durable), len(content))))
         left = bytearray(content[:size])
@@ -40,7 +40,8 @@ Node = Inode | Directory
 
 
 class Survivors:
-    """The tree of directories after a power failure: a random one of the states that the contract allows.
+    """The tree of directories after a power failure: a random one of the states that the contract of
+    `stablelog.env.disk` allows.
 
     Args:
         chance: the random generator that decides which data survives.

@@ -53,7 +53,7 @@ class ColumnBuilder:
         names: the columns, in order: keys of TYPES.
         rows_max: rows of a full batch.
         bytes_max: bytes of keys, values and headers of a full batch.
-        allocate: makes a buffer of a size in bytes.
+        allocate: a function that makes a buffer of the given number of bytes.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ColumnBuilder:
 
     @property
     def depth(self) -> int:
-        """Up to which field of each record the decoder must read for these columns."""
+        """The last field of each record that the decoder must read for these columns."""
         depths = {
             "headers": k.DEPTH_HEADERS,
             "value": k.DEPTH_VALUE,
@@ -98,7 +98,7 @@ class ColumnBuilder:
             self._runs.append((topic, partition, self.row_count))
 
     def grow(self) -> None:
-        """Enlarge the buffers for a record larger than `bytes_max`. They must be empty."""
+        """Enlarge the buffers for a record larger than `bytes_max`. The buffers must be empty."""
         assert self.row_count == 0
         self._clear(int(self.state[k.NEEDED]))
 

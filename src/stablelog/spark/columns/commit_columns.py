@@ -26,7 +26,9 @@ MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
 
 
 def decoded_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns to decode for these names: with the offset, if commits have to be found by it."""
+    """Return the columns to decode for a read of these columns. For columns of commits, decode the offset, too: commits
+    are found by it.
+    """
     decoded = tuple(name for name in names if name not in OF_COMMITS)
     return decoded if len(decoded) == len(names) or "offset" in decoded else (*decoded, "offset")
 
@@ -85,7 +87,9 @@ class CommitColumns:
         return pa.RecordBatch.from_arrays(columns, names=list(self._names))
 
     def _list(self, start: int, end: int) -> None:
-        """Request the transactions from offset `start` to before `end`. Drop earlier ones from the list."""
+        """Request the transactions from offset `start` to before `end`. Drop earlier transactions, which are not needed
+        any more.
+        """
         parts = [self._listed[self._listed[:, END] > start]]
         while self._reached < end:
             found = describe_commits(

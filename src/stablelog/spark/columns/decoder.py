@@ -110,7 +110,9 @@ class Decoder:
     def _decode(
         self, view: memoryview, table: npt.NDArray[np.int64], start: int, end: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the batches in the table, and move `next_offset` to the end of the last batch."""
+        """Yield the rows of the batches in `table` (a row for each batch), and move `next_offset` to the end of the
+        last batch.
+        """
         next_offsets = table[:, k.BASE_OFFSET] + table[:, k.LAST_DELTA] + 1
         touched = (next_offsets > start) & (table[:, k.BASE_OFFSET] < end)
         is_control = (table[:, k.ATTRIBUTES] & CONTROL) != 0
@@ -137,7 +139,7 @@ class Decoder:
                 raise Corrupt(f"{self._name}: the CRC of the batch at offset {offset} is wrong")
 
     def _aborted(self, view: memoryview, table: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return for each batch in the table whether its transaction is aborted."""
+        """Return for each batch in `table` (a row for each batch) whether its transaction is aborted."""
         dropped = np.zeros(len(table), np.bool_)
         columns = (k.BASE_OFFSET, k.LAST_DELTA, k.ATTRIBUTES, k.PRODUCER, k.POSITION)
         rows = zip(*(table[:, column].tolist() for column in columns), strict=True)
@@ -155,8 +157,8 @@ class Decoder:
             raise Corrupt(f"{self._name}: the marker at byte {position} of the data: {error}") from error
 
     def _unpacked(self, view: memoryview, table: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
-        """Decompress the records of the batches, and yield parts of the table. A part's records are valid until the
-        next part is requested.
+        """Decompress the records of the batches in `table` (a row for each batch), and yield the table in parts. The
+        records of a part are valid until the next part is requested.
         """
         codecs = table[:, k.ATTRIBUTES] & CODEC_MASK
         is_dense = (table[:, k.RECORD_COUNT] == table[:, k.LAST_DELTA] + 1).all()
@@ -189,8 +191,8 @@ class Decoder:
             raise Corrupt(f"{self._name}: the batch at offset {offset}: {error}") from error
 
     def _fill(self, table: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
-        """Append the records of these batches to the columns. Yield the columns as an Arrow batch whenever they are
-        full.
+        """Append the records of the batches in `table` (a row for each batch) to the columns. Yield the columns as an
+        Arrow batch whenever they are full.
         """
         state = self._builder.state
         state[k.BATCH_COUNT] = len(table)

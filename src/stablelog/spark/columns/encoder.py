@@ -89,13 +89,13 @@ class Encoder:
         self._message_bytes_max = message_bytes_max
         self._lingers = lingers
         self._first_partition = first_partition
-        # (topic, partition count) -> the slot of partition 0; the slots of the others follow.
+        # (topic, partition count) -> the slot of partition 0. The slots of the topic's other partitions follow.
         self._places: dict[tuple[str, int], int] = {}
-        self._owners: list[TopicPartition] = []  # by slot: its partition
+        self._owners: list[TopicPartition] = []  # the partition of each slot
         self._sticky: dict[str, int] = {}
         self._pool = Buffers(POOL_BYTES_MAX)
         self._buffers: dict[int, bytearray] = {}  # slot -> the buffer of its incomplete batch
-        # By slot: the bytes of its last batch, as an estimate for its next batch.
+        # The size of the last batch of each slot, in bytes: an estimate for the slot's next batch.
         self._last_sizes: dict[int, int] = {}
         self._slots: npt.NDArray[np.int64] = np.zeros((0, k.SLOT_WIDTH), np.int64)
 
@@ -167,7 +167,9 @@ class Encoder:
     def _make_room(
         self, state: npt.NDArray[np.int64], names: list[str], topics: npt.NDArray[np.int64]
     ) -> Iterator[EncodedBatch]:
-        """Make space for NEEDED bytes in slot SLOT: enlarge its buffer, or yield its batch if that is full."""
+        """Make space in the slot (the buffer of a partition's batch) at which the kernel has stopped: enlarge the
+        buffer, or yield the batch if it is full.
+        """
         number, needed = int(state[k.SLOT]), int(state[k.NEEDED])
         slot = self._slots[number]
         if not slot[k.SLOT_COUNT]:
@@ -197,7 +199,9 @@ class Encoder:
         slot[k.SLOT_CAPACITY] = capacity
 
     def _sealed(self, number: int) -> EncodedBatch:
-        """Return the slot's batch with its header. The slot is empty afterwards."""
+        """Return the batch in a slot (the buffer of a partition's batch), with its header. The slot is empty
+        afterwards.
+        """
         slot = self._slots[number]
         topic, partition = self._owners[number]
         batch, size, count = self._buffers.pop(number), int(slot[k.SLOT_SIZE]), int(slot[k.SLOT_COUNT])
@@ -275,7 +279,9 @@ def _point(state: npt.NDArray[np.int64], place: int, array: pa.Array) -> None:
 
 
 def _topics_of(columns: Mapping[str, pa.Array], topic: str | None) -> tuple[list[str], pa.Array | None]:
-    """Return the topics of these rows, and the number of each row's topic in that list; None if all have one topic."""
+    """Return the topics of these rows, and the index of each row's topic in that list. The second result is None if all
+    rows have one topic.
+    """
     if topic is not None:
         return [topic], None
     column = columns.get("topic")

@@ -1,9 +1,10 @@
 """The kernels of the decoder, and the indexes of the values in their arrays.
 
-`scan_batches` reads headers into a table of a row per batch; `decode_batches` reads the records of the batches in such
-a table into the buffers of Arrow columns, and stops when the buffers are full; the next call continues. The caller
-passes all addresses and sizes in arrays of 64-bit integers. Their source is `kernels.decode_source`. This module does
-not import Numba, whose import would take longer than the rest of a worker's start.
+`scan_batches` reads batch headers into a table with a row for each batch. `decode_batches` reads the records of these
+batches into the buffers of Arrow columns. It stops when the buffers are full, and the next call continues. The caller
+passes all addresses and sizes in arrays of 64-bit integers. The source code of the kernels is in
+`kernels.decode_source`. This module does not import Numba, whose import would take longer than the rest of a worker's
+start.
 """
 
 import numpy as np
@@ -35,7 +36,7 @@ KEY, VALUE, NAME, CONTENT = (
     26,
     31,
     36,
-)  # the first index of each column of bytes, which has the five indexes below
+)  # for each column of bytes, the first of its five indexes; BYTES_... are relative to it
 BYTES_OFFSETS, BYTES_VALIDITY, BYTES_DATA, BYTES_SIZE, BYTES_NULLS = range(5)
 STATE_WIDTH = 41
 DEPTH_HEADER, DEPTH_TIMES, DEPTH_KEY, DEPTH_VALUE, DEPTH_HEADERS = range(5)
@@ -45,17 +46,18 @@ DONE, FULL, NEEDS_ROOM = 0, 1, 2
 BAD_BATCH, BAD_VARINT, BAD_LENGTH, BAD_OFFSET, BAD_HEADERS, BAD_END, BAD_COUNT = range(-1, -8, -1)
 
 HEADER_SIZE, LENGTH_AND_OFFSET_SIZE = 61, 12
-OFFSET_MAX = 2**62  # so that the sum of an offset and a delta fits into 64 bits
+OFFSET_MAX = 2**62  # the maximum of a base offset, so that the sum of it and a delta fits into 64 bits
 CODEC_MASK, LOG_APPEND_TIME = 0x07, 0x08
 MICROSECONDS_MAX, MILLISECONDS_MAX = 2**63 - 1, (2**63 - 1) // 1000
 
 
 def scan_batches(state: npt.NDArray[np.int64], table: npt.NDArray[np.int64]) -> int:
-    """Read the headers of whole batches from SCAN_POSITION on. Each becomes a row of `table`, up to SCAN_COUNT_MAX rows.
+    """Read the headers of whole batches from byte `state[SCAN_POSITION]` on. Each header becomes a row of `table`.
 
     Returns:
-        DONE with SCAN_COUNT rows filled and SCAN_POSITION at the end of the last batch; BAD_BATCH if the bytes at
-        SCAN_POSITION are not a batch header.
+        DONE at the end of the bytes or of the table: `state[SCAN_COUNT]` is the number of rows, and
+        `state[SCAN_POSITION]` is the end of the last batch. BAD_BATCH if the bytes at this position are not a batch
+        header.
     """
     assert len(state) == SCAN_WIDTH
     assert table.shape[1] == TABLE_WIDTH
@@ -64,12 +66,12 @@ def scan_batches(state: npt.NDArray[np.int64], table: npt.NDArray[np.int64]) -> 
 
 
 def decode_batches(state: npt.NDArray[np.int64], table: npt.NDArray[np.int64]) -> int:
-    """Append the records of the batches in the table, from row BATCH on, to the columns.
+    """Append records to the columns: those of the batches in `table`, from row `state[BATCH]` on.
 
     Returns:
-        DONE when all batches are decoded. FULL when the columns are full, or NEEDS_ROOM if one record of NEEDED bytes
-        does not fit into empty columns: after both, call again with new buffers to continue. Otherwise the error status
-        of the batch in row BATCH.
+        DONE when all batches are decoded. FULL when the columns are full. NEEDS_ROOM if one record of `state[NEEDED]`
+        bytes does not fit into empty columns. After FULL or NEEDS_ROOM, call again with new buffers. Any other status
+        is the error of the batch in row `state[BATCH]`.
     """
     assert len(state) == STATE_WIDTH
     assert table.shape[1] == TABLE_WIDTH

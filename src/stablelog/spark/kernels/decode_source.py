@@ -55,11 +55,12 @@ def read_varint(address: int, end: int) -> tuple[int, int]:
 
 
 def _scan_batches(state: Any, table: Any) -> int:
-    """Read the headers of whole batches from SCAN_POSITION on, into at most SCAN_COUNT_MAX rows of the table.
+    """Read the headers of whole batches from byte `state[SCAN_POSITION]` on. Each header becomes a row of `table`.
 
     Returns:
-        DONE with SCAN_COUNT rows filled and SCAN_POSITION at the end of the last batch; BAD_BATCH if the bytes at
-        SCAN_POSITION are not a batch header.
+        DONE at the end of the bytes or of the table: `state[SCAN_COUNT]` is the number of rows, and
+        `state[SCAN_POSITION]` is the end of the last batch. BAD_BATCH if the bytes at this position are not a batch
+        header.
     """
     origin, size, position = state[k.SCAN_ADDRESS], state[k.SCAN_SIZE], state[k.SCAN_POSITION]
     count = 0
@@ -108,7 +109,7 @@ def _microseconds(milliseconds: int) -> int:
 
 @inlined
 def _put_bytes(state: Any, column: int, row: int, source: int, size: int) -> None:
-    """Append a value to a column of bytes, or null if its size is negative. The caller has checked both sizes."""
+    """Append a value to a column of bytes, or null if its size is negative. The caller has checked that the value fits."""
     validity = state[column + k.BYTES_VALIDITY] + (row >> 3)
     if row & 7 == 0:
         store_byte(validity, 0xFF)
@@ -225,8 +226,8 @@ def _put_times(state: Any, batch: Any, row: int, offset: int, timestamp_delta: i
 
 @inlined
 def _decode_dense(state: Any, batch: Any) -> int:
-    """Append the rows of a batch without gaps in its offsets from its header alone, if no column is read from its
-    records.
+    """Append the rows of a batch whose offsets have no gaps, using only its header. The columns must not require a
+    field of the records.
     """
     first, row = batch[k.BASE_OFFSET] + state[k.RECORD], state[k.ROWS]
     first = max(first, state[k.START])
@@ -292,12 +293,12 @@ def _decode_records(state: Any, batch: Any) -> int:
 
 
 def _decode_batches(state: Any, table: Any) -> int:
-    """Append the records of the batches in the table, from row BATCH on, to the columns.
+    """Append records to the columns: those of the batches in `table`, from row `state[BATCH]` on.
 
     Returns:
-        DONE when all batches are decoded. FULL when the columns are full, or NEEDS_ROOM if one record of NEEDED bytes
-        does not fit into empty columns: after both, call again with new buffers to continue. Otherwise the error status
-        of the batch in row BATCH.
+        DONE when all batches are decoded. FULL when the columns are full. NEEDS_ROOM if one record of `state[NEEDED]`
+        bytes does not fit into empty columns. After FULL or NEEDS_ROOM, call again with new buffers. Any other status
+        is the error of the batch in row `state[BATCH]`.
     """
     while state[k.BATCH] < state[k.BATCH_COUNT]:
         batch = entry_at(table, state[k.BATCH] * k.TABLE_WIDTH)

@@ -1,8 +1,9 @@
 """The kernels of the encoder, and the indexes of the values in their arrays.
 
 `encode_rows` appends each row to the batch of its partition, in buffers that the encoder owns, and stops at a row that
-does not fit into its partition's buffer. The next call continues with that row. Its source is `kernels.encode_source`.
-This module does not import Numba, whose import would take longer than the rest of a worker's start.
+does not fit into its partition's buffer. The next call continues with that row. The source code of the kernels is in
+`kernels.encode_source`. This module does not import Numba, whose import would take longer than the rest of a worker's
+start.
 """
 
 import numpy as np
@@ -41,11 +42,12 @@ LOW_32 = 0xFFFFFFFF
 def encode_rows(
     state: npt.NDArray[np.int64], topics: npt.NDArray[np.int64], slots: npt.NDArray[np.int64]
 ) -> int:
-    """Append the rows from ROW on to the batches of their partitions.
+    """Append the rows from row `state[ROW]` on to the batches of their partitions.
 
     Returns:
-        DONE after the last row. FULL if NEEDED bytes do not fit into slot SLOT; IS_STICKY then says whether the row may
-        go to another partition. BAD_PARTITION, BAD_HEADER or TOO_LARGE if the row ROW is not valid.
+        DONE after the last row. FULL if a row of `state[NEEDED]` bytes does not fit into slot `state[SLOT]`, the buffer
+        of its partition's batch. Then `state[IS_STICKY]` says whether the row may go to another partition.
+        BAD_PARTITION, BAD_HEADER or TOO_LARGE if row `state[ROW]` is not valid.
     """
     assert len(state) == STATE_WIDTH
     assert topics.shape[1] == TOPIC_WIDTH

@@ -1,6 +1,6 @@
 """Source of the encoder's kernels, which convert columns into record batches. `kernels.encode` has their interface.
 
-The kernels do not check that Arrow's arrays are valid. They check the partitions and topics in them.
+The kernels do not check that Arrow's arrays are valid. They check the partition numbers of the rows.
 
 Format: docs/formats.md, "Record".  Source: the default partitioner of Kafka's Java producer (murmur2).
 """
@@ -93,7 +93,7 @@ def _put_field(state: Any, column: int, row: int, size: int, address: int) -> in
 
 @inlined
 def _header_range(state: Any, row: int) -> tuple[int, int]:
-    """Return the range of a row's headers in the list's array, the end exclusive."""
+    """Return the range of a row's headers in the array of all rows' headers, the end exclusive."""
     if _is_null(state, k.LISTS, row):
         return 0, 0
     return load_native32(state[k.LISTS] + 4 * row), load_native32(state[k.LISTS] + 4 * row + 4)
@@ -124,7 +124,7 @@ def _put_headers(state: Any, row: int, address: int) -> int:
 
 @inlined
 def _slot_of(state: Any, topics: Any, row: int) -> int:
-    """Return the slot of a row's partition; BAD_PARTITION if the topic has no such partition."""
+    """Return the slot (the batch buffer) of a row's partition; BAD_PARTITION if the topic has no such partition."""
     number = 0 if state[k.TOPICS] == 0 else load_native32(state[k.TOPICS] + 4 * row)
     topic = entry_at(topics, number * k.TOPIC_WIDTH)
     first_slot: int = topic[k.TOPIC_FIRST_SLOT]
@@ -145,7 +145,9 @@ def _slot_of(state: Any, topics: Any, row: int) -> int:
 
 @inlined
 def _append(state: Any, slot: Any, row: int) -> int:
-    """Append a row to its slot. Return DONE, or FULL, BAD_HEADER or TOO_LARGE; these change only NEEDED."""
+    """Append a row to the batch in its slot (a buffer), and return DONE. If the result is FULL, BAD_HEADER or
+    TOO_LARGE, no byte was appended.
+    """
     if slot[k.SLOT_COUNT] == 0:
         slot[k.SLOT_BASE_TIMESTAMP] = slot[k.SLOT_MAX_TIMESTAMP] = state[k.NOW]
     timestamp_delta, offset_delta = state[k.NOW] - slot[k.SLOT_BASE_TIMESTAMP], slot[k.SLOT_COUNT]
@@ -175,11 +177,12 @@ def _append(state: Any, slot: Any, row: int) -> int:
 
 
 def _encode_rows(state: Any, topics: Any, slots: Any) -> int:
-    """Append the rows from ROW on to the batches of their partitions.
+    """Append the rows from row `state[ROW]` on to the batches of their partitions.
 
     Returns:
-        DONE after the last row. FULL if NEEDED bytes do not fit into slot SLOT; IS_STICKY then says whether the row may
-        go to another partition. BAD_PARTITION, BAD_HEADER or TOO_LARGE if the row ROW is not valid.
+        DONE after the last row. FULL if a row of `state[NEEDED]` bytes does not fit into slot `state[SLOT]`, the buffer
+        of its partition's batch. Then `state[IS_STICKY]` says whether the row may go to another partition.
+        BAD_PARTITION, BAD_HEADER or TOO_LARGE if row `state[ROW]` is not valid.
     """
     row, count = state[k.ROW], state[k.ROW_COUNT]
     status = k.DONE

@@ -54,11 +54,11 @@ class FileSpan:
 
     @cached_property
     def size(self) -> int:
-        """See `Span.size`."""
+        """The stored bytes of the range."""
         return sum(part.end_position - part.position for part in self.parts)
 
     def cut_by_size(self, size: int) -> "tuple[FileSpan, FileSpan] | None":
-        """See `Span.cut_by_size`. The range is divided between two record batches."""
+        """Divide the range between two batches, the first part of about this size; None if it cannot be divided."""
         before = 0
         for part in self.parts:
             if before + part.size > size:
@@ -75,7 +75,7 @@ class FileSpan:
         return None
 
     def cut_at(self, offset: int) -> "tuple[FileSpan, FileSpan]":
-        """See `Span.cut_at`."""
+        """Divide the range, and its parts of segment files, at this offset."""
         place = bisect_right(self.parts, offset, key=lambda part: part.end)
         head, tail = self.parts[:place], self.parts[place:]
         if tail and tail[0].start < offset:
@@ -94,7 +94,7 @@ class FileSpan:
         )
 
     def piece(self) -> Piece:
-        """See `Span.piece`.
+        """Return the range as a piece of a task, with its parts of segment files and its aborted transactions.
 
         Raises:
             Unavailable: a transaction index was removed after the range was planned.
@@ -170,7 +170,7 @@ class PartitionFiles:
             anew: whether to read the files of sealed segments again, too.
 
         Raises:
-            Unavailable: it cannot be read.
+            Unavailable: the directory or a file cannot be read.
         """
         self._reached_end = 0
         try:
@@ -390,8 +390,8 @@ class PartitionFiles:
         return end, min(open_txns.values(), default=end)
 
     def _known_point(self) -> tuple[int, dict[int, int]]:
-        """Return an offset from which a scan finds every later transaction, and the transactions that are open at that
-        offset.
+        """Return an offset at which a snapshot or summary records the open transactions, and these transactions. The
+        caller reads the batch headers from this offset on.
         """
         last = self.segments[-1]
         for offset in reversed(snapshot_offsets(os.listdir(self.directory))):
@@ -417,8 +417,8 @@ class PartitionFiles:
     def _aborts_known_to(self, snapshot: int | None) -> int:
         """Return the offset up to which no transaction index is missing.
 
-        The summary says whether a sealed segment has an index; for the growing segment, a file beside a snapshot says
-        it. Without these files, a missing index may have been lost, and a reader would get aborted records.
+        The summary says whether a sealed segment has an index. For the growing segment, a file beside a snapshot does.
+        Without these files, a missing index may have been lost, and a reader would get aborted records.
         """
         last, agrees = self.segments[-1], self._progress_agrees(snapshot)
         for place, segment in enumerate(self.segments):
@@ -429,7 +429,7 @@ class PartitionFiles:
 
     def _progress_agrees(self, snapshot: int | None) -> bool | None:
         """Whether the transaction index of the growing segment still begins with the entries that it had at a snapshot;
-        None if no file records these.
+        None if no file records these entries.
         """
         if snapshot is None:
             return None

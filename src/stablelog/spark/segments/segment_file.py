@@ -92,8 +92,8 @@ class SegmentFile:
         if found.st_ino != self.inode or (self.sealed and found.st_size != self.size):
             raise Gone(self.path)
         if self.summary is not None and next_base is not None and self.summary.end_offset < next_base:
-            # Compaction by stablelog leaves no gap between segments. So compaction is just replacing files by a merged
-            # segment.
+            # Compaction by stablelog leaves no gap between segments. So a gap means that compaction is replacing files
+            # by a merged segment now.
             raise Gone(
                 f"{os.path.dirname(self.path)}, with the offsets {self.summary.end_offset} to {next_base - 1},"
             )
@@ -142,8 +142,8 @@ class SegmentFile:
             os.close(descriptor)
 
     def boundary_before(self, position: int) -> tuple[int, int] | None:
-        """Return a batch that begins at or before `position`, as (base offset, position); None if no later one than the
-        first is known.
+        """Return (base offset, position) of a batch that begins at or before `position`; None if only the segment's
+        first batch is known.
         """
         descriptor = self.open()
         try:

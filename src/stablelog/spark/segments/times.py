@@ -20,7 +20,7 @@ def first_in_files(files: PartitionFiles, time_ms: int, start: int, end: int) ->
         files: the segment files of the partition.
         time_ms: the minimum timestamp of the record, in ms.
         start: the first offset that may be read.
-        end: the offset before which the reader reads.
+        end: the end of the range, exclusive.
 
     Returns:
         The offset of the record; None if there is none.

@@ -43,7 +43,7 @@ class Written(WriterCommitMessage):
     """A task's message to the driver.
 
     Attributes:
-        part: the part of the joint commit; None if the task's transaction commits alone.
+        part: the joint commit to which the task's rows belong; None if the task's transaction commits alone.
         child: the task's transaction; None if it had no rows.
         record_count: the number of rows written.
         is_skipped: whether the micro-batch, or the write, had been committed before.

@@ -72,7 +72,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.order = order
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state that the tasks of a micro-batch get, with the order of this run.
+        """Return the pickled state of this writer for the tasks of a micro-batch, with the order of this run.
 
         The commit on the driver does not use the order.
         """
@@ -99,7 +99,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         commit_parts(self.options, messages, offsets, plan_digest(checkpoint, batchId))
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 (Spark's name)
-        """Abort what is not committed."""
+        """Abort the open transactions of the tasks. Committed transactions stay committed."""
         abort_parts(self.options, messages)
 
 
@@ -122,7 +122,7 @@ class BatchWriter(DataSourceArrowWriter):
         commit_parts(self._options, messages, offsets, digest_of(by_topic(offsets)) if offsets else "")
 
     def abort(self, messages: Sequence[Any]) -> None:
-        """Abort what is not committed."""
+        """Abort the open transactions of the tasks. Committed transactions stay committed."""
         abort_parts(self._options, messages)
 
 

@@ -70,7 +70,7 @@ def admit(
     there is any.
 
     Args:
-        ranges: from the stream's position to the last cut.
+        ranges: by partition, the offsets from the stream's position to the last cut.
         commits: by partition, the transactions from the range's start on, in order. A run of records outside
             transactions has commit sequence -1. Only as many are requested as fit into the micro-batch.
         commit_sequence: the commit sequence of the cut at the ends of the ranges.
@@ -119,7 +119,9 @@ def _sequence_of(step: _Step) -> int:
 
 
 def _steps(wanted: Range, commits: Iterable[Commit]) -> Iterator[_Step]:
-    """Yield the steps of a partition in the order in which they have to be read."""
+    """Yield the steps of a partition (a transaction with the runs before it), in the order in which they have to be
+    read.
+    """
     runs: list[tuple[int, int]] = []
     count = 0
     for commit in commits:

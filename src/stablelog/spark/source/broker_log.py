@@ -51,7 +51,7 @@ class BrokerLog:
         self._record_sizes: dict[tuple[TopicPartition, str], float] = {}
 
     def partitions(self, *, there_only: bool = False) -> dict[TopicPartition, str]:
-        """See `Log.partitions`."""
+        """Return the partitions that the options name, from the broker's metadata, with their topics' ids."""
         options = self._options
         if options.pattern is not None:
             wanted: Any = re.compile(options.pattern)
@@ -76,16 +76,16 @@ class BrokerLog:
         return found
 
     def earliest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """See `Log.earliest`."""
+        """Return the first offset of each partition, from the broker."""
         return self._list(dict.fromkeys(places, EARLIEST))
 
     def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """See `Log.latest`."""
+        """Return the end offset of each partition for a reader with the isolation of the options, from the broker."""
         return self._list(dict.fromkeys(places, LATEST))
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """See `Log.at_times`. Apache Kafka may return the offset of a marker; then the first record after it is
-        searched.
+        """Return the offset of the first visible record of a time or later, by partition; None if there is none. Apache
+        Kafka may return the offset of a marker. Then search for the first record after the marker.
         """
         found: dict[TopicPartition, int | None] = {}
         for place, offset in self._list(times).items():
@@ -106,7 +106,7 @@ class BrokerLog:
         return {place: found[place].offset for place in specs}
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """See `Log.spans`. The size of a range is estimated from its first batches."""
+        """Return the ranges as spans. The size of a range is estimated from its first batches."""
         for wanted in ranges:
             topic_id = topic_ids.get(wanted.place[0], "")
             yield FetchSpan(*wanted.place, wanted.start, wanted.end, self._size(wanted), topic_id)
@@ -140,7 +140,7 @@ class BrokerLog:
     def files_of(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
     ) -> Mapping[Range, PartitionFiles | None]:
-        """See `Log.files_of`. This class reads no files."""
+        """Return None for each range, because this class reads no segment files."""
         return dict.fromkeys(ranges)
 
     def limited(
@@ -150,7 +150,7 @@ class BrokerLog:
         count_max: int | None,
         size_max: int | None,
     ) -> dict[TopicPartition, int]:
-        """Limit the ranges of a micro-batch, as `Log.limited` says. Each offset counts as one record of the average size."""
+        """Return an end offset for each range of a micro-batch. Each offset counts as one record of the average size."""
         counts = {wanted.place: wanted.end - wanted.start for wanted in ranges}
         if count_max is not None:
             counts = shares(counts, count_max)
@@ -162,7 +162,7 @@ class BrokerLog:
         return {wanted.place: wanted.start + counts[wanted.place] for wanted in ranges}
 
     def close(self) -> None:
-        """See `Log.close`."""
+        """Close the connections to the brokers."""
         self.cluster.close()
 
 

@@ -21,7 +21,8 @@ from stablelog.spark.source.resolve import Range
 
 _NO_LIMIT = 2**62
 GAP_COUNT_MAX = (
-    # If the gap between two ranges has fewer offsets, they are read as one, because finding a position costs as much.
+    # Two ranges are read as one if the gap between them has fewer offsets: reading the gap costs no more than finding
+    # the position of the second range.
     1000
 )
 
@@ -34,7 +35,7 @@ class Aborted:
 
     @classmethod
     def of(cls, txns: Iterable[AbortedTxn]) -> "Aborted":
-        """Make this from the entries of a partition's transaction indexes."""
+        """Make an `Aborted` from the entries of a partition's transaction indexes."""
         found: dict[int, list[tuple[int, int]]] = {}
         for txn in txns:
             found.setdefault(txn.producer_id, []).append((txn.first_offset, txn.last_offset))
@@ -211,7 +212,7 @@ def _limit(files: PartitionFiles, wanted: Range, budget: _Budget, *, committed: 
             return end
         if not header.is_control and not aborted.holds(header):
             first = max(header.base_offset, wanted.start)
-            # At most this many of the offsets belong to records.
+            # The maximum number of the batch's records in the range.
             inside = min(min(header.next_offset, wanted.end) - first, header.record_count)
             if inside > budget.count:
                 taken, budget.count = budget.count, 0

@@ -63,7 +63,7 @@ class Cuts:
         self._cluster = broker_of(log_).cluster
         self._partitions: dict[TopicPartition, str] = {}
         self._listings: dict[TopicPartition, _Listing] = {}
-        self._held_at = -1  # The commit sequence of the last cut for which waiting did not help.
+        self._held_at = -1  # The cut's commit sequence at which `_settled` last stopped waiting.
 
     # -- cuts --------------------------------------------------------------------------------------------------
 
@@ -333,7 +333,9 @@ class Cuts:
 
 
 class _Listing:
-    """The listed transactions and runs of a partition. The rest of the list is used for the next micro-batch."""
+    """The transactions of a partition that the broker has listed, and the runs of records outside transactions. Those
+    that a micro-batch does not use stay in memory for the next one.
+    """
 
     def __init__(self, cluster: Cluster, place: TopicPartition, start: int) -> None:
         self.start = start
@@ -343,7 +345,7 @@ class _Listing:
         self._listed: deque[Commit] = deque()
 
     def within(self, wanted: Range, count_max: int) -> Iterator[Commit]:
-        """Yield the entries with offsets in the range. Drop earlier entries."""
+        """Yield the listed transactions and runs with offsets in the range. Drop earlier ones from memory."""
         while self._listed and self._listed[0].end_offset <= wanted.start:
             self._listed.popleft()
         self.start = wanted.start
@@ -359,7 +361,7 @@ class _Listing:
                 at += 1
 
     def _list(self, count_max: int) -> bool:
-        """Request more entries. Return whether there were any."""
+        """Request more transactions and runs from the broker. Return whether there were any."""
         before = self._reached
         found = describe_commits(
             self._cluster, *self._place, offset=before, count_max=count_max, with_outside=True

@@ -41,7 +41,7 @@ _Found = TypeVar("_Found")
 
 
 class _Files:
-    """Cache of the partitions whose files are read. It keeps them as long as the reader exists."""
+    """Cache of the `PartitionFiles` of partitions. It keeps them as long as the reader exists."""
 
     def __init__(self) -> None:
         self._known: dict[TopicPartition, PartitionFiles] = {}
@@ -83,7 +83,9 @@ class DirectoryLog:
         self._offset_ordered: set[TopicPartition] = set()
 
     def partitions(self, *, there_only: bool = False) -> dict[TopicPartition, str]:
-        """See `Log.partitions`. No broker may have the directory open."""
+        """Return the partitions in the directory that the options name, with topic ids. No broker may have the
+        directory open.
+        """
         check_is_closed(self._data)
         found = self._listed()
         options = self._options
@@ -137,7 +139,7 @@ class DirectoryLog:
         return self._files.get(place, directory)
 
     def earliest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """See `Log.earliest`."""
+        """Return the first offset of each partition, from the files."""
         starts = log_starts(self._data)
         return {
             place: max(self._of(place).first_offset, self._of(place).log_start_offset(), starts.get(place, 0))
@@ -145,7 +147,7 @@ class DirectoryLog:
         }
 
     def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """See `Log.latest`."""
+        """Return the end offset of each partition for a reader with the isolation of the options, from the files."""
         stable = self._options.isolation == "read_committed"
         found = {}
         for place in places:
@@ -156,7 +158,7 @@ class DirectoryLog:
         return found
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """See `Log.at_times`."""
+        """Return the offset of the first record of a time or later, by partition; None if there is none."""
         starts, ends = self.earliest(times), self.latest(times)
         return {
             place: self._at_time(place, time_ms, starts[place], ends[place])
@@ -168,7 +170,7 @@ class DirectoryLog:
         return steadily(files, lambda: first_in_files(files, time_ms, start, end))
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """See `Log.spans`."""
+        """Return the ranges as spans of the segment files."""
         for place, start, end in ranges:
             files = self._of(place)
             yield _span(files, start, end, topic_ids.get(place[0], ""))
@@ -176,7 +178,7 @@ class DirectoryLog:
     def files_of(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
     ) -> dict[Range, PartitionFiles | None]:
-        """See `Log.files_of`."""
+        """Return the partition's segment files for each range."""
         return {wanted: self._of(wanted.place) for wanted in ranges}
 
     def limited(
@@ -186,16 +188,17 @@ class DirectoryLog:
         count_max: int | None,
         size_max: int | None,
     ) -> dict[TopicPartition, int]:
-        """See `Log.limited`. It raises InvalidConfig: only a stream has limits, and a stream requires a broker."""
+        """Raise InvalidConfig, because only a stream has limits, and a stream requires a broker."""
         raise InvalidConfig("a stream requires a broker: give the option kafka.bootstrap.servers")
 
     def close(self) -> None:
-        """See `Log.close`."""
+        """Do nothing, because there is no connection to close."""
 
 
 def _span(files: PartitionFiles, start: int, end: int, topic_id: str) -> Span:
     def attempt() -> Span:
-        files.aborted(start, end)  # raises if they are unknown; then the range is not read from these files
+        # Raises if the aborted transactions are unknown. Then the range is not read from these files.
+        files.aborted(start, end)
         return files.span(start, end, topic_id)
 
     return steadily(files, attempt)
@@ -217,7 +220,7 @@ class SharedLog(BrokerLog):
         self._commit_ordered: set[TopicPartition] = set()
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """See `Log.spans`. The directory is listed after the broker has reported the ranges as stable."""
+        """Return the ranges as spans. A directory is listed after the broker has reported the ranges as stable."""
         for wanted, files in self.files_of(ranges, topic_ids).items():
             if files is None:
                 yield from super().spans([wanted], topic_ids)
@@ -236,8 +239,8 @@ class SharedLog(BrokerLog):
     def files_of(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
     ) -> dict[Range, PartitionFiles | None]:
-        """See `Log.files_of`. The files must reach the current high watermarks; otherwise they may lack abort
-        markers.
+        """Return the segment files that contain each range; None if this process cannot read them. The files must reach
+        the current high watermarks; otherwise they may lack abort markers.
         """
         found = {wanted: self._seen(wanted.place, topic_ids.get(wanted.place[0], "")) for wanted in ranges}
         if self._options.isolation == "read_committed":

@@ -185,7 +185,7 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._batch_at = float("-inf")
         self._target: StreamOffsets | None = None
         self._missing: set[str] = set()  # The topics that the options name but that do not exist.
-        self._checked: set[str] = set()  # The topics that were found to have the columns to read.
+        self._checked: set[str] = set()  # The topics that have the columns to read.
 
     @cached_property
     def source(self) -> Log:
