@@ -53,7 +53,7 @@ def administer(
     what: str,
     messages: Mapping[int, str] | None = None,
 ) -> Any:
-    """Call a function with a new AdminClient, and return the function's result. Convert a failure as `ask` does."""
+    """Call a function with a new AdminClient, and return the function's result. A failure becomes an Unavailable."""
     return ask(bootstrap, partial(call, AdminClient(quiet(bootstrap))), what, messages)
 
 

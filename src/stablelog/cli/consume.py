@@ -195,7 +195,8 @@ class Reader:
         self._commit()
 
     def _take(self, message: Any) -> None:
-        """Print a record. If the message is an end of partition instead, record that the partition is read to its end.
+        """Print the record in a message. If the message reports the end of a partition instead, note that the partition
+        is read to its end.
 
         Raises:
             Unavailable: the consumer reports an error.

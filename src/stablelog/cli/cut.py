@@ -1,5 +1,5 @@
-"""`stablelog cut`: show a cut: the last resolved commit, its offset in each partition, and the markers that later
-commits wait for.
+"""`stablelog cut`: show a cut: its commit sequence, its offset in each partition, and the markers that later commits
+wait for.
 """
 
 from typing import Annotated

@@ -58,11 +58,12 @@ def fail_if_full(bootstrap: str, what: str) -> None:
 
 
 class Watch:
-    """Reports on stderr what a command waits for, and that it continues. A thread asks the broker after a time without
-    progress.
+    """Reports on stderr what a command waits for, and later that the command continues. After a time without progress,
+    a thread asks the broker for the reason.
 
     Args:
-        state: returns what the command waits for, as text; None if it does not wait. The thread calls it.
+        state: returns what the command waits for, as text; None if the command does not wait. The thread calls this
+            function.
         pending: whether the command has work that waits.
         going_on: the text of the message when the command continues.
 

@@ -144,8 +144,8 @@ class Lines:
         return count
 
     def _send(self, line: bytes) -> bool:
-        """Pass a line to the producer. Return False, without passing it, if an earlier record has failed: this one
-        would time out, too.
+        """Pass a line to the producer. If an earlier record has failed, return False without passing the line, because
+        its record would time out, too.
         """
         key, found, value = line.partition(self._separator) if self._separator else (b"", b"", line)
         record: dict[str, bytes] = {"key": key, "value": value} if found else {"value": line}

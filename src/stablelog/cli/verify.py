@@ -45,7 +45,7 @@ def verify(
         for partition in partitions:
             findings += _findings(disk, partition, expected.get(partition, Expected()))
             advance()
-    # The check of the directory and that of the partition may report the same fault.
+    # Report a fault only once, although the checks of the data directory and of a partition may both find it.
     findings = list(dict.fromkeys(findings))
     if as_json:
         print_json([{"file": str(finding.path), "problem": finding.message} for finding in findings])

@@ -1,7 +1,7 @@
 """The client for asyncio programs: `stablelog.aio.connect`.
 
-It has the same transactions and readers as `client.native`. Calls that may wait for a broker run in threads of the
-client; calls that cannot wait run in the event loop. So the client never blocks the loop.
+This client has the same transactions and readers as `client.native`. Calls that may wait for a broker run in threads of
+the client; calls that cannot wait run in the event loop. So the client never blocks the loop.
 
 If a task is cancelled during a call, the call waits until its thread has finished and the transaction is aborted. Then
 it raises CancelledError. So the client does no more work for the call after it has raised. The wait ends with the
@@ -76,7 +76,7 @@ class AsyncTransaction:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._pool = pool
-        # Held by the task that writes; tasks get it in the order of their requests.
+        # The lock of the task that writes. Tasks get the lock in the order of their requests.
         self._turn = asyncio.Lock()
         self._futures: list[asyncio.Future[Position]] = []
         self._is_ending = False
@@ -110,9 +110,9 @@ class AsyncTransaction:
         """Write a record. Wait only while too many bytes are in flight.
 
         Args:
-            topic: as in `Transaction.write`, like the other arguments.
+            topic: created if it is missing and the broker creates topics automatically.
             key: text is written as UTF-8.
-            value: as `key`.
+            value: text is written as UTF-8.
             headers: names and values, as pairs or as a mapping.
             partition: by default chosen by the key; without a key, round-robin.
             timestamp_ms: by default the current time.
@@ -262,18 +262,19 @@ class AsyncClient:
         No request is sent before the first transaction is requested from the generator.
 
         Args:
-            topics: as in `Client.read`, like the other arguments.
+            topics: one name or several.
             order: the only order in which transactions are whole.
             cut: whether a transaction covers all partitions of all topics.
-            after: the commit sequence after which to begin; None for new commits only.
+            after: the commit sequence after which to begin: that of the last transaction that the caller has handled. 0
+                for the oldest transaction that is left, None for new commits only.
             wait: seconds to wait for another transaction before the reader ends; None for no limit.
             group: the transaction group of the topics; None asks the broker for it.
 
         Raises:
-            InvalidConfig: as in `Client.read`.
-            Refused: as in `Client.read`.
-            OffsetOutOfRange: as in `Client.read`.
-            Unavailable: as in `Client.read`.
+            InvalidConfig: another order, no topic, or an invalid group name.
+            Refused: a topic does not exist, is not commit-ordered or is in another group; or the client is closed.
+            OffsetOutOfRange: transactions were removed before they were read.
+            Unavailable: no response within the deadline.
         """
         return self._read(self._client.reading(topics, order, cut=cut, after=after, wait_s=wait, group=group))
 

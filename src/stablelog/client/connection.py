@@ -195,8 +195,8 @@ class Connection:
 
     @contextmanager
     def _closing_on_error(self, errors: tuple[type[Exception], ...], what: str) -> Iterator[None]:
-        """Close the connection on any error, also on Ctrl-C, because only a part of a request may be sent or of a
-        response read.
+        """Close the connection on any error, also on Ctrl-C: a request may be sent only in part, or a response read
+        only in part.
 
         Args:
             errors: the classes of errors that are converted to Unavailable.

@@ -88,8 +88,8 @@ class Committed:
         commit_sequence: the number of the commit; -1 if a later version has been committed since.
         already: whether this version or a later one was committed before this call. Then the records of this call's
             children are aborted, unless this call repeats the one that has committed.
-        run: as in `Begun`.
-        digest: as in `Begun`.
+        run: the run that committed this version; empty if a later version is committed or the commit named no run.
+        digest: the digest that was given to `commit`; empty if a later version is committed.
     """
 
     commit_sequence: int
@@ -153,7 +153,7 @@ def begin(
         group: the transaction group.
 
     Raises:
-        Refused: another run began the version after this one did, or has a greater order.
+        Refused: another run began the version after this run, or has a greater order.
         Unavailable: no response within the deadline.
     """
     request = BeginJointRequest(group=group, key=key, version=i64(version), run=run, order=i64(order))
@@ -185,8 +185,8 @@ def commit(
 
     Args:
         cluster: the brokers.
-        key: as in `begin`.
-        version: as in `begin`.
+        key: the key of the joint commit.
+        version: the version of the joint commit.
         children: (transactional id, producer id, producer epoch) of each; may be empty.
         group_offsets: consumer group offsets that become visible with the commit: (consumer group, topic, partition) to
             the next offset to read, or to (offset, metadata).
@@ -231,9 +231,9 @@ def abort(
 
     Args:
         cluster: the brokers.
-        key: as in `begin`.
-        version: as in `begin`.
-        children: as in `commit`. Children that have ended already are ignored.
+        key: the key of the joint commit.
+        version: the version of the joint commit.
+        children: (transactional id, producer id, producer epoch) of each. Children that have ended already are ignored.
         run: if given, all children of this run are aborted, and it can begin no more children of this version.
         group: the transaction group.
 

@@ -60,7 +60,7 @@ class WriterKey:
 
     @property
     def transactional_id(self) -> str:
-        """The transactional id of the version's only child."""
+        """The transactional id of the only child of the joint commit with this key and version."""
         return child_id(self.name, self.version, RUN, 0, 0, group=self.group)
 
 

@@ -76,13 +76,13 @@ class Client:
         """Begin a transaction whose records have no futures. `transaction` and `client.aio` add the futures.
 
         Args:
-            group: as in `transaction`.
-            timeout_s: as in `transaction`.
-            on_end: as in `Writing`.
+            group: the transaction group of the topics; empty for the default group.
+            timeout_s: seconds until an open transaction is aborted.
+            on_end: called once with the outcome of the transaction.
 
         Raises:
-            InvalidConfig: as in `transaction`.
-            Refused: as in `transaction`.
+            InvalidConfig: the timeout is out of range, or the group's name is invalid.
+            Refused: the client is closed.
         """
         if not 0 < timeout_s <= TIMEOUT_MAX_S:
             raise InvalidConfig(

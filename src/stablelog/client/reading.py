@@ -70,11 +70,11 @@ class _Stream:
         self._target = target
         self._after = after
         self._topic_id: uuid.UUID | None = None  # None before the first request
-        # All transactions that end before this position are listed; -1 before the first request.
+        # All transactions that end before this position were requested; -1 before the first request.
         self._position = -1
         self._listed: deque[Commit] = deque()
         self._list_is_full = False  # the last response was full, so more transactions may follow
-        self._known = -1  # all transactions up to this commit sequence are listed
+        self._known = -1  # all transactions up to this commit sequence were requested
         self._fetched: deque[Record] = deque()
         self._fetched_end = 0
 
@@ -98,7 +98,7 @@ class _Stream:
         return self._listed[0]
 
     def _list(self) -> None:
-        """Request the transactions after those that were requested before. The errors are those of `peek`."""
+        """Request the next transactions of the partition. Raise OffsetOutOfRange if some may have been removed."""
         found = describe_commits(
             self._cluster,
             *self._target,
@@ -128,7 +128,7 @@ class _Stream:
         partition, but may come from two DescribeCommits responses.
 
         Raises:
-            OffsetOutOfRange: as in `peek`.
+            OffsetOutOfRange: the transaction may have been removed, or the topic was deleted and created again.
         """
         sequence = self._listed[0].commit_sequence
         records: list[ReadRecord] = []
@@ -222,7 +222,7 @@ def _in_partitions(
     """Yield the transactions of each partition, and None after a round in which no partition had one."""
     found = cluster.metadata(topics)
     if after > 0:
-        for topic in topics:  # topics may belong to different groups
+        for topic in topics:  # one request for each topic, because their groups may differ
             _check_nothing_removed(describe_cut(cluster, (topic,)), after)
     streams = [
         _Stream(cluster, (topic, partition), after)
@@ -264,14 +264,14 @@ def read_cuts(
     Args:
         cluster: the brokers.
         topics: commit-ordered topics of the group; partitions that are added later are read, too.
-        after: as in `read_partitions`.
-        wait_s: as in `read_partitions`.
+        after: the commit sequence after which to begin.
+        wait_s: how long to wait for another transaction; None for no limit.
         group: the transaction group; None for the group of the topics.
 
     Raises:
-        Refused: as in `read_partitions`.
-        OffsetOutOfRange: as in `read_partitions`.
-        Unavailable: as in `read_partitions`.
+        Refused: a topic does not exist, is not commit-ordered or is in another group.
+        OffsetOutOfRange: transactions were removed before they were read.
+        Unavailable: no response within the deadline.
     """
     return _with_pauses(_at_cuts(cluster, topics, after, group), wait_s)
 

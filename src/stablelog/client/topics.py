@@ -93,7 +93,9 @@ def read_topics(response: Any, bootstrap: str) -> dict[str, Topic]:
 
 
 def offsets_request(specs: Mapping[TopicPartition, int], isolation: str) -> Any:
-    """Build the ListOffsets request for partitions of one leader. The arguments are those of `list_offsets`."""
+    """Build the ListOffsets request for partitions of one leader. `specs` has a timestamp or a special value by
+    partition.
+    """
     return ListOffsetsRequest(
         replica_id=-1,
         isolation_level=ISOLATIONS[isolation],

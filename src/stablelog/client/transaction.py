@@ -52,7 +52,7 @@ class Transaction:
         Args:
             topic: created if it is missing and the broker creates topics automatically.
             key: text is written as UTF-8.
-            value: as `key`.
+            value: text is written as UTF-8.
             headers: names and values, as pairs or as a mapping; text in a value is written as UTF-8.
             partition: by default the one that Kafka's Java producer would choose for the key; without a key,
                 round-robin.

@@ -179,7 +179,7 @@ class Writing:
         """Send all records, and wait until the broker has acknowledged them. May wait.
 
         Raises:
-            Refused: as in `send_due`.
+            Refused: the transaction is aborted, because the broker has ended it or did not accept its batches in time.
         """
         with self.turn:
             self._check_open()
@@ -298,9 +298,9 @@ class Writing:
         """End the transaction with its `with` block: commit if `error` is None, otherwise abort. May wait.
 
         Raises:
-            Refused: as in `commit`, if `error` is None.
-            Unavailable: as in `commit`, if `error` is None.
-            OffsetOutOfRange: as in `commit`, if `error` is None.
+            Refused: the transaction is aborted, and `error` is None.
+            Unavailable: it is unknown whether the transaction is committed.
+            OffsetOutOfRange: it is committed, but its records were removed before their positions were known.
         """
         with self.turn:
             if error is None:
@@ -351,7 +351,7 @@ class Writing:
 
     @property
     def children(self) -> list[joint.Shown]:
-        """The only child of the joint commit. Exists once a batch was sent."""
+        """The children of the joint commit: only this transaction. Call this only after a batch was sent."""
         assert self.producer is not None
         return [(self.key.transactional_id, self.producer.producer_id, self.producer.producer_epoch)]
 

@@ -172,8 +172,8 @@ def last_leader_epoch(disk: Disk, directory: Path) -> int:
 
 
 def expectations(disk: Disk, directory: Path) -> dict[Path, Expected]:
-    """Read what the files of a data directory say about its logs, by partition directory. Skip files that cannot be
-    read.
+    """Read from a data directory's files what each log must have, such as its recovery point, by partition directory.
+    Skip files that cannot be read.
     """
     ends = recovery_points(disk, directory)
     catalog = _catalog_if_whole(disk, directory)

@@ -95,7 +95,8 @@ class StreamOffsets:
 
 
 def parse_numbers(text: str, least: int) -> dict[TopicPartition, int]:
-    """Parse `{"topic": {"0": 23}}` with numbers of at least `least`. The offsets that a stream reports are valid, too.
+    """Parse `{"topic": {"0": 23}}` with numbers of at least `least`. The offsets that a stream reports, with topic ids
+    and a cut, are valid, too.
 
     Raises:
         ValueError: the text has another form, or names no partition.

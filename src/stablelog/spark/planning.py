@@ -129,7 +129,7 @@ class Limits:
 
 
 def plan(spans: Iterable[Span], limits: Limits) -> list[tuple[Piece, ...]]:
-    """Return the tasks, each as its pieces in the order of the spans. Empty spans have no piece."""
+    """Divide the spans into tasks, and return the pieces of each task, in the order of the spans. Skip empty spans."""
     spans = [span for span in spans if span.start < span.end]
     target = _target(sum(span.size for span in spans), limits)
     tasks = _fill(spans, target, limits.offsets_max)

@@ -34,7 +34,7 @@ REASONS = {200: "OK", 204: "No Content", 206: "Partial Content", 404: "Not Found
 
 @dataclass(slots=True)
 class Fault:
-    """What happens to the next requests of a kind.
+    """A fault of the next requests of a kind: what the server answers, and whether it applies the requests.
 
     Attributes:
         kind: `put`, `get`, `head`, `delete`, `list`, `begin`, `part`, `complete` or `abort`. The last four are the

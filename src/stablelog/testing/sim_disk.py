@@ -137,7 +137,7 @@ class SimDisk:
         fail_at: the number of the operation that fails; None for none.
         fault: a function that is called with the name and the path of every call, also of those that only read. It
             returns the error number with which the call fails, or None.
-        number: the error number of the operation `fail_at`.
+        number: the error number with which the operation `fail_at` fails.
         fails_late: whether an operation fails after its effect, as on a real disk: names are changed, bytes are synced.
             A failed append leaves half of its bytes, which cannot be removed.
         capacity: bytes that all files together may hold; None for no limit.

@@ -71,7 +71,7 @@ class ColumnBuilder:
         self._allocate = allocate
         self._names = frozenset(names)
         self._buffers: dict[str, pa.Buffer] = {}
-        # Topic, partition and first row of each run of rows of one partition.
+        # (topic, partition, first row) of each sequence of rows that come from one partition.
         self._runs: list[tuple[str, int, int]] = []
         self.state[k.DEPTH] = self.depth
         self._clear(bytes_max)

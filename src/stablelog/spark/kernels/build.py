@@ -44,7 +44,7 @@ def build(module_name: str) -> dict[str, bytes]:
 
 
 def object_of(name: str, function: Callable[..., int], argument_count: int) -> bytes:
-    """Compile one kernel, and return its object file. The error is that of `build`."""
+    """Compile one kernel, and return its object file. Raise RuntimeError if the code calls a function of Numba."""
     signature = _numba.int64(*[POINTER] * argument_count)
     compiled = _numba.cfunc(signature, error_model="numpy")(function)
     code = binding.parse_assembly(compiled.inspect_llvm())

@@ -39,8 +39,8 @@ def _long_varint(address: int, end: int) -> tuple[int, int]:
 
 @inlined
 def read_varint(address: int, end: int) -> tuple[int, int]:
-    """Return the zig-zag varint at an address, and the address after it. That address is BAD_VARINT if the varint does
-    not end.
+    """Return the zig-zag varint at an address, and the address after it. The returned address is BAD_VARINT if the
+    varint does not end before `end`.
     """
     if address < end:
         byte = load_byte(address)

@@ -1,11 +1,11 @@
 """Read-only access to the segment files of a partition: it finds the bytes that contain a range of offsets.
 
 The directory may belong to a running broker, to a stopped one, or to Apache Kafka. In the directory of a running
-broker, this module reads only below the last stable offset that the broker has reported. The markers of all
-transactions below that offset are below the high watermark of that time. So all aborted transactions are known if the
-listed files reach a high watermark that the broker has reported before the listing. Without a broker, this module finds
-the end of the log and the last stable offset by reading batch headers from the last snapshot or summary on. Format:
-docs/formats.md.
+broker, this module reads only below the last stable offset that the broker has reported. All transactions below that
+offset have ended, and their markers are below the high watermark that the broker reported at the same time. If the
+files, listed after that report, reach that high watermark, they name all aborted transactions. Without a broker, this
+module finds the end of the log and the last stable offset by reading batch headers from the last snapshot or summary
+on. Format: docs/formats.md.
 """
 
 import os
@@ -155,7 +155,7 @@ class PartitionFiles:
         self.known_end = 0
         self._reached_end = 0  # the `known_end` that the listed files were found to reach
         self._bases: list[int] = []
-        self._changed_ns = -1  # The time at which names in the directory last changed; -1 if unknown.
+        self._changed_ns = -1  # The directory's modification time at the last listing; -1 if unknown.
         self._with_aborts: list[int] = []  # Indexes of the segments that have a transaction index.
         self._scanned: list[AbortedTxn] = []  # aborted transactions that `scan_end` has found in the log
         self.refresh()
@@ -163,8 +163,8 @@ class PartitionFiles:
     def refresh(self, *, anew: bool = False) -> None:
         """List the directory.
 
-        Open the directory, and each file before its size is read: after an open, a network mount asks its server, while
-        it may answer `stat` alone from an old cache.
+        Open the directory, and open each file before reading its size. A network mount asks its server after an open,
+        but may answer `stat` alone from an old cache.
 
         Args:
             anew: whether to read the files of sealed segments again, too.
@@ -183,8 +183,8 @@ class PartitionFiles:
                 names = os.listdir(descriptor)
             finally:
                 os.close(descriptor)
-            # A later change within the same clock tick would leave the directory's time as it is, so such a recent time
-            # is not kept.
+            # Do not keep a modification time that is too recent: a later change within the same clock tick would leave
+            # it unchanged.
             self._changed_ns = changed_ns if changed_ns < looked_ns - TICK_NS else -1
         except OSError as error:
             raise Unavailable(f"{self.directory} cannot be read: {error.strerror}") from error

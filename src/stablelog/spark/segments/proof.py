@@ -23,7 +23,7 @@ from stablelog.spark.segments.segment_file import Gone, status_of
 SCAN_COUNT_MAX = 1024  # maximum of batch headers that one call of a kernel reads
 PROVEN_MAX = 100_000  # maximum of proven segments that a process remembers
 
-_proven: dict[tuple[int, ...], None] = {}  # proven log files, the oldest first
+_proven: dict[tuple[int, ...], None] = {}  # proven log files, in the order of the proofs
 
 
 def prove_segment(descriptor: int, extent: Extent) -> None:

@@ -140,7 +140,8 @@ def _steps(wanted: Range, commits: Iterable[Commit]) -> Iterator[_Step]:
 def _take_runs(
     steps: Iterable[_Step], limits: TriggerLimits, ends: dict[TopicPartition, int], least: int
 ) -> int:
-    """Admit records of the runs before these transactions, up to the limits, but at least `least` records.
+    """Admit records outside transactions: the runs before these transactions, up to the limits, but at least `least`
+    records.
 
     Return the number of admitted records.
     """

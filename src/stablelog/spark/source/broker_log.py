@@ -231,7 +231,8 @@ def first_record(
 
     Raises:
         OffsetOutOfRange: the offset was removed.
-        Unavailable, Corrupt: as `answers`.
+        Unavailable: the broker does not respond, or the log ends before the offset.
+        Corrupt: the response does not reach the requested offset.
     """
     for _, header in headers_in(cluster.fetch(*place, start, LOOK_SIZE, isolation).records):
         if not header.is_control and header.base_offset <= start:

@@ -3,8 +3,8 @@
 The summary of a sealed segment contains the number of its data records. For a read-committed reader, the records of
 aborted transactions are subtracted; they are counted by the batch headers between a transaction's first offset and its
 marker. If no transaction is open at the beginning or the end of the segment, the summary's count of committed records
-is used instead. Otherwise that count is wrong for the segment: it includes all records of a transaction in the segment
-with the commit marker, although some are in earlier segments, and compaction may have removed them since.
+is used instead. Otherwise that count cannot be used: it counts all records of a transaction in the segment that has the
+commit marker, also records in earlier segments, which compaction may have removed since.
 """
 
 from bisect import bisect_right
@@ -61,7 +61,8 @@ def files_count(files: PartitionFiles, start: int, end: int, *, committed: bool)
 
     Raises:
         Gone: a file was removed since it was listed.
-        Unavailable, Corrupt: as `PartitionFiles.span`.
+        Unavailable: the files begin later or end earlier.
+        Corrupt: a file is damaged.
     """
     total, reached = 0, start
     for place, segment in enumerate(files.segments[:-1]):

@@ -1,7 +1,7 @@
 """Reader of a stream at cuts: each micro-batch consists of whole transactions over all topics of the stream.
 
-The stream's offsets have those of an ordinary stream, and the cut. A commit in another topic of the transaction group
-changes the last cut, but no offset of the stream's partitions, so it starts no micro-batch.
+The stream's offsets contain the next offset of each partition, and the cut. A commit in another topic of the
+transaction group changes the last cut, but no offset of the stream's partitions, so it starts no micro-batch.
 """
 
 import time
@@ -135,8 +135,8 @@ class CutStreamReader(StablelogStreamReader):
         return self._last.to_json() if self._last is not None else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the tasks of a micro-batch. They depend only on the offsets, because a restarted query calls this
-        first.
+        """Return the tasks of a micro-batch. The tasks depend only on the offsets, because a restarted query calls this
+        method before the others.
         """
         before = reader.read_offsets(start, at_cuts=True)
         after = reader.read_offsets(end, at_cuts=True)

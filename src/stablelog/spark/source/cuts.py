@@ -36,7 +36,7 @@ LISTED_MAX: Final = 32_000  # maximum of transactions that one request lists, ov
 
 
 def broker_of(log_: Log) -> broker_log.BrokerLog:
-    """Return the log as one of a broker. Cuts require a broker."""
+    """Return the log as a `BrokerLog`, because cuts require a broker."""
     broker = getattr(log_, "broker", log_)
     assert isinstance(broker, broker_log.BrokerLog)
     return broker
@@ -120,7 +120,7 @@ class Cuts:
             return describe_cut(self._cluster, sorted(topics), commit_sequence)
         except Refused as refused:
             if isinstance(refused, Missing) and places is None:
-                # Raises for a missing topic if failOnDataLoss is true.
+                # List the topics again. With failOnDataLoss=true, this raises an error for a missing topic.
                 before, self._partitions = self._partitions, self._there()
                 if self._partitions.keys() != before.keys():
                     return self._ask(commit_sequence)

@@ -313,7 +313,9 @@ class SharedLog(BrokerLog):
         count_max: int | None,
         size_max: int | None,
     ) -> dict[TopicPartition, int]:
-        """See `Log.limited`."""
+        """Return an end offset for each range of a micro-batch. Count the records in the segment files if all are
+        readable, and estimate them from the broker otherwise.
+        """
         found = self.files_of(ranges, topic_ids)
         seen = {wanted: files for wanted, files in found.items() if files is not None}
         if len(seen) < len(ranges):

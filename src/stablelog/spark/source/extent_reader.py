@@ -81,7 +81,7 @@ def _open(extent: Extent) -> int:
 
 
 def _read_extent(descriptor: int, extent: Extent, piece: Piece, decoder: Any) -> Iterator[Any]:
-    # Imported here because it imports NumPy, which the driver does not use.
+    # Import this module here because it imports NumPy, which the driver does not use.
     from stablelog.spark.segments.proof import prove_segment
 
     size = os.fstat(descriptor).st_size

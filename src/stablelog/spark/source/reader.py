@@ -264,8 +264,8 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._partitions, self._partitions_at = self._there(), time.monotonic()
 
     def _there(self) -> dict[TopicPartition, str]:
-        """Return the existing partitions. With failOnDataLoss=false, deleted topics are left out; their loss is found
-        by the stream's offsets.
+        """Return the existing partitions. With failOnDataLoss=false, deleted topics are left out. The stream finds the
+        loss of their records by its offsets.
         """
         found = self.source.partitions(there_only=not self.options.fail_on_data_loss)
         missing = set(self.options.topics) - {topic for topic, _ in found}
@@ -311,8 +311,8 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return StreamOffsets(self._latest, topic_ids_of(self._partitions)).to_json() if self._latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the tasks of a micro-batch. They depend only on the offsets, because a restarted query calls this
-        first.
+        """Return the tasks of a micro-batch. The tasks depend only on the offsets, because a restarted query calls this
+        method before the others.
         """
         before, after = read_offsets(start, at_cuts=False), read_offsets(end, at_cuts=False)
         ranges = stream_ranges(self.options, self.source, before, after)
