@@ -32,7 +32,8 @@ class Wanted:
     Attributes:
         fetch_offset: the offset to read from.
         size_max: the maximum number of bytes to return.
-        told: (high watermark, last stable offset, log start offset) in the last response; None before the first.
+        told: (high watermark, last stable offset, log start offset) in the last response; None before the first
+            response.
     """
 
     fetch_offset: int

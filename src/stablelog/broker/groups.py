@@ -66,7 +66,7 @@ class Groups:
     def advanced(self, partition: Partition) -> None:
         """Handle a new high watermark of a partition.
 
-        If the partition is the offsets log, send the responses that waited for this.
+        If the partition is the offsets log, send the responses that waited until their records are durable.
         """
         if partition is self.journal.partition:
             self.journal.settle()
@@ -80,9 +80,7 @@ class Groups:
         return await token
 
     def transaction_ended(self, producer_id: int, *, commit: bool) -> None:
-        """Let the committed offsets of a transaction take effect or drop them: its marker was appended to the offsets
-        log.
-        """
+        """Apply a marker in the offsets log: the committed offsets of the transaction take effect, or are dropped."""
         self.coordinator.txn_ended(producer_id, commit=commit)
         self.set_timer()
 

@@ -85,8 +85,8 @@ class Router:
             )
         context = Context(api_version, correlation_id, client_id, connection.host, connection.appending)
         if not api.is_appending:
-            # Begin this request after the Produce requests before it. The lock is acquired even if it is free, because
-            # earlier requests may be waiting for the lock.
+            # Acquire the lock `appending`, so that this request begins after the Produce requests before it. Acquire it
+            # even if it is free, because earlier requests may be waiting for it.
             async with connection.appending:
                 pass
         try:

@@ -28,9 +28,9 @@ class TopicChanges:
 
     Args:
         topics: the list of topics.
-        opening: opens partitions; a deletion waits until it has opened the partitions of the topic.
-        end_work: waits until no thread reads or writes open partitions of a topic. No thread begins to do so before the
-            next await.
+        opening: opens partitions. A deletion waits until no partition of the topic is being opened.
+        end_work: waits until no thread reads or writes open partitions of a topic. Until the caller's next await, no
+            thread begins to read or write them.
         flush: gives an error to requests that wait until a deleted partition is durable.
         waiters: wakes fetches that wait for records of a deleted partition.
         transactions: drops markers that wait for a deleted partition.

@@ -61,7 +61,7 @@ class Waiters:
         finally:
             self._forget(poll, (*closed, *ends))
             if len(ends) > AT_ONCE_MAX:
-                # The caller reads all these partitions next. Let other tasks of the event loop run before that.
+                # The caller reads all partitions of the fetch next. Let other tasks of the event loop run before that.
                 await asyncio.sleep(0)
 
     async def _wait(
@@ -75,8 +75,8 @@ class Waiters:
         while True:
             async with contextlib.aclosing(in_turns(poll.take_moved())) as looked_at:
                 async for key in looked_at:
-                    # The key may be the name of a partition that was not open and may be open now. Only the caller can
-                    # check that.
+                    # A key that is a name stands for a partition that was not open. Only the caller can check whether
+                    # the partition is open now.
                     if isinstance(key, tuple) or key.visible_end(isolation) > ends[key]:
                         return True
             if not await poll.moves(deadline):

@@ -77,8 +77,9 @@ class Deadlines(Generic[Key]):
             heapq.heapify(self._heap)
 
     def _settle_top(self) -> None:
-        """Remove or correct the first entries of the heap until the first one is valid: it is the current entry of its
-        key, and has the time of the deadline.
+        """Remove or correct the first entry of the heap until it is valid.
+
+        An entry is valid if it is the current entry of its key and has the time of the key's deadline.
         """
         while self._heap:
             queued_ms, _, key = self._heap[0]

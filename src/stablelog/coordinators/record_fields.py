@@ -50,7 +50,7 @@ def tagged_fields(fields: Iterable[tuple[int, bytes]]) -> bytes:
     return encode_uvarint(len(parts)) + b"".join(parts)
 
 
-@lru_cache(maxsize=256)  # Cache the encoded tags and sizes: nearly all fields have one of a few.
+@lru_cache(maxsize=256)  # Cache the encoded tags and sizes: nearly all fields have one of few tags and sizes.
 def _tag_and_size(tag: int, size: int) -> bytes:
     return encode_uvarint(tag) + encode_uvarint(size)
 

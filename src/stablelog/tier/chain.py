@@ -1,29 +1,33 @@
-"""The chain of a partition's manifests: only ever created, by one broker epoch at a time.
+"""The chain of a partition's manifests: objects that are created and never overwritten, by one broker epoch at a time.
 
-Two brokers may use one store at the same time: a stalled process that wakes up, or a copied virtual machine. The chain
-keeps each of them from publishing over the other, with one operation of the store: of all that create a key, one wins.
+Two brokers may use one object store at the same time, for example because a stalled process wakes up, or a virtual
+machine was copied. The chain then lets only one of them publish manifests. For this the chain needs one guarantee of
+the store: if several brokers create an object with the same key, only one of them succeeds. A *broker epoch* is a
+number that each start of a broker takes; a later start takes a greater number.
 
-The objects of a chain are named by the broker epoch of their writer and a number, and are of three kinds:
+The name of an object in the chain contains the broker epoch of its writer and a number. There are three kinds of
+objects:
 
-- A *claim* has the number 0. A broker creates it before anything else: every broker of a lower epoch that lists the chain
-  later sees it, and stops.
-- A *manifest* has the payload. A broker publishes its manifests under 1, 2, 3, ... of its own epoch.
-- A *fence* stands at the number after the last manifest of a lower epoch. Its broker, which publishes number after
-  number, never gets past it.
+- A *claim* has the number 0. A broker creates its claim before any other object. A broker of a lower epoch that lists
+  the chain later finds the claim, and stops.
+- A *manifest* has the payload. A broker publishes its manifests under the numbers 1, 2, 3, ... of its own epoch.
+- A *fence* has the number after the last manifest of a lower epoch. The broker of that lower epoch cannot create its
+  next manifest, because the fence has the key of that manifest.
 
 The rules of a take-over, of which none can be left out:
 
-1. Create the claim, then list. If there is a greater epoch, this broker is fenced.
-2. Create a fence behind the last object of each lower epoch that does not end with one.
-3. List again, and go on only if every lower epoch ends with a fence: an owner may delete old manifests, so a fence may
-   have been created at a name that was free because it was deleted, and the owner is past it.
-4. The last manifest before all fences is the base: nothing can be published before this broker's own manifests.
+1. Create the claim, then list the chain. If the chain has an object of a greater epoch, this broker is fenced.
+2. Create a fence behind the last object of each lower epoch that does not end with a fence.
+3. List the chain again, and go on only if every lower epoch ends with a fence. Otherwise repeat step 2: the broker of a
+   lower epoch may have deleted an old manifest, and a fence with the key of that deleted manifest does not stop the
+   broker.
+4. Begin with the content of the last manifest of the lower epochs: no lower epoch can publish another manifest now.
 
 The last manifest of an epoch, its claim and its fence are never deleted, and a fenced broker deletes nothing.
 
-The functions yield requests and take their answers: a list of (key, size), whether the object was created, or the content
-or None. They make no request themselves. An exception that is thrown in, because the store failed, leaves the chain
-usable: `publish` first repeats a publication whose result is unknown.
+The functions are generators. They yield requests (`List`, `Create`, `Get`), and the caller sends the answer to each
+request into the generator. If the store fails, the caller throws the exception into the generator. The chain can be
+used after that: the next `publish` first repeats a publication whose result is unknown.
 
 Format: docs/formats.md, "The chain of manifests".
 """
@@ -47,15 +51,15 @@ LINK = struct.Struct(
     "h"  # version: 1
     "I"  # crc: CRC-32C of everything after this field
     "b"  # kind: 0 claim, 1 manifest, 2 fence
-    "q"  # epoch: of the broker that wrote the object
-    "16s"  # nonce: of the broker that wrote the object
+    "q"  # epoch of the broker that wrote the object
+    "16s"  # nonce of the broker that wrote the object
 )
 CRC_END = 6
-MANIFESTS_KEPT: Final = 10  # of an epoch: readers that have listed the chain may still read them
+MANIFESTS_KEPT: Final = 10  # Newest manifests of an epoch, which readers may still fetch.
 
 
 class Kind(IntEnum):
-    """The kind of an object of the chain."""
+    """The kind of an object in a chain of manifests."""
 
     CLAIM = 0
     MANIFEST = 1
@@ -63,20 +67,20 @@ class Kind(IntEnum):
 
 
 class List(NamedTuple):
-    """List the objects of a directory. The answer: (key, size) of each, in the order of keys."""
+    """A request to list the objects of a directory. The answer: (key, size) of each object, in the order of keys."""
 
     directory: str
 
 
 class Create(NamedTuple):
-    """Create an object. The answer: False if the key holds another content."""
+    """A request to create an object. The answer is False if an object with this key and another content exists."""
 
     key: str
     content: bytes
 
 
 class Get(NamedTuple):
-    """Get an object. The answer: its content, or None."""
+    """A request for an object. The answer is the content of the object, or None if the object does not exist."""
 
     key: str
 
@@ -86,7 +90,7 @@ Steps = Generator[Request, Any, Result]
 
 
 def claim_epoch(nonce: bytes) -> Steps[int]:
-    """Take the next broker epoch.
+    """Take the next broker epoch: the number that distinguishes this start of the broker from all others.
 
     Args:
         nonce: 16 bytes that no other start of a broker has.
@@ -118,9 +122,9 @@ class Chain:
         self._unsettled: bytes | None = None  # A manifest of this number that may have been created.
 
     def take_over(self) -> Steps[bytes | None]:
-        """Fence all lower epochs, and return the payload of the last manifest; None if there is none.
+        """Fence all brokers of lower epochs, and return the payload of the last manifest; None if there is none.
 
-        It is called again after a failure of the store, until it returns.
+        After a failure of the store, the caller calls this method again, until the method returns.
 
         Raises:
             Fenced: a broker of a greater epoch has taken over.
@@ -150,10 +154,10 @@ class Chain:
         return payload
 
     def publish(self, payload: bytes) -> Steps[None]:
-        """Publish a manifest. It is the truth from then on.
+        """Publish a manifest, which replaces all earlier manifests of the partition.
 
         Raises:
-            Fenced: a broker of a greater epoch has taken over. This manifest will never count.
+            Fenced: a broker of a greater epoch has taken over. No reader will use this manifest.
         """
         assert self._is_owner, "take over first"
         assert payload, "only a manifest has a payload, and its size tells its kind"
@@ -261,18 +265,18 @@ def _read(partition: RemotePartition, name: ChainName, kind: Kind) -> Steps[byte
 
 
 def encode_link(kind: Kind, epoch: int, nonce: bytes, payload: bytes = b"") -> bytes:
-    """Encode an object of the chain."""
+    """Encode an object of the chain: a claim, a manifest or a fence."""
     assert bool(payload) is (kind is Kind.MANIFEST), "only a manifest has a payload, so its size tells it"
     content = LINK.pack(VERSION, 0, kind, epoch, nonce) + payload
     return content[:2] + crc32c(content[CRC_END:]).to_bytes(4, "big") + content[CRC_END:]
 
 
 def decode_link(content: bytes) -> tuple[Kind, bytes]:
-    """Decode an object of the chain to its kind and payload.
+    """Decode an object of the chain. Return its kind and its payload.
 
     Raises:
-        NewerFormat: a later release has written it.
-        Corrupt: it is damaged.
+        NewerFormat: a later release has written the object.
+        Corrupt: the object is damaged.
     """
     refuse_newer("an object of a chain of manifests", int.from_bytes(content[:2], "big"), VERSION)
     if len(content) < LINK.size:

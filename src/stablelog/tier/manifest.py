@@ -1,11 +1,12 @@
-"""A manifest: which remote segments a partition has. It is the payload of an object of the chain.
+"""A manifest: the list of the segments that a partition has in the object store.
 
-A manifest is a file of record batches. The first record has the key `manifest`, and says what concerns the partition as a
-whole. Each further record is one segment: Kafka's record of a segment in a snapshot, with a segment's summary as custom
-metadata. The summary tells searches where to stop, and whether a segment has aborted transactions at all.
+A manifest is the payload of an object in a chain of manifests (`tier.chain`). It is a file of record batches. The first
+record has the key `manifest`, and the data of the whole partition. Each further record describes one segment: it is the
+record that Kafka writes for a segment in a snapshot, and its custom metadata is the summary of the segment. A search
+for aborted transactions reads from the summaries which segments have any, and where the search can end.
 
-A segment that Apache Kafka has written has no summary. Then only Kafka's field `TxnIndexEmpty` says that it has no aborted
-transactions, and earlier releases of Kafka do not write this field: such a segment may have some.
+A segment that Apache Kafka has copied has no summary. Such a segment may have aborted transactions, unless Kafka's
+field `TxnIndexEmpty` is set. Earlier releases of Kafka never set this field.
 
 Format: docs/formats.md, "The manifest".
 """
@@ -45,18 +46,18 @@ class RemoteSegment:
     """A segment in the object store.
 
     Attributes:
-        segment_id: of the copy. Another copy of the same segment has another id.
+        segment_id: the id of this copy. Another copy of the same segment has another id.
         base_offset: the first offset of the segment.
-        end_offset: the offset after its last one.
+        end_offset: the offset after the last one of the segment.
         size: bytes of the log file.
         max_timestamp_ms: the greatest timestamp of its records; -1 if there is none.
         leader_epochs: pairs of a leader epoch and its first offset in the segment.
-        event_ms: when its state changed last.
-        broker_id: of the broker that changed it.
-        state: copied, or being deleted.
+        event_ms: the time of the last change of `state`.
+        broker_id: the id of the broker that last changed `state`.
+        state: COPY_FINISHED if the segment is copied, DELETE_STARTED if it is being deleted.
         summary: the summary of the segment; None if Apache Kafka has copied it.
-        is_txn_index_empty: whether it is certain that no transaction was aborted in the segment.
-        cut_points: where the log file can be divided between batches.
+        is_txn_index_empty: whether it is known that no transaction was aborted in the segment.
+        cut_points: encoded positions at which the log file can be divided between two batches.
     """
 
     segment_id: uuid.UUID
@@ -74,28 +75,31 @@ class RemoteSegment:
 
     @property
     def may_have_aborts(self) -> bool:
-        """Whether the segment has a transaction index with entries, or may have one."""
+        """Whether the transaction index of the segment has, or may have, entries of aborted transactions."""
         return self.summary.txnindex_size > 0 if self.summary is not None else not self.is_txn_index_empty
 
     @property
     def must_have_aborts(self) -> bool:
-        """Whether the transaction index must be there: without it, the store is damaged."""
+        """Whether the transaction index certainly has entries, by the summary of the segment.
+
+        If the store lacks the index then, the store is damaged.
+        """
         return self.summary is not None and self.summary.txnindex_size > 0
 
     @property
     def stable_offset(self) -> int | None:
-        """All transactions that began before this offset had ended at the segment's end; None if it is unknown."""
+        """An offset: all transactions that began before it have ended by the end of the segment. None if unknown."""
         return None if self.summary is None else self.summary.stable_offset
 
     @property
     def least_aborted_offset(self) -> int:
-        """No transaction that was aborted in the segment began before this offset."""
+        """The least offset at which a transaction may have begun that was aborted in the segment."""
         if not self.may_have_aborts:
             return NO_ABORT
         return 0 if self.summary is None else self.summary.least_aborted_offset
 
     def record(self) -> SegmentSnapshotRecord:
-        """Kafka's record of this segment."""
+        """Return the record that describes this segment in a manifest, in Kafka's format."""
         return SegmentSnapshotRecord(
             segment_id=self.segment_id,
             start_offset=self.base_offset,  # type: ignore[arg-type]
@@ -116,11 +120,11 @@ class RemoteSegment:
 
     @classmethod
     def of_record(cls, record: SegmentSnapshotRecord) -> "RemoteSegment":
-        """Read Kafka's record.
+        """Read a segment from the record that describes it in a manifest.
 
         Raises:
             NewerFormat: a later release has written the summary.
-            Corrupt: the record contradicts itself.
+            Corrupt: two fields of the record contradict each other.
         """
         if record.end_offset < record.start_offset or record.start_offset < 0 or record.size < 0:
             raise Corrupt(
@@ -151,12 +155,12 @@ class RemoteSegment:
 
 
 class Manifest(NamedTuple):
-    """What a partition has in the object store.
+    """The list of the segments that a partition has in the object store.
 
     Attributes:
-        cluster_id: of the cluster that writes it.
-        log_start: the log start offset. Segments before it are being deleted.
-        segments: in the order of their offsets, without gaps.
+        cluster_id: the id of the cluster that writes the manifest.
+        log_start: the log start offset of the partition. Segments before this offset are being deleted.
+        segments: the segments in the order of their offsets, without gaps.
     """
 
     cluster_id: str
@@ -169,13 +173,13 @@ class Manifest(NamedTuple):
         return max([self.log_start, *(segment.end_offset for segment in self.segments[-1:])])
 
     def with_copied(self, segments: Iterable[RemoteSegment]) -> "Manifest":
-        """The manifest with further segments, which follow those that are there."""
+        """Return the manifest with newly copied segments added at its end."""
         manifest = self._replace(segments=(*self.segments, *segments))
         _check(manifest.segments)
         return manifest
 
     def with_log_start(self, log_start: int, now_ms: int, broker_id: int) -> "Manifest":
-        """The manifest with a greater log start. All segments that end there or before are marked for deletion."""
+        """Return the manifest with a greater log start. Segments that end at or before it are marked for deletion."""
         assert log_start >= self.log_start
         count = bisect_right(self.segments, log_start, key=attrgetter("end_offset"))
         marked = (
@@ -187,7 +191,7 @@ class Manifest(NamedTuple):
         return self._replace(log_start=log_start, segments=(*marked, *self.segments[count:]))
 
     def without(self, gone: set[uuid.UUID]) -> "Manifest":
-        """The manifest without segments whose objects are deleted."""
+        """Return the manifest without some segments, whose objects were deleted from the store."""
         left = tuple(segment for segment in self.segments if segment.segment_id not in gone)
         assert all(
             segment.state is SegmentState.DELETE_STARTED
@@ -199,7 +203,7 @@ class Manifest(NamedTuple):
 
 
 class Segments:
-    """The segments of a manifest, for searches.
+    """Searches in the segments of a manifest, by offset and for aborted transactions.
 
     Args:
         segments: the segments, in the order of their offsets.
@@ -211,14 +215,14 @@ class Segments:
             lambda begin, end: [segment.least_aborted_offset for segment in segments[begin:end]]
         )
         self._minima.extend_to(len(segments))
-        # The stable offset never decreases: where it is unknown, it is at least that of the segment before.
+        # Stable offsets never decrease. If that of a segment is unknown, use the stable offset of the segment before.
         self._stable = array("q")
         for segment in segments:
             known = segment.stable_offset
             self._stable.append((self._stable[-1] if self._stable else 0) if known is None else known)
 
     def at(self, offset: int) -> RemoteSegment | None:
-        """The segment that contains an offset; None if there is none, or it is being deleted."""
+        """Return the segment that contains an offset; None if there is none, or if the segment is being deleted."""
         place = bisect_right(self._segments, offset, key=attrgetter("base_offset")) - 1
         if place < 0:
             return None
@@ -228,14 +232,15 @@ class Segments:
         )
 
     def with_aborts(self, start: int, end: int) -> tuple[list[RemoteSegment], bool]:
-        """The segments whose transaction index a reader of [start, end) needs (KIP-1058).
+        """Find the segments whose transaction index a reader of the offsets [start, end) needs (KIP-1058).
 
-        A transaction that is open in the range may be aborted in a later segment. The search ends with the first segment
-        whose stable offset reaches `end`: all that began before had ended there.
+        A transaction with records in the range may be aborted in a later segment. The search ends with the first
+        segment whose stable offset is at least `end`: all transactions that began before `end` have ended by the end of
+        that segment.
 
         Returns:
-            The segments, and whether the search has ended. If not, later segments, which are not in the store, may have
-            more.
+            The segments, and whether the search has ended. If it has not, segments that are not in the store yet may
+            have further aborted transactions of the range.
         """
         count = len(self._segments)
         place = max(bisect_right(self._segments, start, key=attrgetter("base_offset")) - 1, 0)
@@ -264,8 +269,8 @@ def decode_manifest(content: bytes) -> Manifest:
     """Decode a manifest.
 
     Raises:
-        NewerFormat: a later release has written it.
-        Corrupt: it is damaged.
+        NewerFormat: a later release has written the manifest.
+        Corrupt: the manifest is damaged.
     """
     records = _records(content)
     first = next(records, None)

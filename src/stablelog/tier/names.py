@@ -26,14 +26,14 @@ CHAIN_NAME = re.compile(rf"(\d{{{EPOCH_DIGITS}}})-(\d{{{NUMBER_DIGITS}}})")
 
 
 class ChainName(NamedTuple):
-    """The place of an object in the chain of a partition: the broker epoch of its writer, and its number there."""
+    """The name of an object in the chain of a partition: the broker epoch of its writer, and a number."""
 
     epoch: int
     number: int
 
 
 class RemotePartition(NamedTuple):
-    """A partition in the object store. A topic that is created again has another id."""
+    """A partition in the object store. `topic_id` distinguishes its topic from a later topic of the same name."""
 
     topic: str
     topic_id: uuid.UUID
@@ -59,18 +59,18 @@ class RemotePartition(NamedTuple):
 
 
 def epoch_key(epoch: int) -> str:
-    """The key that takes a broker epoch."""
+    """The key of the object whose creation takes a broker epoch."""
     return f"{EPOCHS}/{epoch:0{EPOCH_DIGITS}}"
 
 
 def epoch_of(key: str) -> int | None:
-    """The broker epoch that a key takes; None if it is no such key."""
+    """The broker epoch in a key that `epoch_key` has made; None for any other key."""
     name = key.removeprefix(f"{EPOCHS}/")
     return int(name) if len(name) == EPOCH_DIGITS and name.isascii() and name.isdecimal() else None
 
 
 def chain_name_of(key: str) -> ChainName | None:
-    """The place in the chain that a key has; None if it is no such key."""
+    """The name in the chain of the object with this key; None if the key is not that of an object of a chain."""
     match = CHAIN_NAME.fullmatch(key.rpartition("/")[2])
     return None if match is None else ChainName(int(match[1]), int(match[2]))
 

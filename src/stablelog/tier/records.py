@@ -1,10 +1,11 @@
-"""Kafka's records of remote segments, to the byte (KIP-405, and KIP-1058's field `TxnIndexEmpty`).
+"""Kafka's records of remote segments, in the bytes that Kafka writes (KIP-405; KIP-1058 for `TxnIndexEmpty`).
 
 A record's value is a *frame*: three unsigned varints (1, the kind of message and its version 0) and the message. Kafka
 writes these records to the topic `__remote_log_metadata`; stablelog's manifests are made of the same records.
 
-The name `Record...` of a class is Kafka's message without `Remote` and `Metadata`. Kafka writes `TxnIndexEmpty` only if
-it is true: a record of an earlier Kafka looks like that of a segment with aborted transactions.
+The name of a class is that of Kafka's message, without `Remote`, `Log` and `Metadata`. Kafka writes the field
+`TxnIndexEmpty` only if it is true. A record of an earlier release of Kafka lacks the field, too, even if the segment
+has no aborted transactions.
 
 Format: docs/formats.md, "Records of remote segments".
 """
@@ -30,9 +31,9 @@ from stablelog.wire.partitioning import partition_for
 
 FRAME_VERSION: Final = 1
 MESSAGE_VERSION: Final = 0
-METADATA_PARTITION_COUNT: Final = 50  # of `__remote_log_metadata`, Kafka's default
+METADATA_PARTITION_COUNT: Final = 50  # Partitions of `__remote_log_metadata`: Kafka's default.
 CUSTOM_METADATA_SIZE_MAX: Final = 128  # Kafka's default limit
-CUT_POINTS_TAG: Final = 10_000  # Kafka's own tags are small; readers skip tags that they do not know.
+CUT_POINTS_TAG: Final = 10_000  # Far from Kafka's own tags, which are small.
 
 
 class SegmentState(IntEnum):
@@ -61,13 +62,13 @@ NEXT_STATES: Final = {
 
 
 def may_follow(state: SegmentState, following: SegmentState) -> bool:
-    """Whether a segment may go from one state to another. The same state again is valid; Kafka drops all else."""
+    """Whether the state of a segment may change from `state` to `following`. An equal state is valid, too."""
     return following is state or following in NEXT_STATES[state]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicIdPartition:
-    """A partition of a topic with an id."""
+    """A partition, with the name and the id of its topic."""
 
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(0)
@@ -79,7 +80,7 @@ class TopicIdPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentId:
-    """A remote segment of a partition. Each attempt to copy a segment has an id of its own."""
+    """The id of a remote segment, with its partition. Each attempt to copy a segment has an id of its own."""
 
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(0)
@@ -90,7 +91,7 @@ class SegmentId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLeaderEpoch:
-    """A leader epoch, and the first offset in the segment that it wrote."""
+    """A leader epoch, and the first offset of that epoch in the segment."""
 
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(0)
@@ -101,7 +102,7 @@ class SegmentLeaderEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRecord:
-    """A remote segment, whole (Kafka's RemoteLogSegmentMetadataRecord)."""
+    """All data of a remote segment (Kafka's RemoteLogSegmentMetadataRecord)."""
 
     __type__: ClassVar = EntityType.data
     __version__: ClassVar[i16] = i16(0)
@@ -191,8 +192,8 @@ def decode_record(value: bytes) -> MetadataRecord:
     """Decode the value of a record of `__remote_log_metadata`.
 
     Raises:
-        NewerFormat: a later release has written it.
-        Corrupt: it is not such a value, or not whole.
+        NewerFormat: a later release has written the record.
+        Corrupt: the bytes are not a value of such a record, or are incomplete.
     """
     try:
         frame_version, at = read_uvarint(value, 0)
@@ -211,7 +212,7 @@ def decode_record(value: bytes) -> MetadataRecord:
     try:
         content = bytes(
             checked(KINDS[kind], value, at)
-        )  # It checks all sizes, and removes tags that are not known.
+        )  # `checked` checks all sizes, and removes unknown tags.
         record, size = _reader(kind)(content, at)
     except (SerialError, ValueError) as error:
         raise Corrupt(f"a record of remote segments is not whole: {error}") from error
@@ -231,9 +232,9 @@ def _reader(kind: int) -> Callable[[bytes, int], tuple[Any, int]]:
 
 
 def metadata_partition(topic_id: uuid.UUID, partition: int, count: int = METADATA_PARTITION_COUNT) -> int:
-    """The partition of `__remote_log_metadata` that has the records of a partition.
+    """Return the partition of `__remote_log_metadata` that has the records of a topic's partition.
 
-    Java's hash of the id's two halves and the index, hashed again by Kafka's murmur2.
+    As in Kafka, it follows from Java's hash of the topic id and the partition index, hashed again by murmur2.
     """
     number = 1
     for half in struct.unpack(">QQ", topic_id.bytes)[::-1]:

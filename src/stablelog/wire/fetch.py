@@ -52,7 +52,7 @@ UUID_SIZE = 16
 NO_REPLICA = INT32.pack(-1)
 NO_SESSION_ID, FINAL_EPOCH = 0, -1
 NO_SESSION = _SESSION.pack(NO_SESSION_ID, FINAL_EPOCH)
-NOT_SAID = -1  # A leader epoch or a log start that the client does not send.
+NOT_SAID = -1  # Stands for a leader epoch or a log start that the client does not send.
 
 
 class WantedPartition(NamedTuple):

@@ -20,7 +20,7 @@ from stablelog.varint import read_uvarint
 from stablelog.wire.versions import required
 
 Buffer = bytes | bytearray | memoryview
-# Checks one field: takes its start position and returns its end position.
+# A function that checks one field: takes the start position of the field and returns its end position.
 Step = Callable[[Buffer, int, "Items"], int]
 
 # The maximum number of topics, partitions and other list entries of a request, all together.

@@ -156,7 +156,7 @@ def _write_partition(out: bytearray, version: int, partition: ProducedPartition)
     if version >= VERSION_WITH_LOG_START:
         out += INT64.pack(partition.log_start_offset)
     if version >= VERSION_WITH_MESSAGES:
-        out += encode_size(0, INT32, flexible=flexible)  # There are no errors of single records.
+        out += encode_size(0, INT32, flexible=flexible)  # No errors of single records.
         out += encode_text(partition.message, flexible=flexible)
     if flexible:
         out += NO_TAGS

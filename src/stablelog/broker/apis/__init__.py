@@ -50,17 +50,17 @@ class Context(NamedTuple):
 async def for_each(
     items: Iterable[Item], answer: Callable[[Item], Result], *, at_once: int = 1
 ) -> tuple[Result, ...]:
-    """Return the answer for each item, in order.
+    """Call `answer` for each item, and return the results in the order of the items.
 
-    If that takes long, other tasks run between two items (see `in_turns`).
+    If the calls take long, other tasks of the event loop run between two items (see `in_turns`).
     """
     return tuple([answer(item) async for item in in_turns(items, at_once=at_once)])
 
 
 def code_for(broker: Broker, error: Exception, codes: Codes) -> ErrorCode:
-    """Return the error code for an exception at one partition, one of PARTITION_ERRORS.
+    """Return the API's error code for an exception that concerns one partition (one of PARTITION_ERRORS).
 
-    Log damage and disk errors once.
+    The broker logs each damage and each disk error once.
     """
     broker.damage_log.note(error)
     return codes.of_error(error)
@@ -75,10 +75,10 @@ def check_marked(broker: Broker, target: TopicPartition, code: ErrorCode | None)
     Args:
         broker: the broker of the partition.
         target: topic and index of the partition.
-        code: the code that clients of the API retry; None for KAFKA_STORAGE_ERROR.
+        code: the error code of the refusal, one that clients of the API retry; None for KAFKA_STORAGE_ERROR.
 
     Raises:
-        Refused: the partition lacks markers; the error has that code.
+        Refused: the partition lacks markers. The error has `code`.
     """
     if broker.transactions.lacks_markers(target):
         raise Refused(
@@ -91,7 +91,9 @@ def check_marked(broker: Broker, target: TopicPartition, code: ErrorCode | None)
 async def durable_code(
     broker: Broker, target: TopicPartition, durable: "asyncio.Future[None]", codes: Codes
 ) -> ErrorCode:
-    """Wait until an append is durable. Return `none`, or a code if its partition has failed or was deleted meanwhile.
+    """Wait until an append is durable, and return the error code of its partition.
+
+    The code is `none`, unless the partition has failed or was deleted meanwhile.
 
     Args:
         broker: the broker of the partition.

@@ -40,9 +40,9 @@ def _refusal(broker: Broker, target: TopicPartition, *, verify_only: bool) -> Er
 
 
 def _allow_abort(broker: Broker, asked: AddPartitionsToTxnTransaction) -> None:
-    """Allow the producer to abort although its transaction has not begun, as librdkafka does after a refusal.
+    """After a refused request, let the producer abort a transaction that has not begun: librdkafka sends such an abort.
 
-    An open transaction can be aborted anyway, and continues if the client retries.
+    If the transaction is open, nothing changes: the producer can abort the transaction, or retry the request.
     """
     group = broker.transactions.get(group_of(asked.transactional_id))
     known = None if group is None else group.coordinator.table.get(asked.transactional_id)

@@ -72,15 +72,15 @@ async def _write_offsets(
         await group.journal.settled()
         codes = group.coordinator.verify_partitions(*child, [OFFSETS_PARTITION])
         # If the child that the broker began has ended by now, another request has decided the version meanwhile. The
-        # commit below then reports that decision.
+        # later call of `commit` then returns that decision.
         if codes[OFFSETS_PARTITION] is ErrorCode.none:
             records = _offset_records(broker, request)
             groups.journal.append_transactional(records, child.producer_id, child.producer_epoch)
             groups.coordinator.txn_offsets_appended(child.producer_id, records, now_ms=broker.now_ms())
             groups.set_timer()
             await groups.journal.settled()
-    # Do this even if the client has disconnected: otherwise the offsets would stay pending until the transaction times
-    # out.
+    # Abort the child after any exception, even if the client has disconnected: otherwise the offsets would stay pending
+    # until the child times out.
     except BaseException:
         _drop(broker, group, child)
         raise

@@ -1,9 +1,9 @@
 """DeleteRecords (21): delete all records before an offset; -1 means the high watermark.
 
-Behaviour: the response is sent when the new log start offsets are durable. A disk error at one partition becomes the
-error code of that partition, and its log start has either moved or not. The other partitions are not affected. Each
-partition keeps its log start in a file of its own. Kafka's checkpoint of log start offsets follows within
-`CHECKPOINT_S`.
+Behaviour: the response is sent when the new log start offsets are durable. After a disk error at one partition, that
+partition has an error code in the response, and its log start may have moved or not. The other partitions are not
+affected. Each partition keeps its log start in a file of its own. Kafka's checkpoint of log start offsets follows
+within `CHECKPOINT_S`.
 """
 
 import logging

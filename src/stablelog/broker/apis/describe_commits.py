@@ -24,7 +24,7 @@ PARTITION_CODES = CODES["DescribeCommits"]
 async def handle(
     broker: Broker, request: DescribeCommitsRequest, _context: Context
 ) -> DescribeCommitsResponse:
-    """Handle the request without an await: all data of the response is in the index of the view."""
+    """Handle the request without an await: the index of the commit-ordered view has all data of the response."""
     try:
         return _describe(broker, request)
     except PARTITION_ERRORS as error:

@@ -23,8 +23,9 @@ MILLISECOND = timedelta(milliseconds=1)
 
 
 async def _end_inherited(broker: Broker, transactional_id: str, *, keep_prepared: bool) -> None:
-    """Abort an open transaction of a release without transaction groups: it is in the default group, but its id names
-    another.
+    """Abort an open transaction that an earlier release without transaction groups has begun.
+
+    Such a transaction is in the default group, although its transactional id names another group.
 
     Raises:
         Refused: the client asked to keep the transaction. No group can take over another group's transaction, and

@@ -85,13 +85,13 @@ async def _markers_durable(broker: Broker, request: ListOffsetsRequest) -> None:
                 waits.append(broker.flush.durable(partition, partition.end_offset))
     for wait in waits:
         if wait is not None:
-            # The topic was deleted during the wait; the lookup of its offset reports that.
+            # The topic was deleted during the wait. The lookup of its offset returns an error for it.
             with contextlib.suppress(Unavailable):
                 await wait
 
 
 def _is_brief(request: ListOffsetsRequest) -> bool:
-    """Whether the request asks only for start or end offsets, and for few of them."""
+    """Whether the request asks only for start or end offsets, and only of few partitions."""
     return sum(len(topic.partitions) for topic in request.topics) <= BRIEF_MAX and all(
         asked.timestamp in (LATEST, EARLIEST) for topic in request.topics for asked in topic.partitions
     )

@@ -101,7 +101,7 @@ async def _commit(
 
 async def handle(broker: Broker, request: OffsetCommitRequest, context: Context) -> OffsetCommitResponse:
     """Commit the offsets, wait until they are durable, and return the response."""
-    # Hold this lock, so that the offsets of one connection are committed in the order in which its requests arrived.
+    # Hold the lock `appending`, so that the offsets of one connection are committed in the order of its requests.
     async with context.appending:
         commits, codes = await offsets_asked(broker, request.topics, PARTITION_CODES)
         try:

@@ -42,7 +42,7 @@ KNOWN_ACKS = (-1, 0, 1)
 
 
 class Wait(NamedTuple):
-    """A part of the response that becomes valid when its batch is durable: the one at index `place` of `produced`."""
+    """A batch that is not durable yet, and the index (`place`) of its part of the response in `produced`."""
 
     topic: str
     produced: list[ProducedPartition]
@@ -115,10 +115,10 @@ def _writable(
 
 
 async def _check_many_keys(broker: Broker, partition: Partition, records: Buffer) -> Partition | None:
-    """Check that each record of a batch for a compacted topic has a key; in a thread if that takes long.
+    """Check that each record of a batch for a compacted topic has a key. A long check runs in a thread.
 
     Returns:
-        The partition for which the batch was checked; None if the append checks it.
+        The partition for which the batch was checked; None if the later append of the batch checks the keys.
 
     Raises:
         Refused: the batch may not be written, or a record has no key.
@@ -151,7 +151,7 @@ async def _append_one(
 ) -> "tuple[ProducedPartition, asyncio.Future[None] | None]":
     """Append one partition's batch.
 
-    Return its part of the response, and a future that is done when the batch is durable.
+    Return the batch's part of the response, and a future that is done when the batch is durable.
     """
     try:
         partition, records = _writable(broker, request, name, asked, codes)
@@ -194,7 +194,7 @@ async def _append_all(
 ) -> "tuple[list[ProducedTopic], list[Wait]]":
     """Append the batches of all partitions.
 
-    If they are many or large, other tasks run in between; otherwise there is no await.
+    If the batches are many or large, other tasks run in between; otherwise there is no await.
 
     Returns:
         The parts of the response, and a `Wait` for each part that is valid only when its batch is durable.
@@ -252,7 +252,7 @@ async def handle(broker: Broker, request: ProduceRequest, context: Context) -> l
 
 
 def _decided(broker: Broker, request: ProduceRequest) -> "asyncio.Future[None] | None":
-    """Return a future that is done when the commit log is durable; None if it is, or if the request has no transaction.
+    """Return a future that is done when the commit log is durable; None if there is nothing to wait for.
 
     The wait ensures that after any crash the coordinator knows each transaction with an acknowledged batch.
     """

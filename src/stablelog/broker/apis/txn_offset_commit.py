@@ -63,7 +63,7 @@ def _check_transaction(
 async def _commit(
     broker: Broker, group: TransactionGroup, request: TxnOffsetCommitRequest, context: Context
 ) -> dict[TopicPartition, ErrorCode]:
-    # Hold this lock, so that the offsets of one connection are committed in the order in which its requests arrived.
+    # Hold the lock `appending`, so that the offsets of one connection are committed in the order of its requests.
     async with context.appending:
         commits, codes = await offsets_asked(broker, request.topics, PARTITION_CODES)
         if not request.group_id:

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 def _may_end(broker: Broker, partition: Partition, producer_id: int) -> bool:
-    """Whether the producer has a transaction open in the partition that a marker can end on a full disk."""
+    """Whether the producer has an open transaction in the partition that a marker can end on a full disk."""
     groups = broker.groups.journal
     if partition is groups.partition and groups.is_waiting:
         # Earlier records of the offsets log wait for disk space, and a marker must not get into the log before them.

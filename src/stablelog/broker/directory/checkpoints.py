@@ -102,9 +102,7 @@ class OffsetCheckpoint:
         self.write(self._changed(known, self._change_count))
 
     def outdate(self) -> None:
-        """Discard the offsets that `changed` has returned and that are not written yet: some of their partitions were
-        deleted.
-        """
+        """Prevent the write of offsets that `changed` has already returned, because partitions were deleted since."""
         self._change_count += 1
 
     def changed(self, *, anyway: bool = False) -> "ChangedOffsets | None":

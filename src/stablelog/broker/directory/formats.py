@@ -45,7 +45,7 @@ CHECKPOINTS: Final = (
     HIGH_WATERMARK_CHECKPOINT,
 )
 VERSION_SIZE: Final = 2
-# By kind of record key: the name of the value, and the highest version of the value that this release reads.
+# For each kind of record key: the name of the value, and the highest version of the value that this release reads.
 COMMIT_LOG_VALUES: Final = {
     transaction_records.TRANSACTION_KIND: (
         transaction_records.TRANSACTION_VALUE,
@@ -104,10 +104,10 @@ def newer_formats(disk: Disk, directory: Path) -> Iterator[tuple[Path, NewerForm
 
 
 def check_partition_formats(disk: Disk, directory: Path) -> None:
-    """Check the files of one partition. Nothing is written. Damage that a start repairs is ignored.
+    """Check whether a later release has written files of a partition. Damage that a start repairs is ignored.
 
     Raises:
-        NewerFormat: a later release has written one of them. The error names the file.
+        NewerFormat: a later release has written one of the files. The error names the file.
         Corrupt: the file that records where a commit-ordered view begins is damaged.
     """
     listing = Listing(disk, directory)
@@ -186,9 +186,9 @@ def _check_record(key: bytes, value: bytes, values: dict[int, tuple[str, int]]) 
 
 
 def _heads_in(file: File) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield each record of a log file, up to damage or a torn batch:
+    """Yield the records of a log file, up to the first damaged or torn batch.
 
-    (offset, first bytes of key, first bytes of value).
+    Each item is (offset, first bytes of the key, first bytes of the value).
     """
     with contextlib.suppress(Corrupt):
         for position, header, batch in scan_batches(file.read, 0, file.size):

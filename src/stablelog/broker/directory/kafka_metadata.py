@@ -83,7 +83,7 @@ def _values(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _apply(topics: dict[str, KnownTopic], names_by_id: dict[uuid.UUID, str], value: bytes) -> None:
-    """Apply one record of the controllers' log: frame version, kind and version, then its fields."""
+    """Apply one record of the controllers' log to `topics`. A record has a frame version, kind, version and fields."""
     try:
         _, at = read_uvarint(value, 0)
         kind, at = read_uvarint(value, at)

@@ -29,5 +29,5 @@ def read_partition_metadata(disk: Disk, directory: Path) -> uuid.UUID | None:
 
 
 def write_partition_metadata(disk: Disk, directory: Path, topic_id: uuid.UUID) -> None:
-    """Record the topic id of a partition's directory. Durable on return, hence before the first record."""
+    """Write the topic id of a partition's directory to the file. The file is durable on return."""
     disk.write_atomic(directory / METADATA_FILE, encode_partition_metadata(topic_id))

@@ -3,8 +3,8 @@ full.
 
 A file of zeros in the data directory takes up the space. The disk counts as *full* from the first write that fails for
 lack of space until the file has its whole size again and a margin beside it is free. It does not matter whether the
-broker or another program filled the disk. The margin is at least as large as the largest write that has failed since,
-so that this write succeeds when a client retries it.
+broker or another program filled the disk. The margin is at least as large as the largest write that has failed since
+the disk became full, so that this write succeeds when a client retries it.
 
 While the disk is full, the broker refuses clients' writes with codes that client libraries retry. It truncates the
 file, step by step, to make room for the writes that must continue: ends of open transactions, retention, deletions and
@@ -55,15 +55,15 @@ REFUSED_WHILE_FULL: Final[Mapping[str, ErrorCode]] = MappingProxyType(
         "AddOffsetsToTxn": ErrorCode.coordinator_load_in_progress,
         "TxnOffsetCommit": ErrorCode.coordinator_load_in_progress,
         "BeginJoint": ErrorCode.coordinator_load_in_progress,
-        # While the disk is full, these requests are served if they end an open transaction.
+        # While the disk is full, the following requests are served only if they end an open transaction.
         "EndTxn": ErrorCode.coordinator_load_in_progress,
         "WriteTxnMarkers": ErrorCode.kafka_storage_error,
         "CommitJoint": ErrorCode.coordinator_load_in_progress,
         "AbortJoint": ErrorCode.coordinator_load_in_progress,
-        # While the disk is full, these requests are served as long as half of the reserve is left.
+        # While the disk is full, the following requests are served as long as half of the reserve is left.
         "OffsetCommit": ErrorCode.coordinator_load_in_progress,
         "JoinGroup": ErrorCode.coordinator_load_in_progress,
-        # After this code the member sends JoinGroup, which makes the member wait.
+        # After this code the member sends JoinGroup, whose refusal makes the member wait.
         "SyncGroup": ErrorCode.rebalance_in_progress,
     }
 )
@@ -174,7 +174,7 @@ class DiskReserve:
     def _failed(self, error: DiskError) -> None:
         """Note how many bytes a failed call needed.
 
-        The number is capped: a call that can never succeed must not keep the disk full for ever.
+        The number is capped: otherwise, after a call that can never succeed, the disk would count as full for ever.
         """
         self._failed_size = max(self._failed_size, min(error.size, CALL_SIZE_MAX))
 
@@ -213,7 +213,7 @@ class DiskReserve:
         """Refuse a client's write while the disk is full.
 
         Raises:
-            Refused: the disk is full; with the error code of this API.
+            Refused: the disk is full. The error has the code with which this API refuses then.
         """
         half_is_left = 2 * self._held > self._size and not self._waiting
         if not self.is_full or (api in SERVED_FROM_HALF and half_is_left):
@@ -224,12 +224,12 @@ class DiskReserve:
         """Do work that must succeed on a full disk. The reserve frees space for it, in steps, until it succeeds.
 
         Args:
-            work: if it raises a DiskError for lack of space that is `undone`, it must have changed nothing; it is then
-                called again.
+            work: the function to call. If `work` raises a DiskError for lack of space whose `undone` is True, `work`
+                has changed nothing, and is called again.
             frees: whether the work frees space or is needed for that. It may then use the last quarter of the reserve.
 
         Raises:
-            DiskError: the reserve has nothing left for this work, the error has another cause, or it is not undone.
+            DiskError: the reserve has nothing left for this work, or `work` has failed in another way.
         """
         while True:
             try:
@@ -242,11 +242,12 @@ class DiskReserve:
                     raise
 
     def make_room(self, error: BaseException, *, frees: bool = False) -> bool:
-        """Note that a call failed, and free a step of the reserve if that can help. Returns whether it did.
+        """Note that a call failed. If the call lacked space, free a step of the reserve. Returns whether a step was
+        freed.
 
         Args:
-            error: the error of the call, or one that it has caused.
-            frees: see `attempt`.
+            error: the error of the call, or an error that the first one has caused.
+            frees: whether the call frees space. The last quarter of the reserve is only for such calls.
         """
         full = _lack_of_room(error)
         if full is None:
@@ -258,16 +259,16 @@ class DiskReserve:
         return False
 
     def _lacks_bytes(self, error: DiskError) -> bool:
-        """Guess whether a failed call lacked bytes; otherwise it lacked an inode.
+        """Guess whether a failed call lacked free bytes. Otherwise the call lacked an inode.
 
-        It is a guess because the free size does not include a user's quota.
+        The result is a guess, because the free size of the disk does not include a user's quota.
         """
         return error.number != errno.ENOSPC or self.free_size() < self._size + CALL_SIZE_MAX
 
     def release(self, *, frees: bool = False) -> bool:
-        """Free one step of the reserve for the work that `attempt` describes.
+        """Truncate the reserve file by one step, so that other work can use the disk space.
 
-        Returns False if no step is left for this work.
+        Returns False if no step is left. The last steps are only for work that frees space (`frees`).
         """
         step = max(self._size // STEP_COUNT, 1)
         floor = 0 if frees else FLOOR_COUNT * step
@@ -294,8 +295,8 @@ class DiskReserve:
 
         Returns whether the file is whole then.
 
-        It returns in the same turn of the loop in which the reserve becomes whole, so that the caller can first write
-        the records that wait for space.
+        This method returns in the same turn of the event loop in which the file becomes whole. So the caller can write
+        the records that wait for space before clients write.
         """
         is_probed = False
         while self._lacks_room and self.free_size() >= self._lacking:

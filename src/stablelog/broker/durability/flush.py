@@ -37,7 +37,8 @@ class GroupFlush:
         reserve: frees disk space for indexes, snapshots and summaries if the disk is full.
         tasks: the broker's background work. A failed sync stops the broker: the bytes written since the last good sync
             may or may not be on disk, and a later sync does not show whether they are.
-        in_place_s: the loop itself does syncs that take at most this time.
+        in_place_s: the event loop itself does a sync that takes at most this number of seconds; a thread does any
+            other.
 
     Attributes:
         rounds: the number of rounds so far.
@@ -84,7 +85,7 @@ class GroupFlush:
         self._wake.set()
 
     def dirty_soon(self, partition: Partition) -> None:
-        """Note an append that no request waits for: sync it with the next request that waits, or shortly."""
+        """Note an append that no request waits for. The partition is synced in the next round, or shortly after."""
         if partition not in self._dirty and partition not in self._dirty_soon:
             self._dirty_soon[partition] = None
             self._tasks.later("flush", SOON_S, self._now_dirty, partition)
@@ -99,7 +100,7 @@ class GroupFlush:
         return self._tasks.failure
 
     def durable(self, partition: Partition, end_offset: int) -> asyncio.Future[None] | None:
-        """A future that is done once the partition is durable up to `end_offset`; None if it is already.
+        """A future that is done once the partition is durable up to `end_offset`; None if that is so already.
 
         If the broker or the partition has failed, the future fails, even for a durable offset: the state in memory may
         be ahead of the log on disk.
@@ -116,7 +117,7 @@ class GroupFlush:
         return future
 
     def forget(self, partition: Partition, error: BaseException) -> None:
-        """Fail the waits for a partition that is being closed."""
+        """Fail the futures that wait until a partition is durable, because the partition is being closed."""
         self._dirty.pop(partition, None)
         self._dirty_soon.pop(partition, None)
         self._without_room.pop(partition, None)
@@ -139,7 +140,7 @@ class GroupFlush:
             await asyncio.sleep(0)
 
     def _usable(self, partitions: list[Partition]) -> list[Partition]:
-        """Return the partitions that have not failed; fail the waits for the others."""
+        """Return the partitions that have not failed. Fail the futures that wait for the other partitions."""
         usable = []
         for partition in partitions:
             if partition.failure is None:
@@ -208,7 +209,7 @@ class GroupFlush:
             return None
 
     def _failed_on(self, partition: Partition, error: Exception) -> None:
-        """Fail a partition after an error in its flush. After lack of space it is not failed but retried later."""
+        """Fail a partition after an error in its flush. After lack of space, retry the flush later instead."""
         scope = self._tasks.partition(partition)
         if isinstance(error, DiskError) and error.is_full and partition.failure is None:
             self._without_room[partition] = None
@@ -247,7 +248,7 @@ class GroupFlush:
         self._sync_s = max(seconds, 0.8 * self._sync_s + 0.2 * seconds)
 
     def _advance(self, partition: Partition, move: Callable[[], bool]) -> None:
-        """Move a partition's high watermark, and complete the waits that it ends.
+        """Move a partition's high watermark, and complete the futures of appends that are durable now.
 
         Args:
             partition: the partition to move.

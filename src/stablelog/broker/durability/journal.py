@@ -1,14 +1,14 @@
 """Journal of a coordinator: the coordinator's log, with the markers and responses that wait until the log is durable.
 
 A coordinator changes its state in memory when it makes a decision. No client may learn of a decision that a crash could
-still undo. Every response and every marker (an *effect*) therefore waits until the log is durable up to its end at the
-time of the decision.
+still undo. Every response and every marker (an *effect*) therefore waits until all records that the log had at the time
+of the decision are durable.
 
 If the disk has no space for a record, the record waits in memory, in order, with all records and effects behind it,
 until `retry` can append it. The log is therefore always a prefix of the decisions, and decisions that are missing in it
-were not acknowledged. The number of waiting entries is limited by what the coordinator knew when the first record began
-to wait: from then on the disk counts as full (`broker.durability.disk_reserve`), and each transaction, id or group can only end.
-All tasks that wait for the same record, and have none of their own, share one entry.
+were not acknowledged. The number of waiting entries is limited: as long as a record waits, the disk counts as full
+(`broker.durability.disk_reserve`), and the transactions, ids and groups that the coordinator knows can only end. Tasks
+that wait for the same record, without a record of their own, share one entry.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ class Journal:
     def append_transactional(
         self, entries: Sequence[CoordinatorRecord], producer_id: int, producer_epoch: int
     ) -> None:
-        """Append records as part of the producer's transaction: its end decides whether they count.
+        """Append records as part of the producer's transaction. They take effect only if the transaction is committed.
 
         Raises:
             Refused: the disk has no space; nothing was appended, and the client may retry.
@@ -188,7 +188,7 @@ class Journal:
             self._flush.dirty(self.partition)
 
     def durable(self) -> "asyncio.Future[None] | None":
-        """A future that is done once all records appended so far are durable; None if they are already."""
+        """A future that is done once all records appended so far are durable; None if all are durable already."""
         if not self._waiting:
             return self._flush.durable(self.partition, self.partition.end_offset)
         last = self._waiting[-1]
@@ -221,7 +221,7 @@ class Journal:
             self.settle()
 
     def settle(self) -> None:
-        """Run the effects that waited for the log's new high watermark."""
+        """Run the effects (markers and responses) that waited for records which are durable now."""
         while self._effects and self._effects[0][0] <= self.partition.high_watermark:
             self._effects.popleft()[1]()
 
@@ -230,7 +230,8 @@ class Journal:
 
         Args:
             take: takes in a record: its key, its value, and the producer id of its transaction.
-            end: takes in a marker: its producer id, and whether it is a commit marker. Without it markers are skipped.
+            end: takes in a marker: its producer id, and whether it is a commit marker. If `end` is None, markers are
+                skipped.
 
         Raises:
             Corrupt: a batch is damaged, or `take` rejects a record. The broker does not guess a coordinator's decisions.
@@ -255,16 +256,17 @@ class Journal:
 
     @property
     def has_grown(self) -> bool:
-        """Whether the log has outgrown the live state, or is not yet trimmed up to the last checkpoint."""
+        """Whether the log has grown enough for a new checkpoint, or is not yet trimmed up to the last checkpoint."""
         size_max = max(CHECKPOINT_SIZE_MIN, CHECKPOINT_GROWTH * self._size_after_checkpoint)
         return self._checkpoint_begin is not None or self.partition.size >= size_max
 
     async def checkpoint_if_grown(self, live: Callable[[], LiveState | None]) -> int | None:
-        """Append the whole live state again if the log has outgrown it and is trimmed up to the last checkpoint.
+        """Write a checkpoint if the log has grown enough and is trimmed up to the last checkpoint.
 
-        The state is appended in slices, each in one turn of the event loop. Other records may be appended between two
-        slices (see `coordinators.live_state`). A crash before the log is trimmed leaves both the old records and some
-        or all of the new ones, and replaying them gives the same state.
+        A checkpoint repeats in the log all that the coordinator still needs: its live state. The state is appended in
+        slices, each in one turn of the event loop. Other records may be appended between two slices (see
+        `coordinators.live_state`). A crash before the log is trimmed leaves both the old records and some or all of the
+        new ones, and replaying them gives the same state.
 
         Args:
             live: returns the live state at the time of the call; None if it cannot be written now.
@@ -288,7 +290,10 @@ class Journal:
             self._is_writing_checkpoint = False
 
     async def _write_checkpoint(self, live: Callable[[], LiveState | None]) -> int | None:
-        """Append the live state. Returns its begin offset; None without a live state or without disk space."""
+        """Append a checkpoint: the coordinator's live state. Returns its begin offset, or None if nothing was appended.
+
+        Nothing is appended if `live` returns None or the disk has no space.
+        """
         state = live()
         if state is None:
             if not self._has_told_untrimmed:

@@ -94,8 +94,8 @@ class Budget:
         self._looks = False
         self._claims: dict[Claim, None] = {}
         self._waiting: dict[Claim, None] = {}
-        self._rest = 0  # The number of bytes that all arriving requests have not taken yet.
-        self._held = 0  # The number of bytes that requests hold that have not arrived completely.
+        self._rest = 0  # Bytes that the arriving requests still have to take.
+        self._held = 0  # Bytes that requests hold which are still arriving.
         self._largest = 0  # The size of the largest request that has ever made a claim.
 
     def claim(self, holder: Holder, size: int) -> Claim:
@@ -108,7 +108,7 @@ class Budget:
         return claim
 
     def grow(self, claim: Claim, arrived: int) -> bool:
-        """Take room for more bytes than have arrived.
+        """Take room for a request of which `arrived` bytes have arrived, including room for the bytes that arrive next.
 
         Returns False if there is no room now: `holder.admitted` is called later.
         """

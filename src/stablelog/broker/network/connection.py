@@ -2,9 +2,9 @@
 
 The requests of one connection are begun in the order in which they arrived, and processed concurrently, so that one
 fsync serves all batches that a producer has in flight. The resources of a connection are bounded: the size of a
-request, the number of requests in flight, their bytes over all connections (`broker.network.budget`), the time in which a
-request must arrive, and the response bytes that the client has not read. Above the last bound no request is begun until
-the client reads.
+request, the number of requests in flight, their bytes over all connections (`broker.network.budget`), the time in which
+a request must arrive, and the response bytes that the client has not read. While the client has too many unread
+response bytes, no request is begun.
 """
 
 import asyncio

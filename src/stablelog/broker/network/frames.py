@@ -34,7 +34,7 @@ class Frames:
         return memoryview(memory)[:size]
 
     def give_back(self, frame: memoryview) -> None:
-        """Keep a frame for another request. The caller must not use it any more."""
+        """Keep a frame for another request. The caller must not use the frame any more."""
         memory = frame.obj
         if isinstance(memory, mmap.mmap) and len(memory) == KEPT_SIZE and len(self._kept) < KEPT_COUNT:
             self._kept.append(memory)

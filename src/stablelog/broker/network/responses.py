@@ -36,11 +36,11 @@ class Responses:
 
     @property
     def are_sent(self) -> bool:
-        """Whether every request has its whole response."""
+        """Whether the whole responses to all requests are sent."""
         return not self._answers and not self._unsent
 
     def add(self) -> Answer:
-        """Add a place to the queue for the response to a new request, and return it."""
+        """Add a place to the queue for the response to a new request, and return that place."""
         answer = Answer()
         self._answers.append(answer)
         return answer

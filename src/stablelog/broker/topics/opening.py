@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 # The number of partitions that are published, so that clients can use them, in one turn of the event loop.
 OPENED_AT_ONCE = 16
-RECOVERY_THREADS = 8  # Recovery mostly waits for the disk.
+RECOVERY_THREADS = 8  # More than processors: recovery mostly waits for the disk.
 
 
 Missing = tuple[Topic, int]  # A partition that has to be opened: its topic and its index.
@@ -34,8 +34,8 @@ class Opening:
         reserve: frees disk space for recovery if the disk is full.
         on_open: called with each partition when it can be used and before anything writes to it. The second
             argument is the failed partition that it replaces; None if it opens for the first time since the start.
-        end_work: waits until no thread reads or writes open partitions of a topic. No thread begins to do so before the
-            next await.
+        end_work: waits until no thread reads or writes open partitions of a topic. Until the caller's next await, no
+            thread begins to read or write them.
     """
 
     def __init__(

@@ -127,7 +127,7 @@ class PartitionDirectories:
         start: Start,
         progress: Callable[[int, int], None] | None = None,
     ) -> Partition:
-        """Open a partition of the list. May run in a thread.
+        """Open a partition of a topic in the list of topics. May run in a thread.
 
         A partition that has failed on a full disk since the start, and that is closed, can be reopened, too.
 

@@ -1,8 +1,8 @@
 """The error codes for a partition that is opening, offline or unknown, by API.
 
-A client retries only the codes that it expects in the responses of an API. Each code here is therefore one that the
-Java client, librdkafka and franz-go retry, or one with which their admin tools end with a clear message. Format:
-docs/protocol.md, "Partitions that cannot be used". A test compares that table with this one.
+A client retries only the error codes that it expects in the responses of an API. So each code in the table CODES is one
+that the Java client, librdkafka and franz-go retry, or one after which their admin tools end with a clear message.
+Format: docs/protocol.md, "Partitions that cannot be used". A test compares that table with this one.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class PartitionState(Enum):
 class Codes(NamedTuple):
     """The error codes of one API for partitions that are not open.
 
-    None: the API serves such a partition like an open one.
+    A code that is None means: the API serves a partition in that state like an open one.
 
     Attributes:
         opening: for a partition that is being recovered after a start.
@@ -72,7 +72,7 @@ class Codes(NamedTuple):
         return Refused(code, why)
 
     def of_error(self, error: Exception) -> ErrorCode:
-        """Return the error code for an exception at one partition, one of PARTITION_ERRORS."""
+        """Return the error code for an exception that concerns one partition (one of PARTITION_ERRORS)."""
         if isinstance(error, Refused):
             return error.code
         return self.offline or ErrorCode.kafka_storage_error

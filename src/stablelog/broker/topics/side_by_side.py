@@ -21,7 +21,8 @@ def make_each(make: Callable[[int], Partition], indexes: Sequence[int], made: di
     Args:
         make: creates and opens the partition with an index. May run in several threads.
         indexes: the indexes of the partitions.
-        made: receives the partitions by index; after an error, those that were created before it.
+        made: gets the created partitions, by index. After an error it has the partitions that were created before the
+            error.
 
     Raises:
         StablelogError: an error that `make` has raised. No thread is still running.

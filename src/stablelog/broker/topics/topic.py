@@ -33,7 +33,7 @@ class Topic:
     offline: dict[int, str] = field(default_factory=dict)
 
     def state(self, index: int) -> PartitionState:
-        """Whether requests can be served from the partition with this index."""
+        """Return the state of the partition with this index: open, or the reason why it serves no requests."""
         partition = self.partitions.get(index)
         if partition is not None:
             return PartitionState.OPEN if partition.failure is None else PartitionState.OFFLINE

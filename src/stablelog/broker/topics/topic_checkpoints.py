@@ -133,7 +133,7 @@ class TopicCheckpoints:
         return None if end == UNKNOWN else end
 
     def opened(self, at: TopicPartition) -> None:
-        """Note that a partition was opened: its own synced end replaces the recorded one."""
+        """Note that a partition was opened: from now on the open partition itself says up to where it is synced."""
         self._kept.pop(at, None)
 
     def closed(self, at: TopicPartition, synced_offset: int) -> None:

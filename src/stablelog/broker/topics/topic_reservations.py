@@ -31,11 +31,11 @@ class Reservations:
         self._counts: dict[str, int] = {}
 
     def listed(self, name: str) -> None:
-        """Note that a topic of this name is in the list."""
+        """Note that a topic of this name was added to the list of topics."""
         self._names[without_dots(name)] = name
 
     def unlisted(self, name: str) -> None:
-        """Note that a topic of this name is no longer in the list."""
+        """Note that the topic of this name was removed from the list of topics."""
         self._names.pop(without_dots(name), None)
 
     def reserve(self, name: str, partition_count: int) -> None:

@@ -135,7 +135,7 @@ class Topics:
         return Start(self.clean, self.leader_epoch, self._established_epoch)
 
     def _latest_epoch(self) -> int:
-        """The greatest leader epoch in the list and in the partitions' logs."""
+        """The greatest leader epoch in the list of topics and in the partitions' logs."""
         # A partition that is missing or unreadable is reported when it is opened.
         directories = (
             self.directories.path(topic.name, index)
@@ -218,7 +218,7 @@ class Topics:
         return self._names.get(topic_id) if topic_id is not None else None
 
     def state(self, name: str, index: int) -> PartitionState:
-        """Whether requests can be served from a partition."""
+        """Return the state of a partition: open, or the reason why it serves no requests."""
         topic = self._topics.get(name)
         return PartitionState.UNKNOWN if topic is None else topic.state(index)
 
@@ -250,7 +250,7 @@ class Topics:
                     yield partition
 
     def has(self, partition: Partition) -> bool:
-        """Whether this object is still the partition of its topic and index. Callers check it again after each await."""
+        """Whether a partition is still in use: not deleted or replaced. Callers check this again after each await."""
         topic = self._topics.get(partition.topic)
         return topic is not None and topic.partitions.get(partition.index) is partition
 
@@ -311,7 +311,7 @@ class Topics:
         return made
 
     def publish(self, topic: Topic, made: Mapping[int, Partition]) -> Topic:
-        """Add a new topic, or new partitions of a topic, to the list. Durable on return.
+        """Add a new topic, or new partitions of a topic, to the list of topics. Durable on return.
 
         Raises:
             Refused: the disk refuses the write of the list of topics; the new partitions are closed.
@@ -340,8 +340,8 @@ class Topics:
         """Reserve new partitions of a topic. The caller then creates and publishes the partitions.
 
         Raises:
-            Refused: the topic does not exist, has that many partitions already, or is being given more; nothing
-                changed.
+            Refused: the topic does not exist, has that many partitions already, or is getting more partitions now;
+                nothing changed.
         """
         topic = self.named(name)
         more = partition_count - topic.partition_count
@@ -363,13 +363,13 @@ class Topics:
     # The next methods are the steps of a deletion. Many partitions take long, so `set_aside` may run in a thread.
 
     def unlist(self, name: str) -> Topic:
-        """Remove a topic from the list. Durable on return.
+        """Remove a topic from the list of topics. Durable on return.
 
         From then on every call of its partitions fails, and the name of the topic stays reserved until `release`.
 
         Raises:
-            Refused: the topic does not exist, the broker needs it, it is being given partitions, or the disk refuses
-                the write of the list of topics; nothing changed.
+            Refused: the topic does not exist, is an internal topic, or is getting more partitions now, or the disk
+                refuses the write of the list of topics; nothing changed.
         """
         topic = self.named(name)
         check_not_own(name)
@@ -392,7 +392,7 @@ class Topics:
         self._written(partial(self._disk.sync_dir, self._directory))
 
     def forget_files(self, topic: Topic) -> None:
-        """Remove a topic that was removed from the list also from the checkpoint files."""
+        """Remove the offsets of a deleted topic from the checkpoint files."""
         self._written(partial(self.checkpoints.forget, topic.name, self._topics.keys()))
 
     def configure(self, topic: Topic, configs: Mapping[str, str]) -> None:
@@ -435,7 +435,8 @@ class Topics:
         """
         self.publish_partition(topic, self.recover_partition(topic, index, progress))
 
-    # The next two methods are the steps of `open_partition`. Recovery takes long: the first may run in a thread.
+    # The next two methods are the steps of `open_partition`. Recovery takes long, so `recover_partition` may run in a
+    # thread.
 
     def recover_partition(
         self, topic: Topic, index: int, progress: Callable[[int, int], None] | None = None

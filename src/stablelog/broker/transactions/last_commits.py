@@ -2,9 +2,9 @@
 
 A commit log that was restored from an older backup, or that has lost its end, contains fewer commits than the markers
 in the partitions. The coordinator would then assign these commit sequences a second time. So the coordinator decides no
-commit of a transaction group until the last commit of each of the group's commit-ordered partitions is read; until then
-clients get a code that they retry. The last commit of a partition is read from its files, before the partition is open.
-A partition that cannot be opened is read as far as possible.
+commit until the last commit of every commit-ordered partition of its transaction group is read. Until then clients get
+an error code after which they retry. The last commit of a partition is read from its files, before the partition is
+open. A partition that cannot be opened is read as far as possible.
 """
 
 import asyncio

@@ -12,7 +12,7 @@ from stablelog.broker.topics.topics import Topics
 from stablelog.coordinators.transactions.spare_ids import Barrier
 from stablelog.log.partition import Partition
 
-# As long as `_ends` has at most this number of partitions, it is not searched for markers that are durable.
+# As long as `_ends` has at most this number of partitions, durable markers are not removed from `_ends`.
 MARKER_ENDS_MIN = 64
 
 
@@ -28,7 +28,7 @@ class MarkerDurability:
         self._topics = topics
         # By commit sequence: the end offsets of markers that were not durable when they were written.
         self._commits: dict[int, list[tuple[Partition, int]]] = {}
-        # By partition: the end offset of its last marker, until the marker is durable. The barrier is the cached
+        # By partition: the end offset of its last marker, until the marker is durable. `_barrier` is the cached
         # function that checks all these end offsets.
         self._ends: dict[Partition, int] = {}
         self._ends_max = MARKER_ENDS_MIN

@@ -98,8 +98,9 @@ class TransactionGroup:
         # The marker orders that are written to all their partitions and not yet reported to the coordinator.
         self._written: list[MarkerOrder] = []
         self._held_back: dict[TopicPartition, list[MarkerOrder]] = {}
-        # By settled partition: the markers from before the start that the partition lacks, and the number of waiting
-        # markers that these replace. They are written before all other markers that wait for the partition.
+        # By open partition: the markers of decisions from before the start that the partition lacks, and the number of
+        # waiting markers that these markers replace. They are written before all other markers that wait for the
+        # partition.
         self._settling: dict[TopicPartition, tuple[list[MarkerOrder], int]] = {}
         # By marker order: the partitions that still lack the marker.
         self._waiting_for: dict[OrderKey, set[TopicPartition]] = {}
@@ -160,12 +161,12 @@ class TransactionGroup:
                 self.settle(target, [], None)
 
     def awaited(self) -> set[TopicPartition]:
-        """Partitions that must be opened before all decisions from before the start are settled."""
+        """The partitions that are not open yet and may need markers of decisions from before the start."""
         return {*self.coordinator.table.history.partitions(), *self._held_back}
 
     @property
     def settling(self) -> Collection[TopicPartition]:
-        """Partitions that were settled but lack markers from before the start, which wait for disk space.
+        """Open partitions that lack markers of decisions from before the start, because the disk is full.
 
         Apart from the commit log, only memory contains these markers. A batch of the producer's next transaction that
         was written before such a marker would be taken for a part of the transaction that the marker ends.
@@ -198,7 +199,10 @@ class TransactionGroup:
     # -- decisions ---------------------------------------------------------------------------------------------
 
     def apply(self, decision: Decision[Answer]) -> Answer:
-        """Append a decision's records and return its result. Its markers are written when the records are durable."""
+        """Append a decision's records, and return its result.
+
+        The markers of the decision are written when its records are durable.
+        """
         self._append(decision)
         if decision.markers:
             self._write_when_durable(decision, None)
@@ -258,7 +262,7 @@ class TransactionGroup:
         return sorted(held | awaited | settling | unsettled)
 
     def _settling_commits(self) -> Iterator[tuple[int, TopicPartition]]:
-        """Commits from before the start whose markers a settled partition lacks because the disk was full."""
+        """Commits from before the start whose markers an open partition lacks because the disk was full."""
         for target, (orders, _) in self._settling.items():
             for order in orders:
                 if order.transactional_id == REPAIR and order.commit_sequence >= 0:
@@ -374,7 +378,7 @@ class TransactionGroup:
         return True
 
     def retry(self) -> None:
-        """Write the records, and then the markers, that wait for disk space, as far as there is some."""
+        """Write the records, and then the markers, that wait for disk space, as far as the disk has space."""
         self.journal.retry()
         for target in list(self._held_back):
             topic = self._topics.get(target[0])
@@ -431,20 +435,20 @@ class TransactionGroup:
         """Whether the journal has a record of every change of the coordinator's state, as between two turns of the
         event loop.
 
-        This is not so if an unexpected exception ended a decision in the middle. The coordinator must then serve no
-        more requests: its state may contain a commit that the commit log does not have, and that a crash would undo.
+        The result is False if an unexpected exception ended a decision in the middle. The coordinator must then serve
+        no more requests: its state may contain a commit that the commit log does not have, and that a crash would undo.
         """
         return self._recorded_count == self.coordinator.table.change_count
 
     def settle(
         self, target: TopicPartition, found: Sequence[OpenTransaction], partition: Partition | None
     ) -> None:
-        """Compare a partition's open transactions with the decisions, and write the markers that it lacks.
+        """Compare a partition's open transactions with the decisions, and write the markers that the partition lacks.
 
         Args:
             target: the partition's name.
             found: the open transactions of this group in the partition.
-            partition: writable, with no writes since it was opened; None if it does not exist any more.
+            partition: the open partition, before any other write to it; None if the partition does not exist any more.
         """
         held = self._held_back.pop(target, [])
         decision = self.coordinator.reconcile(target, found, held=held, now_ms=self._now_ms())

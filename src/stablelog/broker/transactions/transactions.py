@@ -184,8 +184,8 @@ class Transactions:
     def check_topic(self, transactional_id: str, name: str) -> None:
         """Refuse a transaction's write to a topic of another group.
 
-        Clients handle this error code as the end of the transaction and not of the producer, and it names the topic.
-        The message is sent in responses that have a field for it, and is logged once by the broker.
+        The error code is TOPIC_AUTHORIZATION_FAILED: after this code clients abort the transaction and keep the
+        producer. The message is sent in responses that have a field for it, and is logged once by the broker.
 
         Raises:
             Refused: topic_authorization_failed.
@@ -212,7 +212,7 @@ class Transactions:
     def advanced(self, partition: Partition) -> None:
         """Handle a new high watermark of a partition.
 
-        If the partition is a commit log, write the markers and send the responses that waited for this.
+        If the partition is a commit log, write the markers and send the responses that waited until it is durable.
         """
         group = self._by_log.get(partition)
         if group is not None:
@@ -225,7 +225,7 @@ class Transactions:
             group.write_decided(to_the_end=True)
 
     def partition_opened(self, partition: Partition) -> None:
-        """Compare the open transactions of an opened partition with the decisions, and write the markers that it lacks.
+        """Compare the open transactions of an opened partition with the decisions, and write missing markers.
 
         The caller calls this before anything else writes to the partition.
         """
@@ -246,7 +246,7 @@ class Transactions:
                 theirs = [txn for txn in found if group.coordinator.table.knows(target, txn.producer_id)]
                 found = [txn for txn in found if txn not in theirs]
                 group.settle(target, theirs, partition)
-        # The transaction group of the partition's topic also settles open transactions that no group knows.
+        # The transaction group of the partition's topic also ends open transactions that no group knows.
         own.settle(target, found, partition)
         if any(target in group.settling for group in (own, *concerned)):
             self._lacking.add(target)
@@ -263,13 +263,13 @@ class Transactions:
     def lacks_markers(self, target: TopicPartition) -> bool:
         """Whether markers from before the start wait for disk space in this partition.
 
-        Nothing else may be written to it then.
+        Nothing else may be written to the partition then.
         """
         return target in self._lacking
 
     @property
     def are_all_marked(self) -> bool:
-        """Whether every settled partition has all markers from before the start."""
+        """Whether every partition that was opened has all markers of decisions from before the start."""
         return not self._lacking
 
     @staticmethod
@@ -293,7 +293,7 @@ class Transactions:
             )
 
     def retry(self) -> None:
-        """Write the records and markers that wait for disk space, as far as there is some."""
+        """Write the records and markers that wait for disk space, as far as the disk has space."""
         for group in self:
             group.retry()
         self._note_lacking()
@@ -305,7 +305,7 @@ class Transactions:
         self._note_lacking()
 
     def _concerned(self, target: TopicPartition, group_name: str) -> list[TransactionGroup]:
-        """Remove and return the groups that may have open transactions to settle in a partition of this group."""
+        """Remove and return the groups that may have open transactions in a partition of a topic of this group."""
         if target[0] == CONSUMER_OFFSETS_TOPIC:
             return list(self)
         names = self._awaited.pop(target, set()) | {group_name}

@@ -137,7 +137,7 @@ class Maintenance:
         await self.trim(self._groups.journal, self._groups.coordinator.table.live_state)
 
     async def trim(self, journal: Journal, live: Callable[[], LiveState | None]) -> None:
-        """Trim a coordinator's log to its live state, if it has grown.
+        """If a coordinator's log has grown, write a checkpoint of the coordinator's state and delete the log before it.
 
         The log is trimmed only once everything is durable: if a crash loses a marker of a partition, recovery writes it
         again from the decision in the log. Nothing is trimmed while a partition has failed or lacks markers from before
@@ -260,7 +260,7 @@ class Maintenance:
         return not self._reserve.is_full
 
     def retry(self) -> None:
-        """Write the records and markers that wait for disk space, as far as there is some."""
+        """Write the records and markers that wait for disk space, as far as the disk has space."""
         self._groups.journal.retry()
         self._transactions.retry()
         self._flush.retry()

@@ -93,7 +93,7 @@ class SyncRequest:
 
 
 class LeavingMember(NamedTuple):
-    """LeaveGroup: a member that leaves, named by its member id; if that is empty, by its group instance id."""
+    """LeaveGroup: a member that leaves. An empty member id means that its group instance id names the member."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -191,7 +191,7 @@ class ListedGroup(NamedTuple):
 
 
 class FetchedOffset(NamedTuple):
-    """A committed offset; -1 if there is none, or if a transaction may still change it (`code`)."""
+    """A committed offset; -1 if there is none, or if an open transaction may still change it (then `code` says so)."""
 
     code: ErrorCode
     offset: int = -1
@@ -220,8 +220,9 @@ class GroupDecision(Generic[Answer]):
         records: records for the offsets log, appended in this order and before the records of any later decision.
         answers: (token, answer) of joins and syncs, of this request and of earlier ones.
 
-    Every answer, also of a decision without records, waits until the offsets log is durable up to its end at the time
-    of the decision. So an offset that was fetched cannot be lost, and no answer names a generation that a crash undoes.
+    Every answer, also of a decision without records, waits until all records that the offsets log had at the time of
+    the decision are durable. So an offset that was fetched cannot be lost, and no answer names a generation that a
+    crash undoes.
     """
 
     answer: Answer

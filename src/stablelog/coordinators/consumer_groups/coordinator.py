@@ -5,16 +5,17 @@ the decision's records to the offsets log, waits until they are durable, and sen
 changes at once. Decisions must be logged in the order in which they were made.
 
 Commits in a transaction are an exception, because the log may refuse the batch of their records. `txn_commit_offsets`
-changes nothing. Its records go into the log as a batch of the producer's transaction, and `txn_offsets_appended` then
-adds them to the state. `txn_ended` follows with the marker.
+does not change the state. Its records go into the log as a batch of the producer's transaction, and
+`txn_offsets_appended` then adds them to the state. `txn_ended` follows with the marker.
 
 At a start the caller passes each record to `table.replay` and each marker to `txn_ended`, and then calls `loaded`.
 `table.live_state` gives the records of a checkpoint.
 
-Deviations from Kafka, each to the safe side:
+Deviations from Kafka, each of which is safer for clients:
 
-- If a member repeats a pending request, the first one is answered (REBALANCE_IN_PROGRESS) instead of forgotten.
-- A group with offsets in an open transaction cannot be deleted by a request either.
+- If a member repeats a pending request, the first request gets the answer REBALANCE_IN_PROGRESS. Kafka never answers
+  it.
+- DeleteGroups refuses a group that has offsets in an open transaction.
 - If a client asks for all offsets of a group with `require_stable`, the answer includes those that exist only in an open
   transaction (UNSTABLE_OFFSET_COMMIT).
 - A member that leaves before it has joined does not disturb the group.
@@ -264,8 +265,8 @@ class GroupCoordinator:
     ) -> GroupDecision[CodeByPartition]:
         """Decide about a commit in a transaction. Nothing changes yet.
 
-        The caller appends the records as a batch of the producer's transaction. If that succeeds, it calls
-        `txn_offsets_appended` before any other decision. Without records, the decision refuses all offsets.
+        The caller appends the records of the decision as a batch of the producer's transaction. If that succeeds, the
+        caller calls `txn_offsets_appended` before any other decision. A decision without records refuses all offsets.
         """
         try:
             self._check_commit(group_id, membership, ErrorCode.illegal_generation, is_transactional=True)
@@ -277,7 +278,7 @@ class GroupCoordinator:
         return decision
 
     def txn_offsets_appended(self, producer_id: int, records: Iterable[Record], *, now_ms: int) -> None:
-        """Add the offsets of `txn_commit_offsets`, now in the log, as pending until the producer's marker."""
+        """Add a transaction's offsets, whose records are in the log now, as pending until the marker."""
         for key, value in records:
             group = self.table.replay(key, value, producer_id)
             if group is not None:
@@ -395,7 +396,7 @@ class GroupCoordinator:
     # -- time ------------------------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """Return the time of the next deadline, when `tick` must be called; None without one. It may be in the past."""
+        """Return the time at which `tick` must be called next, which may be in the past; None if there is no deadline."""
         return self._deadlines.next_ms()
 
     def tick(self, now_ms: int) -> GroupDecision[None]:

@@ -11,13 +11,13 @@ def offset_expiry_ms(
     """Return the time at which an offset that no open transaction may change expires.
 
     Args:
-        group: its group.
-        partition: its partition.
+        group: the consumer group that has committed the offset.
+        partition: the partition of the offset.
         offset: the offset.
         retention_ms: the broker's retention of offsets.
 
     Returns:
-        None if it does not expire in the group's present state.
+        None if the offset does not expire in the group's present state.
     """
     since_ms = offset.commit_ms
     if group.protocol_type is not None and group.state is State.EMPTY:

@@ -191,7 +191,7 @@ class Joining:
         answer_join(member, answer, decision)
 
     def _unchanged_generation(self, group: Group) -> bytes | None:
-        """The record of the current generation after a replacement; None if a new generation is needed."""
+        """Return the record of a generation whose static member was replaced; None if a new generation is needed."""
         if group.state is not State.STABLE or group.vote() != group.protocol_name:
             # In the sync phase the leader may know only the former member id, and would assign nothing to the new one.
             return None

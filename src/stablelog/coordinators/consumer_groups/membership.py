@@ -231,7 +231,7 @@ class Group:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def elect_joined_leader(self) -> bool:
-        """Make the oldest joined member the leader, unless the leader has joined. Returns False if no member has."""
+        """Make the oldest joined member the leader, unless the leader has joined. Returns False if none has joined."""
         joined = [member.member_id for member in self.members.values() if member.join_token is not None]
         if joined and self.leader_id not in joined:
             self.leader_id = joined[0]
@@ -299,10 +299,10 @@ class Group:
     # -- record ----------------------------------------------------------------------------------------------
 
     def value(self, assignments: Mapping[str, bytes]) -> GroupValue:
-        """Return the value of the record for this generation.
+        """Return the value of the offsets log's record for the present generation.
 
         Args:
-            assignments: by member id; empty for a member that is missing here.
+            assignments: the assignments by member id. A member that is missing here has an empty assignment.
         """
         return GroupValue(
             self.protocol_type or "",

@@ -1,12 +1,12 @@
 """Committed and pending offsets of consumer groups.
 
-A plain commit takes effect at once. A commit in a transaction is *pending* until the transaction's marker. After a
-commit marker it counts from the place of its record in the log: of a plain and a transactional commit of the same
-partition, the one with the later record wins, whichever took effect first. An abort marker drops the pending commit. A
-tombstone removes committed and pending offsets.
+A plain commit takes effect at once. A commit in a transaction is *pending* until the transaction's marker: a commit
+marker lets it take effect, and an abort marker drops it. If a plain and a transactional commit are for the same
+partition, the one with the later record in the log wins, even if it took effect first. A tombstone removes committed
+and pending offsets.
 
-The `position` of a commit is its place in that order, as a running number. Commits are decided and replayed in the order
-of the log, so positions compare in the same way after a restart.
+The `position` of a commit is a running number in the order of the records. Commits are decided and replayed in the
+order of the log, so positions compare in the same way after a restart.
 
 Source: KIP-98, KIP-447; Kafka's OffsetMetadataManager.
 """

@@ -256,7 +256,7 @@ class Rebalances:
             self._end_sync_phase(group, decision, now_ms)
 
     def resume(self, group: Group, decision: Decision, now_ms: int) -> None:
-        """Let the sessions of a group that was read from the log begin."""
+        """Begin the sessions of all members of a group that was read from the log."""
         for member in group.members.values():
             self.renew_session(group, member, now_ms)
         if len(group.members) > self._config.group_size_max:

@@ -103,10 +103,9 @@ class GroupTable:
     def live_state(self) -> LiveState:
         """Return records of all groups and committed offsets.
 
-        When they are in the log, all earlier records can be deleted, with one exception.
-
-        Offsets in open transactions are not among these records: the log must keep its records from the last stable
-        offset *of the time of this call* on. Decisions may be made between two records.
+        When these records are in the log, all earlier records can be deleted, except those of offsets in open
+        transactions. So the log must keep its records from the last stable offset *of the time of this call* on.
+        Decisions may be made between two records.
         """
         return LiveState([], self._records())
 

@@ -4,9 +4,9 @@ Each method takes an event, with the time as an argument, and returns a decision
 coordinator itself reads and writes no log. Its caller has to follow these rules:
 
 - The caller appends the records of each decision to the commit log as one batch, in the order of the decisions.
-- The coordinator's state changes at once. So every effect (marker, response) waits until the commit log is durable up
-  to its end at the time of the decision, even if the decision has no records. Only the answer to `add_partitions` may
-  be sent earlier, if the acknowledgement of the first batches in these partitions waits instead.
+- The coordinator's state changes at once. So every effect (marker, response) waits until all records that the commit
+  log had at the time of the decision are durable, even if the decision has no records. Only the answer to
+  `add_partitions` may be sent earlier, if the acknowledgement of the first batches in these partitions waits instead.
 - The caller writes the markers of each partition in the order of the decisions. When the marker of an order is written
   to all partitions of the order, the caller calls `markers_done`. The markers need not be durable then: see
   `reconcile`.
@@ -136,8 +136,8 @@ class TransactionCoordinator:
 
         The first partition begins the transaction. Either all partitions are added or none.
 
-        With TV1, AddPartitionsToTxn and AddOffsetsToTxn call it. With TV2 the broker calls it for the first batch of a
-        transaction in a partition.
+        With TV1, AddPartitionsToTxn and AddOffsetsToTxn call this method. With TV2 the broker calls it for the first
+        batch of a transaction in a partition.
 
         Args:
             transactional_id: the transactional id.
@@ -173,7 +173,7 @@ class TransactionCoordinator:
         except Refused as refused:
             code = for_version(refused.code, api_version, TXN_KNOWS_FENCED)
             if transaction_version >= TV2:
-                # This code is for a response to Produce or TxnOffsetCommit, which cannot contain PRODUCER_FENCED.
+                # The error code is for a response to Produce or TxnOffsetCommit, which cannot contain PRODUCER_FENCED.
                 code = without_fenced(code)
         return draft.decision(dict.fromkeys(wanted, code))
 
@@ -263,8 +263,9 @@ class TransactionCoordinator:
         With TV2 (EndTxn v5) every transaction has its own epoch. The answer has the epoch of the next transaction. A
         delayed request therefore has an old epoch, and is refused.
 
-        With `open_only`, only the end of an open transaction adds records. Any other request that would add one is
-        answered COORDINATOR_LOAD_IN_PROGRESS, and changes nothing. So is a commit while `are_sequences_known` is False.
+        With `open_only`, only the end of an open transaction may add records. Any other request that would add a record
+        gets the answer COORDINATOR_LOAD_IN_PROGRESS, and changes nothing. A commit gets the same answer while
+        `are_sequences_known` is False.
         """
         version = TV2 if api_version >= END_TXN_TV2 else TV1
         shown = Identity(producer_id, producer_epoch)

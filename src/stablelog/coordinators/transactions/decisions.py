@@ -110,7 +110,8 @@ class MarkerOrder(NamedTuple):
         if self.transaction_epoch != self.producer_epoch:
             return True
         if self.transactional_id != REPAIR and not self.repeated:
-            # The decision was made since the start: the producer begins no transaction before its markers are written.
+            # The decision was made since the start. The producer begins no other transaction before the markers of the
+            # decision are written, so the open transaction is the decided one.
             return True
         end = self.ends.get(target)
         if end is None:

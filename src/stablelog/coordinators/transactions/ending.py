@@ -97,7 +97,7 @@ class Ending:
             transactional_id: the transactional id.
             txn: its state.
             state: the next state: decided, or complete if there is nothing to mark.
-            draft: gets the records and the order.
+            draft: gets the record and the marker order.
             version: the transaction version of the request.
             raise_epoch: whether the producer gets a new epoch after the transaction.
             owner_may_ask: whether a later request with the old epoch gets an answer with the new epoch.
@@ -189,7 +189,7 @@ class Ending:
     ) -> None:
         """End the open transaction without a request of its producer, with the transaction version that it has.
 
-        See `decide`.
+        The arguments are those of `decide`.
 
         Raises:
             Refused: no transaction is open. Nothing has changed.
@@ -218,8 +218,8 @@ class Ending:
     def abort_of_unknown(self, target: TopicPartition, found: OpenTransaction) -> MarkerOrder:
         """Return the order to abort a transaction that no producer can continue.
 
-        Its epoch is higher than that of the records, so that the partition refuses late writes. If a producer still has
-        the epoch of the records, the order has the same epoch.
+        The markers have a higher epoch than the records, so that the partition refuses late writes. If a producer still
+        has the epoch of the records, the markers have the same epoch.
         """
         epoch = min(found.producer_epoch + 1, EPOCH_MAX)
         transactional_id = self._table.owner(found.producer_id)
@@ -241,7 +241,7 @@ class Ending:
 
 
 def completed(txn: Transaction, state: State, now_ms: int) -> Transaction:
-    """Return the state of a decided transaction after all its markers are written.
+    """Return the state that a decided transaction has after all its markers are written.
 
     The state keeps the fields from which repeated requests are answered.
     """

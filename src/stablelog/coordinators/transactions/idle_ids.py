@@ -95,7 +95,7 @@ class IdleIds:
                 self._values[transactional_id] = encode_transaction(txn.clamped(now_ms))
 
     def index_owners(self) -> None:
-        """Make `owner` fast until `drop_owner_index`. The index takes about 100 bytes for each id."""
+        """Build an index that makes `owner` fast. `drop_owner_index` frees the index, about 100 bytes for each id."""
         self._owners = {read_idle_head(value).producer_id: key for key, value in self._values.items()}
 
     def drop_owner_index(self) -> None:
@@ -118,7 +118,10 @@ class IdleIds:
 
 
 def idle_value(txn: Transaction, value: bytes) -> bytes:
-    """Return the value to keep for a record of the commit log: the same value, if `read_idle_head` can read it."""
+    """Return the encoded state of an idle id to keep: `value` of the commit log, or `txn` encoded again.
+
+    The state is encoded again if `read_idle_head` cannot read `value`.
+    """
     if value[1] == 1 and not txn.partitions:
         return value
     return encode_transaction(txn._replace(partitions=frozenset(), ends=NO_ENDS))

@@ -1,4 +1,4 @@
-"""The ends of a transaction's partitions at its decision.
+"""The end offsets of a transaction's partitions at the time when the transaction was decided.
 
 A transaction can have thousands of partitions, and one turn of the event loop makes its decision. The ends are
 therefore kept as the commit log has them, in one byte string. The ends are looked up only after a start.
@@ -39,7 +39,7 @@ class LogEnds(Mapping[TopicPartition, LogEnd]):
 
     Args:
         partitions: in the order in which the decision's record names them.
-        content: an `END` for each partition.
+        content: for each partition its leader epoch and end offset, encoded with `END`.
 
     Raises:
         Corrupt: the number of ends is not the number of partitions.
@@ -65,7 +65,7 @@ class LogEnds(Mapping[TopicPartition, LogEnd]):
 
     @property
     def leader_epoch(self) -> int:
-        """The leader epoch of the first partition. There must be a partition."""
+        """The leader epoch in the end of the first partition. The decision must have at least one partition."""
         return LogEnd(*END.unpack_from(self.content)).leader_epoch
 
     def __getitem__(self, partition: TopicPartition) -> LogEnd:
@@ -88,5 +88,8 @@ NO_ENDS: Final = LogEnds((), b"")
 
 
 def in_order(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Sort partitions into the order in which they are written. Two sorts by one field are faster than one by both."""
+    """Sort partitions into the order in which a decision's record has them.
+
+    Two sorts by one field each are faster than one sort by both fields.
+    """
     return sorted(sorted(partitions, key=itemgetter(1)), key=itemgetter(0))

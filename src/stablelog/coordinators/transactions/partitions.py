@@ -103,13 +103,13 @@ class Reconciliation:
         return draft.decision(None)
 
     def take_adopted(self, transactional_id: str) -> frozenset[TopicPartition]:
-        """Remove and return the partitions of the id's next transaction, because its last transaction is complete."""
+        """Remove and return the partitions that were adopted for the next transaction of a transactional id."""
         return frozenset(self._adopted.pop(transactional_id, ()))
 
     def _adopt(self, target: TopicPartition, found: OpenTransaction, draft: Draft) -> bool:
-        """Make an open transaction without a decision its producer's current one.
+        """Adopt an open transaction that matches no decision: make it the current transaction of its producer.
 
-        Returns False if it cannot be that one.
+        Returns False if it cannot be the current transaction.
         """
         transactional_id = self._table.owner(found.producer_id)
         if transactional_id is None:
@@ -139,7 +139,10 @@ class Reconciliation:
     def _adopt_later(
         self, transactional_id: str, txn: Transaction, target: TopicPartition, found: OpenTransaction
     ) -> bool:
-        """The producer's last transaction is decided: the open transaction is that one, or the next."""
+        """Adopt an open transaction for a producer whose last transaction is decided.
+
+        Returns False if the open transaction is neither that last transaction nor the next one.
+        """
         shown = (found.producer_id, found.producer_epoch)
         if not self._table.is_repeated(transactional_id):
             # The last transaction was decided since the start: either its marker will end the open transaction, or the

@@ -23,7 +23,7 @@ class ProducerIdSpace:
     """The producer ids of all groups.
 
     Attributes:
-        reserved_end: ids from here on are free for the next block.
+        reserved_end: the next block begins at this id or later.
         met_end: all producer ids that a log contains are below this one.
     """
 
@@ -65,7 +65,7 @@ class ProducerIds:
 
     @property
     def next_id(self) -> int:
-        """Return the next producer id, unless another transaction group reserves it first."""
+        """Return the producer id that this group hands out next, unless another group reserves the id first."""
         return max(self._next, self.space.met_end)
 
     def replay(self, reserved_end: int) -> None:
@@ -76,7 +76,7 @@ class ProducerIds:
 
     @property
     def needs_block(self) -> bool:
-        """Whether the next id is not reserved yet."""
+        """Whether a new block must be reserved before the next id can be handed out."""
         return self.next_id >= self.reserved_end
 
     def reserve(self) -> int:

@@ -1,8 +1,8 @@
 """Records of the commit log (`__transaction_state`).
 
 The latest record of a transactional id holds its whole state. Key and value are Kafka's: key version 0; value version
-1, which is flexible. All of Kafka's tagged fields are written. (Kafka leaves some out, and forgets a rotation of the
-producer id with them, KAFKA-20310.) Values of version 0 are read too.
+1, which is flexible. All of Kafka's tagged fields are written. (Kafka leaves some out, and then forgets a change of the
+producer id: KAFKA-20310.) Values of version 0 are read too.
 
 stablelog's own tagged fields have numbers far from those that Kafka assigns. Kafka skips tags that it does not know.
 The fields hold what Kafka does not keep:
@@ -74,7 +74,7 @@ TAGS: Final = {
     10_002: ("transaction_epoch", INT16),
     10_004: ("settled_epoch", INT32),
 }
-LAST_EPOCH_TAG: Final = 10_001  # Always written: a value without it is Kafka's.
+LAST_EPOCH_TAG: Final = 10_001  # stablelog always writes this tag; Kafka does not.
 ENDS_TAG: Final = 10_003
 
 HEAD: Final = struct.Struct(
@@ -96,7 +96,7 @@ IDLE_HEAD: Final = struct.Struct(
     "h"  # producer_epoch
     "i"  # timeout_ms
     "b"  # state
-    "B"  # number of partitions: 0 (null) or 1 (none)
+    "B"  # size of the array of partitions: 0 (null) or 1 (empty)
     "q"  # update_ms
 )
 GROUP_VALUE: Final = struct.Struct(
@@ -107,13 +107,13 @@ GROUP_VALUE: Final = struct.Struct(
 
 
 class TransactionKey(NamedTuple):
-    """The key of a transactional id's state."""
+    """The key of the record with the state of a transactional id."""
 
     transactional_id: str
 
 
 class GroupKey(NamedTuple):
-    """The key of the state of a transaction group."""
+    """The key of the record with the state of a transaction group."""
 
     group: str
 
@@ -140,17 +140,17 @@ class GroupState(NamedTuple):
 
 
 def transaction_key(transactional_id: str) -> bytes:
-    """Encode the key of a transactional id's state."""
+    """Encode the key of the record with the state of a transactional id."""
     return INT16.pack(TRANSACTION_KIND) + string(transactional_id)
 
 
 def group_key(group: str) -> bytes:
-    """Encode the key of the state of a transaction group."""
+    """Encode the key of the record with the state of a transaction group."""
     return INT16.pack(GROUP_KIND) + string(group)
 
 
 def joint_key(group: str, key: str) -> bytes:
-    """Encode the key of the state of a joint commit's key."""
+    """Encode the key of the record with the state of a joint commit."""
     return INT16.pack(JOINT_KIND) + string(group) + string(key)
 
 
@@ -164,7 +164,7 @@ _WRITTEN: Final = [
     (tag, layout, None if tag == LAST_EPOCH_TAG else Transaction._field_defaults[field])
     for tag, (field, layout) in TAGS.items()
 ]
-_numbers_of: Final = attrgetter(*(field for field, _ in TAGS.values()))  # In the order of `_WRITTEN`.
+_numbers_of: Final = attrgetter(*(field for field, _ in TAGS.values()))  # In the order of the tags.
 
 
 def encode_transaction(txn: Transaction) -> bytes:
@@ -176,7 +176,7 @@ def encode_transaction(txn: Transaction) -> bytes:
     parts = [_VERSION, HEAD.pack(txn.producer_id, txn.producer_epoch, txn.timeout_ms, txn.state)]
     if txn.state is State.EMPTY:
         assert not txn.partitions
-        parts.append(encode_uvarint(0))  # Null, as Kafka writes it.
+        parts.append(encode_uvarint(0))  # A null array, as Kafka writes it.
     else:
         parts.append(encode_uvarint(len(topics) + 1))
         for topic, indexes in topics:
@@ -204,7 +204,7 @@ def check_kind(kind: int) -> None:
     """Refuse a kind of key that is reserved for later releases: its records must not be skipped.
 
     Raises:
-        NewerFormat: a later release has written it.
+        NewerFormat: a later release has written the record.
     """
     if kind in OWN_KINDS:
         refuse_newer("a record whose key is", kind, JOINT_KIND)
@@ -228,10 +228,10 @@ def read_key(key: bytes) -> TransactionKey | GroupKey | JointKey | None:
 
 
 def decode_group(value: bytes) -> GroupState:
-    """Read the state of a transaction group. More fields may follow.
+    """Read the state of a transaction group. Fields behind those of this release are ignored.
 
     Raises:
-        NewerFormat: a later release has written it.
+        NewerFormat: a later release has written the record.
         Corrupt: the value is damaged.
     """
     reader = FieldReader(value, GROUP_STATE_VALUE)
@@ -240,7 +240,7 @@ def decode_group(value: bytes) -> GroupState:
 
 
 class IdleHead(NamedTuple):
-    """The fields of `Transaction` that `read_idle_head` reads."""
+    """The fields of an idle transactional id's record that `read_idle_head` reads without decoding the rest."""
 
     producer_id: int
     state: State
@@ -259,7 +259,7 @@ def decode_transaction(value: bytes) -> Transaction:
     """Read the state of a transactional id.
 
     Raises:
-        NewerFormat: a later release has written it.
+        NewerFormat: a later release has written the record.
         Corrupt: the value is damaged.
     """
     reader = FieldReader(value, TRANSACTION_VALUE)
@@ -312,4 +312,4 @@ def _with_kafkas_epochs(txn: Transaction) -> Transaction:
         return txn
     if txn.producer_epoch > 0:
         return txn._replace(previous_producer_id=txn.producer_id, last_producer_epoch=txn.producer_epoch - 1)
-    return txn._replace(last_producer_epoch=2**15 - 2)  # The epochs had run out.
+    return txn._replace(last_producer_epoch=2**15 - 2)  # The former id's epochs had run out.

@@ -27,7 +27,7 @@ from stablelog.types import TopicPartition
 
 
 class Ranked(NamedTuple):
-    """A marker order and its rank: its place among the decisions."""
+    """A marker order and its rank: the number of its decision, in the order in which the decisions were made."""
 
     rank: int
     order: MarkerOrder
@@ -102,11 +102,11 @@ class DecisionHistory:
 
     @property
     def record_count(self) -> int:
-        """The number of `records`."""
+        """The number of records that `records` returns."""
         return len(self._decisions)
 
     def transactional_ids(self) -> set[str]:
-        """The transactional ids of `records`."""
+        """The transactional ids of the decisions that `records` returns."""
         return {transactional_id for transactional_id, _ in self._decisions.values()}
 
     def partitions(self) -> dict[TopicPartition, int]:
@@ -133,13 +133,13 @@ def markers_for(
     held: Sequence[MarkerOrder],
     end_rank: int,
 ) -> tuple[list[MarkerOrder], list[OpenTransaction]]:
-    """Return the markers that `target` needs, in the order of the decisions, and the open transactions of no decision.
+    """Return the markers that `target` needs, in order, and the open transactions that match no decision.
 
     Args:
         target: the partition.
         found: the open transactions in it, at most one of each producer id.
-        past: by producer id, the decisions for `target` from before the start, as repairs. It has the producer ids of
-            `found` and `held`.
+        past: by producer id, marker orders made from the decisions for `target` from before the start; only for the
+            producer ids in `found` and `held`.
         held: orders for `target` that could not be written yet, in order.
         end_rank: the rank of the first decision since the start.
     """

@@ -32,7 +32,7 @@ Barrier = Callable[[], bool | None]
 
 
 def durability_unknown() -> None:
-    """Return None: the barrier of a caller that does not know which markers are durable."""
+    """Return None, as the barrier of a caller that cannot check whether markers are durable."""
 
 
 class SpareIds:

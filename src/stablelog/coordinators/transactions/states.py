@@ -5,8 +5,8 @@ which the event is refused. The coordinator calls `next_state` before it changes
 nothing.
 
 The numbers and names of the states are Kafka's. The commit log and DescribeTransactions use them. Kafka has two more
-states. In place of Dead (6) the id is absent here. PrepareEpochFence (7) exists only in Kafka's memory; here it is the
-event FENCE.
+states. An id that Kafka has in the state Dead (6) is absent here. PrepareEpochFence (7) exists only in Kafka's memory;
+here it is the event FENCE.
 
 Source: KIP-98, KIP-360, KIP-890, KIP-939; docs/decisions/0003-transactions.md.
 """

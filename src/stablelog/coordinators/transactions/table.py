@@ -94,7 +94,7 @@ class TransactionTable:
         self._decided: dict[str, None] = {}
         # The ids whose commit lacks markers, by commit sequence, in rising order.
         self._unmarked: dict[int, set[str]] = {}
-        # The ids without all markers whose decision is from before the start.
+        # The ids whose decision is from before the start and lacks markers.
         self._repeated: set[str] = set()
         self._change_count = 0
 
@@ -384,8 +384,9 @@ class TransactionTable:
             now_ms: broker time.
 
         Returns:
-            Kafka's pending TV1 decisions, written again with the place where their partitions ended: before all offsets
-            of this leader epoch. They must be durable before any client writes to a partition.
+            The records of Kafka's pending TV1 decisions, written again with the ends of their partitions: each end is
+            before all offsets of this leader epoch. The records must be durable before any client writes to a
+            partition.
         """
         self.joints.loaded(now_ms)
         if self._latest_ms > now_ms:
@@ -433,9 +434,9 @@ class TransactionTable:
         return [*self._undivided(), *self._rest()]
 
     def _undivided(self) -> list[Record]:
-        """The records whose order matters:
+        """The records whose order matters.
 
-        the record of the group, decisions from before the start, and pending decisions.
+        These are the record of the group, the decisions from before the start, and the pending decisions.
 
         An id with an earlier decision also has its present state behind it, even if that is not a decision. Otherwise,
         after a crash that keeps only this batch, the id would have the state of that earlier decision.
@@ -446,7 +447,7 @@ class TransactionTable:
         return records
 
     def _rest(self) -> Iterator[Record]:
-        """Yield the other records, each with the state at the time when the caller takes the record."""
+        """Yield the records whose order does not matter, each made from the state at the time when the caller takes it."""
         yield from self.joints.records()
         for transactional_id in [*self._live, *self._idle]:
             if transactional_id in self._decided:

@@ -33,7 +33,7 @@ class Transaction(NamedTuple):
         state: see `State`.
         partitions: partitions that the transaction has written to, or may write to. Empty once it is complete.
         update_ms: the time of this record.
-        start_ms: the time at which the transaction began; -1 if the id had no transaction since its producer came.
+        start_ms: the time at which the transaction began; -1 if the present producer has begun no transaction yet.
         previous_producer_id: together with `last_producer_epoch`, the identity before the current one.
         last_producer_epoch: -1 if a request with the former identity must not get the current one.
         next_producer_id: the producer id of the client if that is not `producer_id`; -1 otherwise. It is the
@@ -82,7 +82,7 @@ class Transaction(NamedTuple):
 
     @property
     def decided_under(self) -> int:
-        """The leader epoch of a decision that keeps the producer's epoch; -1 otherwise."""
+        """The leader epoch at the time of the decision, if the decision keeps the producer's epoch; -1 otherwise."""
         return self.ends.leader_epoch if self.ends else NO_EPOCH
 
     @property
@@ -100,7 +100,7 @@ class Transaction(NamedTuple):
         return max(self.start_ms, self.update_ms)
 
     def clamped(self, now_ms: int) -> "Transaction":
-        """Return the same state, in which times after `now_ms` are `now_ms`."""
+        """Return the same state, with times after `now_ms` replaced by `now_ms`."""
         return self._replace(start_ms=min(self.start_ms, now_ms), update_ms=min(self.update_ms, now_ms))
 
     @property

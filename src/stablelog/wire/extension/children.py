@@ -19,7 +19,7 @@ _CHILD: Final = re.compile(rf"(?:({NAME_PATTERN})/)?joint:([^:/]+):(\d{{1,19}}):
 
 
 class JointName(NamedTuple):
-    """The name of a joint commit; name and version together identify it.
+    """The name of a series of joint commits. Name and version together identify one joint commit.
 
     Attributes:
         group: the transaction group; empty for the default group.

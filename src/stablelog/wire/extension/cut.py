@@ -18,7 +18,7 @@ from stablelog.wire.extension.fields import ERROR, INT32, INT64, STRING, Nested,
 NOT_KNOWN: Final = (
     -2
 )  # The value of removed_commit_sequence if it is unknown which commits have lost records.
-RESOLVED: Final = -1  # In place of a commit sequence in the request: the last resolved one.
+RESOLVED: Final = -1  # A request with this in place of a commit sequence asks for the last resolved one.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,7 +103,8 @@ class CommitJointRequest(Request):
     """Request to commit these children: all of them or none.
 
     Attributes:
-        run: the run that commits. It is refused if another run has begun the version since. Null: any run may commit.
+        run: the run that commits. The commit is refused if another run has begun the version since. Null: any run may
+            commit.
         retention_ms: how long the broker remembers the key after its last commit, for keys that are used only once; -1
             for ever.
         digest: a description of the content of the version, at most 100 bytes. The broker returns the digest to a run

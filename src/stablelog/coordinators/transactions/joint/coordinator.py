@@ -179,7 +179,7 @@ class JointCommits:
             name: group and key of the joint commit.
             version: its version. At or below the last committed version, the answer is `committed`.
             children: the children; there may be none.
-            run: the run that commits. It is refused if another run has begun the version since.
+            run: the run that commits. The commit is refused if another run has begun the version since.
             retention_ms: the time after its last commit during which the key is remembered.
             digest: a description of the content of the version, returned to later requests. The coordinator does not
                 interpret it.
@@ -229,7 +229,7 @@ class JointCommits:
     ) -> Decision[JointAnswer]:
         """Abort the children, unless the version is committed.
 
-        With `run`, abort all children of that run, also later ones.
+        With `run`, abort all children of that run, and refuse children that the run begins later.
         """
         known = self.check_abort(name, version, children, run)
         if known is not None:
@@ -251,7 +251,9 @@ class JointCommits:
     def check_abort(
         self, name: JointName, version: int, children: Sequence[ChildShown], run: str | None = None
     ) -> JointAnswer | None:
-        """Return the answer to an abort if it aborts nothing, whatever is open; None otherwise."""
+        """Return the answer to an abort that is refused or comes after the commit; None if the abort can be carried
+        out.
+        """
         state = self._joints.get(name)
         try:
             _check_names(name, version, run)
@@ -264,7 +266,7 @@ class JointCommits:
     def has_open(
         self, children: Sequence[ChildShown], name: JointName, version: int, run: str | None = None
     ) -> bool:
-        """Whether one of the children of a joint commit is an open transaction. With `run`, only children of that run count."""
+        """Whether one of `children`, or with `run` any child of that run, is an open transaction."""
         shown = {transactional_id: tuple(identity) for transactional_id, *identity in children}
         known = [
             (self._table.get(transactional_id), identity) for transactional_id, identity in shown.items()
@@ -379,7 +381,7 @@ class JointCommits:
         return txn
 
     def _dismiss(self, transactional_id: str, draft: Draft) -> None:
-        """Abort a child that is open. Forget any other child, now or when its markers are written."""
+        """Abort a child that is open. Forget a child that is not open, now or when its markers are written."""
         txn = self._table.known(transactional_id)
         if txn.state is State.ONGOING:
             self._ending.fence(transactional_id, txn, draft, owner_may_ask=False)

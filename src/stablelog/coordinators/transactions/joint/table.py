@@ -120,7 +120,7 @@ class JointTable:
                 records.append((joint_key(*name), None))
 
     def may_be_expired(self, now_ms: int) -> bool:
-        """Whether `forget_expired` has more to do."""
+        """Whether more keys of joint commits may have expired, so that `forget_expired` has to be called again."""
         return self._expiries.is_due(now_ms)
 
     def _set_expiry(self, name: JointName, state: JointState) -> None:
