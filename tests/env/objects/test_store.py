@@ -1,13 +1,18 @@
 """Unclear answers are cleared up, and nothing is repeated for ever."""
 
+import errno
+import os
 import random
+import shutil
+import stat
+import time
 
 import pytest
 
 from stablelog.env.objects.opening import open_store
 from stablelog.env.objects.requests import Missing, Rejected, Unclear
 from stablelog.env.objects.store import ObjectStore, Patience
-from stablelog.errors import InvalidConfig, ObjectExists, StoreError
+from stablelog.errors import InvalidConfig, ObjectExists, ObjectMissing, StoreError
 from stablelog.testing.s3 import Fault, serve_s3
 from stablelog.testing.sim_objects import HOSTILE, Faults, SimObjects
 
@@ -109,6 +114,11 @@ def opened(s3):
         Fault("part", status=0),
         Fault("complete", status=503),
         Fault("complete", status=0, is_applied=True),
+        Fault("begin", status=409),
+        Fault("part", status=404),
+        Fault("complete", status=404),
+        Fault("get", status=409),
+        Fault("delete", status=412),
     ],
     ids=str,
 )
@@ -142,9 +152,6 @@ def test_a_listing_of_many_pages_is_whole(s3):
 
 
 def test_files_that_a_crash_left_are_no_objects_and_go_after_a_day(tmp_path):
-    import os
-    import time
-
     store = open_store(tmp_path.as_uri())
     store.create("a/b", b"1")
     young, old = tmp_path / ".unfinished" / "young", tmp_path / ".unfinished" / "old"
@@ -173,6 +180,10 @@ def test_a_directory_without_rights_is_refused_by_name(tmp_path):
         ("file://host/data", "names no local directory"),
         ("s3://key:secret@bucket/prefix", "contains credentials"),
         ("s3://bucket/prefix?token=secret", "contains credentials or parameters"),
+        ("https://account.blob.core.windows.net/c?sv=1&sig=secret", "contains credentials or parameters"),
+        ("minio://key:secret@host/bucket", "contains credentials"),
+        ("file:///data#1", "contains credentials or parameters"),
+        ("s3://[x", "no URL of an object store"),
     ],
 )
 def test_a_url_that_cannot_be_opened_is_told(url, says):
@@ -192,6 +203,8 @@ class Never:
     def get(self, key):
         raise self.errors.pop(0)
 
+    delete = get
+
 
 def test_a_late_rejection_ends_the_attempts():
     store = ObjectStore(Never(Unclear("503"), Rejected("403")), sleep=lambda _: None)
@@ -200,3 +213,75 @@ def test_a_late_rejection_ends_the_attempts():
     store = ObjectStore(Never(Unclear("503"), Missing()), sleep=lambda _: None)
     with pytest.raises(Exception, match="has no object a"):
         store.get("a")
+
+
+def test_an_endpoint_with_credentials_is_refused():
+    with pytest.raises(InvalidConfig, match="endpoint of the store contains credentials") as caught:
+        open_store("s3://bucket", options={"aws_endpoint": "http://key:secret@host"})
+    assert "secret" not in str(caught.value)
+
+
+def test_an_object_whose_name_is_that_of_an_error_is_missing_and_not_rejected(s3):
+    with pytest.raises(ObjectMissing):
+        opened(s3).get("NoSuchBucket/AccessDenied")
+
+
+def test_an_error_of_the_content_ends_an_upload_as_it_is(s3, tmp_path):
+    def pieces():
+        yield b"one"
+        raise FileNotFoundError("the segment is gone")
+
+    s3.objects.clear()
+    for store in (opened(s3), open_store(tmp_path.as_uri())):
+        with pytest.raises(FileNotFoundError, match="the segment is gone"):
+            store.upload("a/b", pieces)
+        assert store.list_after("a") == []
+
+
+def test_a_write_that_is_rejected_after_an_unclear_attempt_may_have_been_applied():
+    requests = Never(Unclear("503"), Rejected("403"))
+    with pytest.raises(StoreError, match="403") as caught:
+        ObjectStore(requests, sleep=lambda _: None).delete("a")
+    assert not caught.value.is_rejected
+
+
+def test_a_directory_that_cannot_be_read_is_not_empty(tmp_path, monkeypatch):
+    store = open_store(tmp_path.as_uri(), SHORT)
+    store.create("a/b/c", b"1")
+    walk = os.walk
+
+    def failing(directory, onerror):
+        onerror(OSError(errno.EIO, "the disk failed"))
+        return walk(directory, onerror=onerror)
+
+    monkeypatch.setattr("stablelog.env.objects.directory.os.walk", failing)
+    with pytest.raises(StoreError, match="the disk failed"):
+        store.list_after("a")
+    monkeypatch.undo()
+    shutil.rmtree(tmp_path)
+    with pytest.raises(StoreError, match="is not there any more"):
+        store.list_after("a")
+
+
+def test_hidden_files_are_no_objects(tmp_path):
+    store = open_store(tmp_path.as_uri())
+    store.create("a/b", b"1")
+    (tmp_path / "a" / ".nfs0001").write_bytes(b"")
+    (tmp_path / ".unfinished" / "directory").mkdir()
+    assert [one.key for one in open_store(tmp_path.as_uri()).list_after("a")] == ["a/b"]
+
+
+def test_a_create_whose_directory_cannot_be_synced_has_failed(tmp_path, monkeypatch):
+    store = open_store(tmp_path.as_uri(), SHORT)
+    store.create("a/b", b"1")
+
+    sync = os.fsync
+
+    def failing(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EIO, "the disk failed")
+        sync(descriptor)
+
+    monkeypatch.setattr("stablelog.env.objects.directory.os.fsync", failing)
+    with pytest.raises(StoreError, match="the disk failed"):
+        store.create("a/c", b"1")

@@ -37,7 +37,10 @@ def check(store: ObjectStore) -> Iterator[Finding]:
     directory = f"{DIRECTORY}/{uuid.uuid4().hex}"
     try:
         for promise, trial in TRIALS.items():
-            fault = trial(store, f"{directory}/{trial.__name__.strip('_')}")
+            try:
+                fault = trial(store, f"{directory}/{trial.__name__.strip('_')}")
+            except (ObjectExists, ObjectMissing, Corrupt) as error:
+                fault = str(error)
             yield Finding(promise, fault)
     finally:
         for one in store.list_after(directory):

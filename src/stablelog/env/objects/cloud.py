@@ -22,9 +22,15 @@ REJECTED = (
     exceptions.InvalidPathError,
     exceptions.UnknownConfigurationKeyError,
 )
-# Words in the errors of S3 and Azure for a missing bucket or container. obstore reports the same error class for a
-# missing object.
-NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
+# In messages of errors for which obstore has no class: the rights, the bucket or the container are wrong.
+REJECTIONS = (
+    "<Code>NoSuchBucket</Code>",
+    "<Code>ContainerNotFound</Code>",
+    "<Code>AccessDenied</Code>",
+    "code: AccessDenied",
+    " 403 Forbidden",
+    " 401 Unauthorized",
+)
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 
@@ -45,12 +51,14 @@ class CloudRequests:
     def __init__(self, url: str, *, allow_http: bool = False, options: dict[str, str] | None = None) -> None:
         self._url = url.rstrip("/")
         client = {"timeout": timedelta(seconds=ATTEMPT_S_MAX), "allow_http": allow_http}
-        is_remote = not url.startswith("memory:")
-        arguments: dict[str, Any] = (
-            {"client_options": client, "retry_config": {"max_retries": 0}, "config": options or None}
-            if is_remote
-            else {}
-        )
+        retries = {"max_retries": 0}
+        arguments: dict[str, Any] = {
+            "client_options": client,
+            "retry_config": retries,
+            "config": options or None,
+        }
+        if url.startswith("memory:"):
+            arguments = {}
         try:
             self._store: Any = from_url(url, **arguments)
         except exceptions.BaseError as error:
@@ -113,7 +121,7 @@ def _asked(request: Callable[[], Any]) -> Any:
     except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
         raise Exists(_in_short(error)) from error
     except (exceptions.BaseError, OSError) as error:
-        if isinstance(error, REJECTED) or any(words in str(error) for words in NO_BUCKET):
+        if isinstance(error, REJECTED) or any(words in str(error) for words in REJECTIONS):
             raise Rejected(_in_short(error)) from error
         is_missing = isinstance(error, (FileNotFoundError, exceptions.NotFoundError))
         raise (Missing if is_missing else Unclear)(_in_short(error)) from error

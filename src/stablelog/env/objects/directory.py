@@ -42,11 +42,10 @@ class DirectoryRequests:
         self._unfinished = self._root / UNFINISHED
         try:
             self._make_directory(self._unfinished)
-            for left in self._unfinished.iterdir():
-                if time.time() - left.stat().st_mtime > UNFINISHED_S_MAX:
-                    left.unlink(missing_ok=True)
         except OSError as error:
             raise ValueError(f"{self._root} cannot hold objects: {error.strerror}") from error
+        with contextlib.suppress(OSError):  # What cannot be removed now is removed at a later start.
+            self._remove_unfinished()
 
     @property
     def url(self) -> str:
@@ -60,7 +59,11 @@ class DirectoryRequests:
             with self._written([content]) as finished:
                 path = self._path(key)
                 os.link(finished, path)
-                _sync_directory(path.parent)
+                try:
+                    _sync_directory(path.parent)
+                except OSError as error:
+                    # The object can be read, but a crash may lose it: reading it back would not prove that it is durable.
+                    raise Rejected(f"syncing {path.parent} failed: {error.strerror}") from error
 
         _asked(work)
 
@@ -107,6 +110,12 @@ class DirectoryRequests:
         with contextlib.suppress(Missing):
             _asked(work)
 
+    def _remove_unfinished(self) -> None:
+        for left in self._unfinished.iterdir():
+            with contextlib.suppress(OSError):  # Another process may have removed the file.
+                if time.time() - left.stat().st_mtime > UNFINISHED_S_MAX:
+                    left.unlink()
+
     # -- files -------------------------------------------------------------------------------------------------
 
     def _path(self, key: str) -> Path:
@@ -138,15 +147,26 @@ class DirectoryRequests:
             path.unlink(missing_ok=True)
 
     def _found(self, directory: Path, after: str) -> Iterator[StoredObject]:
-        for parent, directories, names in os.walk(directory):
-            if UNFINISHED in directories:
-                directories.remove(UNFINISHED)
+        if not directory.is_dir():
+            if not self._unfinished.is_dir():
+                raise OSError(errno.ENXIO, f"{self._root} is not there any more")
+            return
+        for parent, directories, names in os.walk(directory, onerror=_raise_unless_missing):
+            directories[:] = [name for name in directories if not name.startswith(".")]
             for name in names:
                 path = Path(parent) / name
                 key = path.relative_to(self._root).as_posix()
-                if key > after:
+                if key > after and not name.startswith(
+                    "."
+                ):  # Network file systems keep hidden files of their own.
                     with contextlib.suppress(FileNotFoundError):  # The file was deleted meanwhile.
                         yield StoredObject(key, path.stat().st_size)
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    """Raise the error of a directory that cannot be read. Otherwise its objects would be missing from the listing."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _sync_directory(path: Path) -> None:

@@ -7,7 +7,7 @@ from stablelog.env.objects.requests import StoreRequests
 from stablelog.env.objects.store import ObjectStore, Patience
 from stablelog.errors import InvalidConfig, did_you_mean
 
-CLOUD_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
+CLOUD_SCHEMES = ("s3", "s3a", "gs", "az", "azure")
 SCHEMES = (*CLOUD_SCHEMES, "file", "memory")
 
 
@@ -34,16 +34,21 @@ def open_store(
 
 
 def _requests(url: str, *, allow_http: bool, options: dict[str, str] | None) -> StoreRequests:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise InvalidConfig(f"this is no URL of an object store: {error}") from error
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise InvalidConfig(
+            f"the URL of the store in {parts.hostname} contains credentials or parameters; give only bucket and "
+            "prefix, and credentials in the environment"
+        )
+    if any(urlsplit(value).username for name, value in (options or {}).items() if "endpoint" in name.lower()):
+        raise InvalidConfig("the endpoint of the store contains credentials; give them in the environment")
     if parts.scheme not in SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
         raise InvalidConfig(
             f"{url!r} is no URL of an object store{did_you_mean(parts.scheme, SCHEMES)}; known are {known}"
-        )
-    if parts.username or parts.password or parts.query:
-        raise InvalidConfig(
-            f"the URL of the store in {parts.hostname} contains credentials or parameters; give only bucket and "
-            "prefix, and credentials in the environment"
         )
     try:
         if parts.scheme == "file":

@@ -23,6 +23,8 @@ from stablelog.env.objects.requests import (
 from stablelog.errors import Corrupt, ObjectExists, ObjectMissing, StoreError
 
 Answer = TypeVar("Answer")
+READS = ("get", "get_range")  # The calls for which a missing object is an answer.
+WRITES = ("create", "upload", "delete")
 
 
 class Patience(NamedTuple):
@@ -37,6 +39,31 @@ class Patience(NamedTuple):
     limit_s: float = 30.0
     pause_s: float = 0.05
     pause_s_max: float = 5.0
+
+
+class _Source:
+    """The pieces of an upload. An exception of the caller's own code is kept, so that it is not taken for the store's.
+
+    Args:
+        pieces: returns the content from its beginning.
+
+    Attributes:
+        error: the exception that the caller's code has raised; None if it has raised none.
+    """
+
+    def __init__(self, pieces: Callable[[], Iterable[Buffer]]) -> None:
+        self._pieces = pieces
+        self.error: Exception | None = None
+
+    def pieces(self) -> Iterator[Buffer]:
+        """Yield the pieces."""
+        if self.error is not None:
+            raise Rejected("its content cannot be read")
+        try:
+            yield from self._pieces()
+        except Exception as error:
+            self.error = error
+            raise
 
 
 class ObjectStore:
@@ -107,12 +134,18 @@ class ObjectStore:
 
         Args:
             key: the key. No other writer may use it.
-            pieces: returns the content from its beginning, once for each attempt.
+            pieces: returns the content from its beginning, once for each attempt. An exception in it ends this call.
 
         Raises:
             StoreError: it is unknown whether the object was written. It may also be written later.
         """
-        self._repeated("upload", key, lambda: self._requests.upload(key, pieces()))
+        source = _Source(pieces)
+        try:
+            self._repeated("upload", key, lambda: self._requests.upload(key, source.pieces()))
+        except StoreError:
+            if source.error is not None:
+                raise source.error from None
+            raise
 
     def get(self, key: str) -> bytes:
         """Return the content of an object.
@@ -164,17 +197,22 @@ class ObjectStore:
     def _repeated(self, call: str, key: str, attempt: Callable[[], Answer]) -> Answer:
         check_key(key)
         end_s = self._now_s() + self._patience.limit_s
+        may_be_applied = False
         for pause_s in self._pauses():
             self.counts[call] += 1
             try:
                 return attempt()
-            except Missing:
-                raise ObjectMissing(f"{self.url} has no object {key}") from None
             except Rejected as error:
+                # A write whose earlier attempt had no clear answer may have been applied, although this one was not.
                 raise StoreError(
-                    f"{call} of {self.url}/{key} was rejected: {error}", is_rejected=True
+                    f"{call} of {self.url}/{key} was rejected: {error}", is_rejected=not may_be_applied
                 ) from error
-            except Unclear as error:
+            except (Unclear, Exists, Missing) as error:
+                if isinstance(error, Missing) and call in READS:
+                    raise ObjectMissing(f"{self.url} has no object {key}") from None
+                if isinstance(error, Exists) and call == "create":
+                    raise
+                may_be_applied = call in WRITES
                 if self._now_s() + pause_s > end_s:
                     what = f"{call} of {self.url}/{key} had no clear answer in {self._patience.limit_s:g} s"
                     raise StoreError(f"{what}: {error}") from error
