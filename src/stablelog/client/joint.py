@@ -87,7 +87,7 @@ class Committed:
     Attributes:
         commit_sequence: the number of the commit; -1 if a later version has been committed since.
         already: whether this version or a later one was committed before this call. Then the records of this call's
-            children are aborted, unless this call repeats the one that has committed.
+            children are aborted, unless this call repeats the call that has committed the version.
         run: the run that committed this version; empty if a later version is committed or the commit named no run.
         digest: the digest that was given to `commit`; empty if a later version is committed.
     """

@@ -231,7 +231,7 @@ def _batches_in(
 
 @dataclass(frozen=True, slots=True)
 class LostDecisions:
-    """The decisions of a commit log that a cut removes.
+    """The decisions of a commit log that a repair removes when it truncates the log.
 
     Attributes:
         transactional_ids: the ids whose state changed in the removed part.

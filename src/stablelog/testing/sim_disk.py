@@ -225,7 +225,7 @@ class SimDisk:
         return at
 
     def _home(self, path: Path, what: str) -> Directory:
-        """Return the parent directory of a path. The path itself may not exist."""
+        """Return the parent directory of a path. It is no error if nothing exists at the path itself."""
         above = path.parent
         while (home := self._find(above)) is None:
             above = above.parent

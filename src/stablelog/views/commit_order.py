@@ -358,7 +358,7 @@ class CommitOrder:
         return bisect_right(self.indexes, position, hi=len(self.indexes) - 1, key=attrgetter("view_end"))
 
     def _entries_from(self, position: int) -> Iterator[Entry]:
-        """Yield the entries that end behind a position."""
+        """Yield the entries of the commit index whose last position is greater than `position`."""
         for index in self.indexes[self._place_of(position) :]:
             for place in range(index.place_of(position), len(index)):
                 yield index[place]

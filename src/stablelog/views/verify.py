@@ -55,7 +55,7 @@ class LogWalk:
     """A reader of the log from its first batch to its last one.
 
     Attributes:
-        headers: the headers of the batches to which entries of the current or of later segments may refer, by segment
+        headers: the headers of the batches to which commit index entries of the current or of later segments may refer, by segment
             and position.
     """
 

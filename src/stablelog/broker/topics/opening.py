@@ -124,7 +124,7 @@ class Opening:
             waiting,
         )
         count = 0
-        # A stop of the broker ends this loop at the partitions that are being recovered now. Without `aclosing` the
+        # A stop of the broker ends this loop after the partitions that are being recovered now. Without `aclosing` the
         # stop would wait until all partitions are recovered.
         async with contextlib.aclosing(outcomes):
             async for one, outcome in outcomes:

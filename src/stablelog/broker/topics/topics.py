@@ -156,7 +156,7 @@ class Topics:
     def taken_over(self) -> None:
         """Record that the takeover of a directory of Apache Kafka or of version 1 is complete. Durable on return.
 
-        While a partition lacks a file because it cannot be read, the next start takes the directory over again.
+        If a file of a partition could not be read and therefore not be taken over, the next start takes the directory over again.
         """
         if not self._is_complete:
             return

@@ -42,7 +42,7 @@ class Proofs:
     def __init__(self, tasks: Tasks, on_proven: Callable[[Partition], None]) -> None:
         self._tasks = tasks
         self._on_proven = on_proven
-        # By partition and path: a partition that is deleted and created again has the same paths of log files.
+        # The keys have the partition and the path, because a partition that is deleted and created again has the same paths.
         self._proofs: OrderedDict[tuple[Partition, Path], _Proof] = OrderedDict()
         self._wake = asyncio.Event()
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="proofs")

@@ -88,7 +88,7 @@ class TransactionCoordinator:
             start, OFFSET_UNKNOWN for an unknown one. After a crash these offsets distinguish a TV1 transaction from the
             producer's next one.
         marker_barrier: makes a function that tells whether all markers written until now are durable: True, False (not
-            yet) or None (never). The default is None, so that no producer id is reused.
+            yet) or None (never). Without this argument it is never known, and no producer id is used again.
 
     Attributes:
         table: the state of the group.

@@ -162,7 +162,7 @@ def _check_history(options: ReadOptions, before: StreamOffsets, last: StreamOffs
         Unavailable: the commit log was lost or replaced, so its commit sequences begin again.
     """
     if not before.next_offsets or not last.next_offsets:
-        return  # Without topics, the group is unknown.
+        return  # Without topics, the transaction group is unknown.
     if before.point.group != last.point.group:
         raise InvalidConfig(
             f"the checkpoint belongs to transaction group {before.point.group!r}, but the topics to {last.point.group!r}: "

@@ -54,7 +54,7 @@ class JointState:
         superseded: the runs that had the open version before, or have given the version up; oldest first.
         committed_run: the run that committed the last version; empty if the commit did not name it.
         digest: the description of the last version that its writer sent with the commit; empty if the commit had none.
-        order: the greatest order of the runs that have begun the open version; -1 if no run had an order.
+        order: the greatest order number that a run has sent when it began the open version; -1 if none has sent one.
     """
 
     last_version: int = NO_VERSION
