@@ -118,7 +118,7 @@ def test_who_has_not_taken_over_publishes_nothing():
             store(steps())
 
 
-@pytest.mark.parametrize("kind", [Kind.MANIFEST, Kind.FENCE])
+@pytest.mark.parametrize("kind", [Kind.MANIFEST, Kind.FENCE], ids=lambda kind: kind.name.lower())
 def test_an_object_that_lost_bytes_is_damage_and_no_fence(kind):
     """The kind is known by the size: a manifest that was truncated must not be taken for a fence."""
     for size in (0, 5, LINK.size - 1, LINK.size):
