@@ -201,3 +201,16 @@ def test_an_object_of_the_chain_is_read_or_refused():
             decode_link(content[:size])
     with pytest.raises(NewerFormat, match="of version 2"):
         decode_link(b"\0\2" + content[2:])
+
+
+def test_a_reader_asks_for_one_list_and_one_object():
+    store = Store()
+    chain = Chain(PARTITION, 1, NONCES[1])
+    store(chain.take_over())
+    store(chain.publish(b"one"))
+    steps, answer, requests = last_manifest(PARTITION), None, []
+    with pytest.raises(StopIteration):
+        while True:
+            requests.append(steps.send(answer))
+            answer = store.world.apply(requests[-1])
+    assert [type(request).__name__ for request in requests] == ["List", "Get"]

@@ -239,19 +239,25 @@ def last_manifest(partition: RemotePartition) -> Steps[bytes | None]:
         manifests = [link.name for link in _links_of(partition, listed) if link.kind is Kind.MANIFEST]
         if not manifests:
             return None
-        if manifests[-1] == missing or (yield Get(partition.chain_key(manifests[-1]))) is not None:
-            return (yield from _read(partition, manifests[-1], Kind.MANIFEST))
-        missing = manifests[-1]
+        key = partition.chain_key(manifests[-1])
+        content = yield Get(key)
+        if content is not None or key == missing:
+            return _payload(key, content, Kind.MANIFEST)
+        missing = key
 
 
 def _read(partition: RemotePartition, name: ChainName, kind: Kind) -> Steps[bytes]:
+    """Return the payload of an object that is listed. Raises as `_payload` does."""
+    key = partition.chain_key(name)
+    return _payload(key, (yield Get(key)), kind)
+
+
+def _payload(key: str, content: bytes | None, kind: Kind) -> bytes:
     """Return the payload of an object that is listed.
 
     Raises:
         Corrupt: it is damaged, missing or of another kind.
     """
-    key = partition.chain_key(name)
-    content = yield Get(key)
     if content is None:
         raise Corrupt(f"{key} is listed and missing")
     try:

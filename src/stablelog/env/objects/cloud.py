@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import obstore
 from obstore import exceptions
@@ -31,8 +31,6 @@ REJECTIONS = (
     " 403 Forbidden",
     " 401 Unauthorized",
 )
-
-Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 class CloudRequests:
