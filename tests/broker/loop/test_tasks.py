@@ -1,6 +1,7 @@
 """Background work: an exception that nobody expects is logged, counted, and fails its scope and nothing else."""
 
 import asyncio
+import contextlib
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -206,6 +207,52 @@ def test_threads_work_on_items_and_the_loop_is_woken_for_many_at_once():
             raise AssertionError("there is no item")
 
     asyncio.run(conversation())
+
+
+@contextlib.contextmanager
+def ends(steps):
+    """Let all work end when the block ends, so that a failed assertion does not wait for the threads."""
+    try:
+        yield
+    finally:
+        steps.release(10)
+
+
+def test_threads_are_added_while_they_wait_for_the_disk():
+    async def conversation():
+        loop = asyncio.get_running_loop()
+        timers, starts, used_s = [], [], [0.0]
+        run_in_executor = loop.run_in_executor
+        loop.call_later = lambda _delay, add: timers.append(add) or loop.call_soon(int)
+        loop.run_in_executor = lambda *arguments: starts.append(1) or run_in_executor(*arguments)
+        steps = threading.Semaphore(0)
+        with ThreadPoolExecutor(3) as threads, ends(steps):
+            outcomes = each_in_threads(
+                threads, 3, lambda _item: steps.acquire(timeout=60), range(6), lambda: used_s[0]
+            )
+
+            async def complete_one():
+                steps.release()
+                await anext(outcomes)
+
+            await complete_one()
+            assert len(starts) == 1
+            used_s[0] += 1e9
+            timers[-1]()
+            assert len(starts) == 1, "the threads use the processor"
+            await complete_one()
+            timers[-1]()
+            assert len(starts) == 2, "the processor was idle"
+            used_s[0] += 1e9
+            timers[-1]()
+            assert len(starts) == 3, "no item was completed"
+            timers[-1]()
+            assert len(starts) == 3, "three threads are allowed"
+            for _ in range(4):
+                await complete_one()
+            assert [one async for one in outcomes] == []
+
+    asyncio.run(asyncio.wait_for(conversation(), 60))
 
 
 def test_what_is_no_exception_ends_the_work_and_is_raised():

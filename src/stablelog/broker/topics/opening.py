@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 # The number of partitions that are published, so that clients can use them, in one turn of the event loop.
 OPENED_AT_ONCE = 16
-RECOVERY_THREADS = 8  # More than processors: recovery mostly waits for the disk.
+RECOVERY_THREADS_MAX = 8  # More than processors: files that are not in the page cache are waited for.
 
 
 Missing = tuple[Topic, int]  # A partition that has to be opened: its topic and its index.
@@ -93,7 +93,7 @@ class Opening:
         for one in waiting:
             self._under_way.setdefault(one[0].name, set()).add(one)
         try:
-            with ThreadPoolExecutor(RECOVERY_THREADS, thread_name_prefix="recovery") as threads:
+            with ThreadPoolExecutor(RECOVERY_THREADS_MAX, thread_name_prefix="recovery") as threads:
                 await self._close_failed(waiting)
                 while waiting := [one for one in waiting if one in self._under_way.get(one[0].name, ())]:
                     await self._recover(threads, waiting)
@@ -119,7 +119,7 @@ class Opening:
         """
         outcomes = each_in_threads(
             threads,
-            RECOVERY_THREADS,
+            RECOVERY_THREADS_MAX,
             lambda one: self._topics.recover_partition(*one),
             waiting,
         )
