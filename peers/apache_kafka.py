@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-VERSION = "4.1.0"
+VERSION = "4.2.1"
 JAVA_VERSION_MIN = 17
 FETCH_TIMEOUT_S = 300
 # Bounds for what hangs: a busy machine takes a minute for what takes seconds.
