@@ -10,6 +10,7 @@ Its jars come from Maven Central, once, into `target/kafka`. Where Java, Maven o
 import base64
 import contextlib
 import fcntl
+import hashlib
 import os
 import re
 import shutil
@@ -24,6 +25,7 @@ import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 VERSION = "4.2.1"
@@ -67,6 +69,15 @@ class NotToBeHad(Exception):
     """Apache Kafka cannot be run here; the message says what is missing."""
 
 
+class Artifact(NamedTuple):
+    """A jar at Maven Central. Kafka's jars of test classes have the classifier `test`."""
+
+    group: str
+    name: str
+    version: str
+    classifier: str = ""
+
+
 # -- Java and the jars -----------------------------------------------------------------------------------------
 
 
@@ -102,9 +113,9 @@ def jars(folder: Path = FOLDER, version: str = VERSION) -> Path:
     """
     # The broker and its commands, the client, and the logger that says on standard error why a broker did not start.
     artifacts = (
-        ("org.apache.kafka", "kafka_2.13", version),
-        ("org.apache.kafka", "kafka-tools", version),
-        ("org.slf4j", "slf4j-simple", "1.7.36"),
+        Artifact("org.apache.kafka", "kafka_2.13", version),
+        Artifact("org.apache.kafka", "kafka-tools", version),
+        Artifact("org.slf4j", "slf4j-simple", "1.7.36"),
     )
     return fetched(folder, f"jars-{version}", f"Apache Kafka {version}", artifacts)
 
@@ -115,7 +126,7 @@ def streams_jars(folder: Path = FOLDER) -> Path:
     Raises:
         NotToBeHad: there is no Maven, or it could not fetch it.
     """
-    artifacts = (("org.apache.kafka", "kafka-streams", VERSION),)
+    artifacts = (Artifact("org.apache.kafka", "kafka-streams", VERSION),)
     return fetched(
         folder, f"streams-{VERSION}", f"Kafka Streams {VERSION}", artifacts, with_dependencies=False
     )
@@ -125,7 +136,7 @@ def fetched(
     folder: Path,
     name: str,
     what: str,
-    artifacts: Iterable[tuple[str, str, str]],
+    artifacts: Iterable[Artifact],
     *,
     with_dependencies: bool = True,
 ) -> Path:
@@ -135,7 +146,7 @@ def fetched(
         folder: where it lies, and what Maven needs for it.
         name: of the folder; it should say the version.
         what: what they are, for people.
-        artifacts: group, name and version of each.
+        artifacts: the jars.
         with_dependencies: whether what they depend on is fetched too.
 
     Raises:
@@ -181,18 +192,48 @@ def _fetch(maven: str, folder: Path, ready: Path) -> None:
     arriving.rename(ready)
 
 
-def _pom(artifacts: Iterable[tuple[str, str, str]], *, with_dependencies: bool) -> str:
+def _pom(artifacts: Iterable[Artifact], *, with_dependencies: bool) -> str:
     alone = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
     dependencies = "".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
-        f"<version>{escape(version)}</version>{'' if with_dependencies else alone}</dependency>"
-        for group, name, version in artifacts
+        f"<dependency><groupId>{one.group}</groupId><artifactId>{one.name}</artifactId>"
+        f"<version>{escape(one.version)}</version>"
+        f"{f'<classifier>{one.classifier}</classifier>' if one.classifier else ''}"
+        f"{'' if with_dependencies else alone}</dependency>"
+        for one in artifacts
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
         "<groupId>stablelog</groupId><artifactId>peers</artifactId><version>1</version>"
         f"<dependencies>{dependencies}</dependencies></project>\n"
     )
+
+
+def compiled(source: Path, *folders: Path) -> Path:
+    """Compile a Java source, unless an earlier call did, and return the folder with its classes.
+
+    Args:
+        source: the Java file. Its class is compiled again after a change of the file.
+        folders: with the jars that the source needs. Their names contain the versions.
+
+    Raises:
+        NotToBeHad: there is no Java or no compiler.
+    """
+    compiler = Path(java()).with_name("javac")
+    if not compiler.exists():
+        raise NotToBeHad(f"no Java compiler at {compiler}: a JDK has one")
+    class_path = ":".join(f"{folder}/*" for folder in folders)
+    names = "".join(folder.name for folder in folders)
+    digest = hashlib.sha256(source.read_bytes() + names.encode()).hexdigest()[:16]
+    ready = FOLDER / f"{source.stem.lower()}-{digest}"
+    with locked(FOLDER):
+        if not ready.is_dir():
+            arriving = FOLDER / "compiling"
+            shutil.rmtree(arriving, ignore_errors=True)
+            command = [str(compiler), "-nowarn", "-cp", class_path, "-d", str(arriving), str(source)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            arriving.rename(ready)
+    return ready
 
 
 def command_of(

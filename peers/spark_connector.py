@@ -14,10 +14,10 @@ FOLDER = Path(__file__).parents[1] / "target" / "spark-connector"
 
 # Each by itself: what they depend on besides is Spark, which is there.
 ARTIFACTS = (
-    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", VERSION),
-    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.1.0-preview1"),
-    ("org.apache.kafka", "kafka-clients", "3.9.1"),
-    ("org.apache.commons", "commons-pool2", "2.12.1"),
+    apache_kafka.Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", VERSION),
+    apache_kafka.Artifact("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.1.0-preview1"),
+    apache_kafka.Artifact("org.apache.kafka", "kafka-clients", "3.9.1"),
+    apache_kafka.Artifact("org.apache.commons", "commons-pool2", "2.12.1"),
 )
 
 

@@ -4,9 +4,7 @@ import atexit
 import base64
 import contextlib
 import functools
-import hashlib
 import json
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -27,24 +25,9 @@ def compiled(name: str, *more_jars: Path) -> str:
     Raises:
         NotToBeHad: there is no Java, no compiler, or no jars.
     """
-    source = SOURCES / f"{name}.java"
-    compiler = Path(apache_kafka.java()).with_name("javac")
-    if not compiler.exists():
-        raise apache_kafka.NotToBeHad(f"no Java compiler at {compiler}: a JDK has one")
     folders = (apache_kafka.jars(), *more_jars)
-    jars = ":".join(f"{folder}/*" for folder in folders)
-    named = "".join(folder.name for folder in folders)
-    digest = hashlib.sha256(source.read_bytes() + named.encode()).hexdigest()[:16]
-    ready = apache_kafka.FOLDER / f"{name.lower()}-{digest}"
-    with apache_kafka.locked(apache_kafka.FOLDER):
-        if not ready.is_dir():
-            arriving = apache_kafka.FOLDER / "compiling"
-            shutil.rmtree(arriving, ignore_errors=True)
-            command = [str(compiler), "-nowarn", "-cp", jars, "-d", str(arriving), str(source)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
-            arriving.rename(ready)
-    return f"{ready}:{jars}"
+    classes = apache_kafka.compiled(SOURCES / f"{name}.java", *folders)
+    return ":".join([str(classes), *(f"{folder}/*" for folder in folders)])
 
 
 class Refused(Exception):
