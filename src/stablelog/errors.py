@@ -12,6 +12,7 @@
     ├── ObjectExists         an object with this key exists: another writer was first
     ├── Fenced               a broker of a greater epoch has taken over: stop
     ├── Unproven             a log file was not checked since the broker's start: prove it, and retry
+    ├── NotLoaded            bytes are in the object store and not in the cache: load them, and retry
     └── InvalidConfig        a setting is unknown or outside its valid range
 
 A class exists only where a caller acts differently. Every other error for a Kafka client is a `Refused` with Kafka's
@@ -21,11 +22,13 @@ error code. Any other exception is a bug: the broker logs it and closes the conn
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from kio.schema.errors import ErrorCode
+
+from stablelog.types import ObjectRange
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 NEWER_MAX: Final = 100  # a version that exceeds the known one by more than this is treated as damage
@@ -174,6 +177,18 @@ class Unproven(StablelogError):
         super().__init__(f"{path} was not proven since the start of the broker")
         self.path = path
         self.prove = prove
+
+
+class NotLoaded(StablelogError):
+    """A read needs bytes of objects in the object store that are not in the broker's cache.
+
+    Args:
+        ranges: the byte ranges that the caller must load before it retries the read.
+    """
+
+    def __init__(self, ranges: Sequence[ObjectRange]) -> None:
+        super().__init__(f"{len(ranges)} ranges of objects are not loaded, first {ranges[0].key}")
+        self.ranges = tuple(ranges)
 
 
 class InvalidConfig(StablelogError):

@@ -1,7 +1,7 @@
 """Types in the interface of the log: settings, isolation levels, and the arguments and results of calls."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from stablelog.env.disk import Buffer
 from stablelog.log.indexes.transaction_index import AbortedTxn
 
 DAY_MS = 86_400_000
+AS_TOTAL = -2  # a limit of local retention that is that of the whole log
 
 
 class Isolation(IntEnum):
@@ -52,6 +53,25 @@ class LogConfig:
     # The topic's `stablelog.order`: "offset" or "commit". With "commit", read-committed readers get the records in
     # commit order. The setting cannot change.
     order: str = "offset"
+    # Tiered storage: whether segments are copied to the object store, how long copied segments stay on the local disk
+    # (-2: as long as `retention_ms` and `retention_bytes` say), and whether no more segments are copied.
+    is_tiered: bool = False
+    local_retention_ms: int = AS_TOTAL
+    local_retention_bytes: int = AS_TOTAL
+    is_copy_disabled: bool = False
+
+    @property
+    def local(self) -> "LogConfig":
+        """The settings with the limits of local retention in place of those of the whole log."""
+        return replace(
+            self,
+            retention_ms=self.retention_ms
+            if self.local_retention_ms == AS_TOTAL
+            else self.local_retention_ms,
+            retention_bytes=(
+                self.retention_bytes if self.local_retention_bytes == AS_TOTAL else self.local_retention_bytes
+            ),
+        )
 
     @property
     def is_commit_ordered(self) -> bool:

@@ -1,5 +1,6 @@
 """Deletion, retention and compaction: the operations that remove records from an open log."""
 
+from bisect import bisect_right
 from collections.abc import Iterator
 
 from stablelog.env.disk import File
@@ -8,6 +9,7 @@ from stablelog.log.compaction.cleaner import Cleaned, Compaction
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.model import Isolation
 from stablelog.log.readable_log import ReadableLog
+from stablelog.log.remote_tier import RemoteTier
 from stablelog.log.retention import count_durable, count_too_much, count_too_old
 
 RECENT_MS = 60_000  # the state of a producer that has not written for this time is packed
@@ -42,6 +44,8 @@ class PrunableLog(ReadableLog):
             order.write_start(self, start_offset)
             view.begin_at(start_offset)
             before_offset = view.first_needed_offset()
+        if self.remote is not None:
+            self.remote.begin_at(before_offset)
         self._begin_at(before_offset)
         self._delete_segments(self.log.segments.place_of(self.start_offset), due_ms=0)
         return self.visible_start(Isolation.READ_COMMITTED)
@@ -79,8 +83,36 @@ class PrunableLog(ReadableLog):
             too_old = count_too_old(segments, self.config, now_ms)
             if too_old == len(segments) and self.high_watermark == self.end_offset:
                 self.log.roll(now_ms)  # the next call deletes the sealed segment, after a sync
-            count = max(count, too_old, count_too_much(segments, self.config))
+            expired_count = max(too_old, count_too_much(segments, self.config))
+            if self.remote is not None:
+                expired_count = self._apply_remote_retention(self.remote, expired_count, now_ms)
+            count = max(count, expired_count)
         return self._delete_segments(count, due_ms=now_ms + self.config.file_delete_delay_ms)
+
+    def _apply_remote_retention(self, remote: RemoteTier, expired_count: int, now_ms: int) -> int:
+        """Move the log start offset behind the records that retention deletes in the remote tier. Return how many of the
+        first local segments can be deleted: they have expired, or they are in the store, too, and local retention does
+        not keep them.
+
+        Args:
+            remote: the remote tier.
+            expired_count: how many of the first local segments have expired by the limits of the whole log.
+            now_ms: the time of the broker's clock.
+        """
+        segments = self.log.segments
+        only_local = segments.from_base(remote.end_offset)
+        start_offset = remote.expired_before(self.config, sum(one.size for one in only_local), now_ms)
+        expired_count = min(expired_count, count_durable(segments, self.high_watermark))
+        if expired_count:
+            start_offset = max(start_offset, segments[expired_count].base_offset)
+        remote.begin_at(start_offset)
+        # A view reads its records from the local disk.
+        if self.view is not None or self.config.is_copy_disabled or not self.config.is_tiered:
+            return expired_count
+        local = self.config.local
+        copied_count = bisect_right(segments.bases, remote.end_offset) - 1
+        local_count = max(count_too_old(segments, local, now_ms), count_too_much(segments, local))
+        return max(expired_count, segments.place_of(start_offset), min(local_count, copied_count))
 
     def _delete_segments(self, count: int, due_ms: int) -> int:
         """Delete up to `count` of the oldest segments, as far as they are sealed and durable. Return how many were

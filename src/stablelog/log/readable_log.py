@@ -5,8 +5,10 @@ layer calls the layers below it, and overrides none of their methods.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+from stablelog.batch.header import HEADER, read_header
 from stablelog.env.disk import Disk
 from stablelog.errors import DiskError, OffsetOutOfRange, Unavailable, Unproven
 from stablelog.log.compaction.cleaner import Cleaning
@@ -19,6 +21,7 @@ from stablelog.log.producer_state.snapshots import Snapshots
 from stablelog.log.read import Lookup, first_at_or_after, greatest_timestamp, read
 from stablelog.log.recovery import Cut
 from stablelog.log.recovery.epoch_check import check_epochs
+from stablelog.log.remote_tier import RemoteTier
 from stablelog.log.retention import PendingDeletes
 from stablelog.log.segments.open_files import OpenFiles
 from stablelog.log.segments.segment import Segment
@@ -36,7 +39,8 @@ class ReadableLog:
         directory: the partition's directory.
         config: the partition's settings.
         leader_epoch: the leader epoch of the batches that this start of the broker appends.
-        start_offset: the log start offset: the offset of the first record that can be read.
+        start_offset: the local log start offset: the offset of the first record on the local disk. Without a remote tier
+            it is the log start offset, the offset of the first record that can be read.
         high_watermark: the first offset that is not known to be durable.
         synced_offset: the first offset that is not known to be synced. With `stablelog.flush=os` it may be less than
             the high watermark.
@@ -46,6 +50,7 @@ class ReadableLog:
         usability: whether the partition can be used. After a failure or a close, every call that uses a file raises
             Unavailable.
         view: the view that read-committed readers read; None if they read the log itself.
+        remote: the segments of the log in an object store; None if the topic has no remote tier.
         log: the partition's segments and producer state. Other packages only read it.
     """
 
@@ -69,6 +74,7 @@ class ReadableLog:
         self.open_files = open_files
         self.usability = Usability(f"{topic}-{partition}")
         self.view: View | None = None
+        self.remote: RemoteTier | None = None
         self._order = order
         self._disk = disk
         self._snapshots = Snapshots(disk, directory)
@@ -112,7 +118,9 @@ class ReadableLog:
     def visible_start(self, isolation: Isolation) -> int:
         """Return the first offset that a reader of this isolation level can read."""
         view = self._view_of(isolation)
-        return self.start_offset if view is None else view.start_offset
+        if view is not None:
+            return view.start_offset
+        return self.start_offset if self.remote is None else min(self.remote.start_offset, self.start_offset)
 
     def _view_of(self, isolation: Isolation) -> View | None:
         return self.view if isolation is Isolation.READ_COMMITTED else None
@@ -227,9 +235,11 @@ class ReadableLog:
         view = self._view_of(isolation)
         if view is not None:
             return view.read(start, size_max, at_least_one=at_least_one)
+        if start < self.start_offset and self.remote is not None and start >= self.remote.start_offset:
+            return self._read_remote(self.remote, start, size_max, isolation, at_least_one=at_least_one)
         if not self.start_offset <= start <= self.end_offset:
             raise OffsetOutOfRange(
-                f"offset {start} is not in the log of {self.topic}-{self.index}, which has the offsets {self.start_offset} to {self.end_offset} (exclusive)"
+                f"offset {start} is not in the log of {self.topic}-{self.index}, which has the offsets {self.visible_start(isolation)} to {self.end_offset} (exclusive)"
             )
         return read(
             self.log.segments,
@@ -239,6 +249,36 @@ class ReadableLog:
             committed=isolation is Isolation.READ_COMMITTED,
             at_least_one=at_least_one,
         )
+
+    def _read_remote(
+        self, remote: RemoteTier, start: int, size_max: int, isolation: Isolation, *, at_least_one: bool
+    ) -> Slice:
+        """Read from the remote tier. The search for aborted transactions begins there, and goes on in the segments that
+        are only on the local disk: the marker of a transaction may be in a later segment than its records.
+        """
+        limit = self.visible_end(isolation)
+        found = remote.read(start, limit, size_max, at_least_one=at_least_one)
+        if (
+            not found.buffers and found.end_offset > start
+        ):  # No batch is left from `start` to the end of the store.
+            committed = isolation is Isolation.READ_COMMITTED
+            begin = max(found.end_offset, self.start_offset)
+            rest = read(
+                self.log.segments, begin, limit, size_max, committed=committed, at_least_one=at_least_one
+            )
+            return replace(rest, start_offset=start)
+        if isolation is not Isolation.READ_COMMITTED:
+            return found
+        first, end = found.start_offset, found.end_offset
+        if found.buffers:
+            # The header of the first batch may be in two buffers.
+            head = b"".join(bytes(buffer[: HEADER.size]) for buffer in found.buffers[:2])
+            first = max(first, read_header(head).base_offset)
+        aborted, is_complete = remote.aborted(first, end) if found.buffers else ([], True)
+        if not is_complete:
+            segments = self.log.segments
+            aborted = aborted + segments.aborted(segments.place_of(remote.end_offset), first, end)
+        return replace(found, aborted=tuple(aborted))
 
     def aborted_in(self, start: int, end: int) -> tuple[AbortedTxn, ...]:
         """Return the aborted transactions with offsets in [start, end). `end` must not be past the last stable offset."""
@@ -254,12 +294,25 @@ class ReadableLog:
         view = self._view_of(isolation)
         if view is not None:
             return view.look_up_time(timestamp_ms)
-        return first_at_or_after(
-            lambda: self.log.segments, timestamp_ms, self.start_offset, self.visible_end(isolation)
+        return self._look_up_time(timestamp_ms, isolation)
+
+    def _look_up_time(self, timestamp_ms: int, isolation: Isolation) -> Lookup:
+        if self.remote is not None and self.remote.start_offset < self.start_offset:
+            found = yield from self.remote.look_up_time(timestamp_ms)
+            # A segment may be both in the store and on the local disk. Only its local copy is searched.
+            if found is not None and found[0] < self.start_offset:
+                return found
+        return (
+            yield from first_at_or_after(
+                lambda: self.log.segments, timestamp_ms, self.start_offset, self.visible_end(isolation)
+            )
         )
 
     def look_up_newest(self, isolation: Isolation) -> Lookup:
-        """Find the first record with the greatest timestamp, in steps; None if this reader does not see it."""
+        """Find the first record with the greatest timestamp, in steps; None if this reader does not see it.
+
+        As in Apache Kafka, only the records on the local disk are searched.
+        """
         view = self._view_of(isolation)
         if view is not None:
             return view.look_up_newest()

@@ -1,0 +1,130 @@
+"""What is copied of a partition to the object store: which segments, and how a manifest describes a copied segment.
+
+A segment is copied when it is sealed and durable, and when all its offsets are before the last stable offset. Then no
+transaction that began in it or before it is open, so the content of the segment is final. Segments are copied in the
+order of their offsets, so that the manifest has no gap.
+
+Source: KIP-405.
+"""
+
+import struct
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from stablelog.batch.header import HEADER, read_header
+from stablelog.log.files.epochs import LeaderEpochs
+from stablelog.log.files.names import COMMIT_SUFFIXES, INDEX_SUFFIXES, PRODUCERS, SNAPSHOT, file_path
+from stablelog.log.indexes.offset_index import OffsetIndex
+from stablelog.log.indexes.summary import Summary
+from stablelog.log.segments.segment import Segment
+from stablelog.tier.index_object import IndexKind
+from stablelog.tier.manifest import RemoteSegment
+
+CUT_POINT: Final = struct.Struct(
+    ">"
+    "i"  # the base offset of a batch, relative to the base offset of the segment
+    "i"  # the position of this batch in the log file
+)
+CUT_POINT_COUNT_MAX: Final = 16
+CUT_SIZE_MIN: Final = 8 << 20  # The least distance of two cut points, in bytes.
+
+
+def copyable(segments: Iterable[Segment], end_offset: int, stable_offset: int) -> list[Segment]:
+    """Return the segments that can be copied, oldest first.
+
+    Args:
+        segments: the local segments, oldest first.
+        end_offset: the first offset that is not in the store.
+        stable_offset: the last stable offset.
+    """
+    found: list[Segment] = []
+    for segment in segments:
+        if segment.base_offset < end_offset:
+            continue
+        is_final = segment.sealed and segment.durable and segment.end_offset <= stable_offset
+        if not is_final or segment.summary is None:
+            break
+        found.append(segment)
+    return found
+
+
+def other_files(directory: Path, base_offset: int, end_offset: int) -> dict[IndexKind, Path]:
+    """Return the paths of the files that go into the object of indexes. A segment may lack some of these files."""
+    suffixes = (*INDEX_SUFFIXES, *COMMIT_SUFFIXES)
+    kinds = (
+        IndexKind.OFFSETS,
+        IndexKind.TIMES,
+        IndexKind.TRANSACTIONS,
+        IndexKind.COMMIT_INDEX,
+        IndexKind.COMMIT_EXTENTS,
+        IndexKind.COMMIT_SUMMARY,
+    )
+    paths = {
+        kind: file_path(directory, base_offset, suffix) for kind, suffix in zip(kinds, suffixes, strict=True)
+    }
+    # A snapshot has the producer state before its offset.
+    paths[IndexKind.SNAPSHOT] = file_path(directory, end_offset, SNAPSHOT)
+    paths[IndexKind.PRODUCERS] = file_path(directory, end_offset, PRODUCERS)
+    return paths
+
+
+def epochs_up_to(entries: Sequence[tuple[int, int]], end_offset: int) -> LeaderEpochs:
+    """Return the leader epochs that begin before an offset, as Kafka copies them with a segment."""
+    return LeaderEpochs([(epoch, start) for epoch, start in entries if start < end_offset])
+
+
+def cut_points(summary: Summary, offset_index: bytes, read: Callable[[int, int], bytes]) -> bytes:
+    """Return positions at which the log file can be divided between two batches, about equally far from each other.
+
+    Args:
+        summary: the summary of the segment.
+        offset_index: the content of the offset index.
+        read: returns bytes of the log file, by position and size.
+    """
+    count = min(summary.log_size // CUT_SIZE_MIN, CUT_POINT_COUNT_MAX + 1)
+    index = OffsetIndex(summary.base_offset, offset_index)
+    wanted = (summary.log_size * number // count for number in range(1, count))
+    positions = sorted({index.position_at_or_before(position) for position in wanted} - {0})
+    return b"".join(
+        CUT_POINT.pack(read_header(read(position, HEADER.size)).base_offset - summary.base_offset, position)
+        for position in positions
+    )
+
+
+def copied_segment(
+    summary: Summary,
+    epochs: LeaderEpochs,
+    points: bytes,
+    *,
+    segment_id: uuid.UUID,
+    broker_id: int,
+    now_ms: int,
+) -> RemoteSegment:
+    """Describe a segment that was copied.
+
+    Args:
+        summary: the summary of the segment.
+        epochs: the leader epochs up to the end of the segment.
+        points: its encoded cut points.
+        segment_id: the id of this copy.
+        broker_id: the id of the broker.
+        now_ms: the time of the broker's clock.
+    """
+    base = summary.base_offset
+    first = epochs.epoch_of(base)
+    own = [(max(first, 0), base), *((epoch, start) for epoch, start in epochs.entries if start > base)]
+    return RemoteSegment(
+        segment_id,
+        base,
+        summary.end_offset,
+        summary.log_size,
+        summary.max_timestamp,
+        tuple(own),
+        event_ms=now_ms,
+        broker_id=broker_id,
+        summary=summary,
+        is_txn_index_empty=summary.txnindex_size == 0,
+        cut_points=points,
+    )

@@ -1,0 +1,101 @@
+"""The object with all files of a remote segment except its log file: indexes, producer snapshots and leader epochs.
+
+The files stand one after another. The offset index, the time index and the transaction index are the first, so that the
+segment's summary, which has their sizes, tells where each of them is: one request for a range reads it. A directory of
+all files stands at the end.
+
+Format: docs/formats.md, "The object of indexes".
+"""
+
+import struct
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from stablelog.env.disk import Buffer
+from stablelog.errors import Corrupt, naming, refuse_newer
+from stablelog.log.indexes.summary import Summary
+
+VERSION: Final = 1
+ROW: Final = struct.Struct(
+    ">"
+    "b"  # kind: of the file, an IndexKind
+    "q"  # position: of the file in the object
+    "q"  # size: of the file in bytes
+    "I"  # crc: CRC-32C of the file
+)
+FOOTER: Final = struct.Struct(
+    ">"
+    "h"  # version: 1
+    "h"  # count: of the rows, which stand before the footer
+    "I"  # crc: CRC-32C of the rows
+)
+
+
+class IndexKind(IntEnum):
+    """The kind of a file in the object of indexes."""
+
+    OFFSETS = 0
+    TIMES = 1
+    TRANSACTIONS = 2
+    SNAPSHOT = 3  # Kafka's producer snapshot at the end of the segment
+    PRODUCERS = 4  # stablelog's producer snapshot at the end of the segment
+    LEADER_EPOCHS = 5  # the leader epochs from the beginning of the log to the end of the segment
+    COMMIT_INDEX = 6
+    COMMIT_EXTENTS = 7
+    COMMIT_SUMMARY = 8
+
+
+class IndexRange(NamedTuple):
+    """The bytes of an index in the object, and their CRC-32C."""
+
+    start: int
+    size: int
+    crc: int
+
+
+def index_range(summary: Summary, kind: IndexKind) -> IndexRange:
+    """Return where the object of a segment with this summary has its offset, time or transaction index."""
+    sizes, crcs = summary.index_files
+    return IndexRange(sum(sizes[:kind]), sizes[kind], crcs[kind])
+
+
+def encode_indexes(files: Mapping[IndexKind, Buffer]) -> bytes:
+    """Encode the object of indexes."""
+    rows, position = [], 0
+    for kind in sorted(files):
+        rows.append(ROW.pack(kind, position, len(files[kind]), crc32c(files[kind])))
+        position += len(files[kind])
+    directory = b"".join(rows)
+    contents = [files[kind] for kind in sorted(files)]
+    return b"".join([*contents, directory, FOOTER.pack(VERSION, len(rows), crc32c(directory))])
+
+
+def indexes_of(content: Buffer, key: str) -> dict[IndexKind, Buffer]:
+    """Return the files in an object of indexes, by kind. An object that does not exist is empty and has none.
+
+    Raises:
+        NewerFormat: a later release has written the object.
+        Corrupt: the object is damaged.
+    """
+    if not len(content):
+        return {}
+    end = len(content) - FOOTER.size
+    if end < 0:
+        raise Corrupt(f"{key} has {len(content)} bytes, and an object of indexes has at least {FOOTER.size}")
+    version, count, crc = FOOTER.unpack_from(content, end)
+    with naming(key):
+        refuse_newer("an object of indexes", version, VERSION)
+    begin = end - count * ROW.size
+    view = memoryview(content)
+    if version != VERSION or begin < 0 or crc32c(view[begin:end]) != crc:
+        raise Corrupt(f"{key}: the directory at the end of the object of indexes is damaged")
+    files: dict[IndexKind, Buffer] = {}
+    for kind, position, size, file_crc in ROW.iter_unpack(view[begin:end]):
+        file = view[position : position + size]
+        if kind not in list(IndexKind) or position + size > begin or crc32c(file) != file_crc:
+            raise Corrupt(f"{key}: the file of kind {kind} at byte {position} is damaged")
+        files[IndexKind(kind)] = file
+    return files

@@ -1,0 +1,114 @@
+"""A partition with a remote tier in a dict: the code of `stablelog.tier` decides what is copied, the test copies it."""
+
+import uuid
+
+from stablelog.env.disk import read_if_there
+from stablelog.errors import NotLoaded
+from stablelog.log.partition import Isolation
+from stablelog.tier.copying import copied_segment, copyable, cut_points, epochs_up_to, other_files
+from stablelog.tier.index_object import IndexKind, encode_indexes
+from stablelog.tier.manifest import Manifest
+from stablelog.tier.names import INDEXES, LOG, RemotePartition
+from stablelog.tier.remote_log import RemoteLog
+from tests.log.timeline import NOW_MS, Log
+
+PARTITION = RemotePartition("t", uuid.UUID(int=7), 0)
+
+
+class Loaded:
+    """The ranges that were loaded, and a count of the requests by the kind of object.
+
+    A test may forget what is loaded; what is loaded then again counts again.
+    """
+
+    def __init__(self, objects):
+        self.objects = objects
+        self.known = {}
+        self.requests = []
+
+    def get(self, wanted):
+        return self.known.get(wanted)
+
+    def load(self, wanted):
+        assert wanted not in self.known, "it is loaded already"
+        self.requests.append(wanted)
+        content = self.objects.get(wanted.key, b"")
+        self.known[wanted] = content[wanted.start : wanted.start + wanted.size] if wanted.size else content
+
+    def count(self, kind):
+        return sum(wanted.key.endswith(f".{kind}") for wanted in self.requests)
+
+
+class TieredLog(Log):
+    """A log whose segments are copied by `copy`, and deleted from its disk by retention."""
+
+    def __init__(self, *, chunk_size=100, **config):
+        self.objects = {}
+        self.saved = []
+        self.loaded = Loaded(self.objects)
+        super().__init__(is_tiered=True, **config)
+        self.remote = RemoteLog(
+            PARTITION, Manifest("cluster"), self.loaded, self.saved.append, chunk_size=chunk_size
+        )
+        self.partition.remote = self.remote
+
+    def copy(self, *, with_summary=True, publish=True):
+        """Copy every segment that can be copied, and publish them."""
+        partition = self.partition
+        wanted = copyable(partition.log.segments, self.remote.end_offset, partition.last_stable_offset)
+        rows = [self.copied(segment, with_summary=with_summary) for segment in wanted]
+        manifest = self.remote.manifest
+        if rows and not manifest.segments:
+            manifest = manifest._replace(log_start=max(manifest.log_start, rows[0].base_offset))
+        if publish:
+            self.remote.published(manifest.with_copied(rows))
+        return rows
+
+    def copied(self, segment, *, with_summary=True):
+        base, end, identity = segment.base_offset, segment.end_offset, uuid.uuid4()
+        log = self.disk.read_bytes(segment.path(".log"))
+        files = {
+            kind: content
+            for kind, path in other_files(self.directory, base, end).items()
+            if (content := read_if_there(self.disk, path)) is not None
+        }
+        epochs = epochs_up_to(self.partition.log.epochs.entries, end)
+        files[IndexKind.LEADER_EPOCHS] = epochs.encode()
+        self.objects[PARTITION.segment_key(base, identity, LOG)] = log
+        self.objects[PARTITION.segment_key(base, identity, INDEXES)] = encode_indexes(files)
+        points = cut_points(segment.summary, files[IndexKind.OFFSETS], lambda at, size: log[at : at + size])
+        row = copied_segment(segment.summary, epochs, points, segment_id=identity, broker_id=1, now_ms=NOW_MS)
+        return (
+            row
+            if with_summary
+            else row.__class__(
+                **{
+                    name: getattr(row, name)
+                    for name in row.__slots__
+                    if name not in ("summary", "is_txn_index_empty")
+                }
+            )
+        )
+
+    def read(self, start, size_max=1 << 20, isolation=Isolation.READ_COMMITTED, *, at_least_one=True):
+        """Read, and load what the read needs."""
+        while True:
+            try:
+                return self.partition.read(start, size_max, isolation, at_least_one=at_least_one)
+            except NotLoaded as missing:
+                for wanted in missing.ranges:
+                    self.loaded.load(wanted)
+
+    def look_up_time(self, timestamp_ms, isolation=Isolation.READ_COMMITTED):
+        from stablelog.log.read import finished
+
+        while True:
+            try:
+                return finished(self.partition.look_up_time(timestamp_ms, isolation))
+            except NotLoaded as missing:
+                for wanted in missing.ranges:
+                    self.loaded.load(wanted)
+
+    def drop_local(self):
+        """Apply local retention that keeps nothing that is in the store."""
+        return self.partition.apply_retention(self.now_ms)
