@@ -37,7 +37,8 @@ class Context(NamedTuple):
     """The client that sent a request, and the version of the request.
 
     Attributes:
-        appending: `Connection.appending`, the lock of the client's connection that keeps the order of its appends.
+        appending: the lock `Connection.appending` of the client's connection. A handler holds the lock while it
+            appends, so that the appends of one connection keep the order of its requests.
     """
 
     api_version: int
@@ -60,22 +61,22 @@ async def for_each(
 def code_for(broker: Broker, error: Exception, codes: Codes) -> ErrorCode:
     """Return the API's error code for an exception that concerns one partition (one of PARTITION_ERRORS).
 
-    The broker logs each damage and each disk error once.
+    If the exception reports damaged data or a disk error, the broker also logs it, but each message only once.
     """
     broker.damage_log.note(error)
     return codes.of_error(error)
 
 
 def check_marked(broker: Broker, target: TopicPartition, code: ErrorCode | None) -> None:
-    """Refuse a write to a partition that lacks markers from before the start, which wait for disk space.
+    """Refuse a write to a partition in which markers are missing until the disk has space for them.
 
-    A batch of a producer's next transaction that was written before such a marker would become a part of the previous
-    transaction.
+    The missing markers end transactions that were decided before the broker's start. If a producer's next transaction
+    wrote a batch before such a marker, readers would take the batch for a part of the previous transaction.
 
     Args:
         broker: the broker of the partition.
         target: topic and index of the partition.
-        code: the error code of the refusal, one that clients of the API retry; None for KAFKA_STORAGE_ERROR.
+        code: the error code of the refusal, after which clients of the API retry; None for KAFKA_STORAGE_ERROR.
 
     Raises:
         Refused: the partition lacks markers. The error has `code`.
@@ -102,7 +103,7 @@ async def durable_code(
         codes: the error codes of the API.
 
     Raises:
-        Unavailable: a sync failed and the broker stops: it is unknown whether the append is durable.
+        Unavailable: an fsync failed and the broker stops. It is unknown whether the append is durable.
     """
     try:
         await durable

@@ -1,9 +1,9 @@
-"""AbortJoint (10003): abort children of a joint commit, unless it is committed.
+"""AbortJoint (10003): abort children (transactions) of one version of a joint commit, unless the version is committed.
 
-Behaviour: a committed version stays committed, and the response says so. If the request names a run, all children of
-that run are aborted, including children that the request does not name, and the run cannot begin more children of this
-version. The response is sent when the decision is durable and the markers are written. While the disk is full, a
-request without open transactions to abort is refused.
+Behaviour: a committed version stays committed, and the response says so. A run is one start of the program that writes
+the children. If the request names a run, all children of that run are aborted, including children that the request does
+not name, and the run cannot begin more children of this version. The response is sent when the decision is durable and
+the abort markers are written. While the disk is full, a request that has no open transaction to abort is refused.
 """
 
 from kio.static.primitive import i64

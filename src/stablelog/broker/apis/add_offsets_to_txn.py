@@ -1,6 +1,6 @@
 """AddOffsetsToTxn (25): add the offsets log to a transaction that is about to commit a consumer group's offsets.
 
-Behaviour: committed offsets belong to no transaction group, so every transaction may commit them.
+Behaviour: committed offsets belong to no transaction group, so transactions of all transaction groups may commit them.
 """
 
 from kio.schema.add_offsets_to_txn.v4.request import AddOffsetsToTxnRequest

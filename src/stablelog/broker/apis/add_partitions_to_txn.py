@@ -1,10 +1,10 @@
 """AddPartitionsToTxn (24): add the partitions that a transaction is about to write to.
 
-Behaviour: a partition is refused if it does not exist, is offline, or belongs to a topic of another transaction group;
-then none of the partitions is added. An offline partition could not get the marker that ends the transaction, and the
-transactional id could then begin no other transaction. A partition that is still opening is added. The response does
-not wait for the disk. The response to a Produce request of the transaction waits instead, until both the commit log and
-the partition's log are durable.
+Behaviour: a partition is refused if it does not exist, is offline, or belongs to a topic of another transaction group.
+If one partition is refused, none is added. An offline partition is refused because it could not get the marker that
+ends the transaction, and without that end the transactional id could not begin another transaction. A partition that is
+still opening is added. The response does not wait for the disk: the response to a Produce request of the transaction
+waits instead, until both the commit log and the partition's log are durable.
 Version notes: v4+ is for brokers: several transactions, and `verifyOnly`, which does not check for offline partitions.
 """
 
@@ -40,9 +40,10 @@ def _refusal(broker: Broker, target: TopicPartition, *, verify_only: bool) -> Er
 
 
 def _allow_abort(broker: Broker, asked: AddPartitionsToTxnTransaction) -> None:
-    """After a refused request, let the producer abort a transaction that has not begun: librdkafka sends such an abort.
+    """After a refused request, accept an abort from a producer whose transaction has not begun.
 
-    If the transaction is open, nothing changes: the producer can abort the transaction, or retry the request.
+    librdkafka sends such an abort. If the producer's transaction is open, nothing changes: the producer can abort the
+    transaction, or retry the request.
     """
     group = broker.transactions.get(group_of(asked.transactional_id))
     known = None if group is None else group.coordinator.table.get(asked.transactional_id)

@@ -16,7 +16,8 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.wire.api import APIS
 
-# With transaction.version 2 each transaction has its own producer epoch (KIP-890). Clients that support it use it.
+# By feature: its minimum, maximum and finalized version. With transaction.version 2 each transaction has its own
+# producer epoch (KIP-890). Clients that support version 2 use it.
 FEATURES = {"transaction.version": (0, 2, 2)}
 
 

@@ -1,10 +1,11 @@
 """CommitJoint (10002): commit open transactions together, with one commit sequence, or decide nothing.
 
-Behaviour: the broker first writes the consumer groups' offsets of the request in one more child, which it begins
-itself. The offsets take effect with that child's marker, as in any transaction. The commit is decided when the offsets
-are durable. While the disk is full, a commit with offsets, or without an open child, is refused. The response is sent
-when the decision is durable and the markers of all children are written to their partitions. A repeated request, even
-after a restart, gets the same response, with `already` set.
+Behaviour: the transactions of a joint commit are its children. If the request contains offsets of consumer groups, the
+broker first writes them in one more child, which it begins itself. The offsets take effect with that child's commit
+marker, as in any transaction. The commit is decided only after the offsets are durable. While the disk is full, a
+commit with offsets, or without an open child, is refused. The response is sent when the decision is durable and the
+markers of all children are written to their partitions. A repeated request, even after a restart, gets the same
+response, with `already` set.
 """
 
 from collections import defaultdict
@@ -28,7 +29,7 @@ PARTITION_CODES = CODES["CommitJoint"]
 
 
 def _offset_records(broker: Broker, request: CommitJointRequest) -> list[tuple[bytes, bytes | None]]:
-    """Make the offsets log's records for the offsets in the request.
+    """Make the records that commit the offsets of the request, for the offsets log (`__consumer_offsets`).
 
     Raises:
         Refused: an offset cannot be committed; the message names it.
@@ -63,7 +64,10 @@ def _offset_records(broker: Broker, request: CommitJointRequest) -> list[tuple[b
 async def _write_offsets(
     broker: Broker, group: TransactionGroup, request: CommitJointRequest, name: JointName
 ) -> ChildShown:
-    """Write the offsets in a child that the broker begins, and wait until they are durable."""
+    """Write the request's offsets in a child transaction that the broker begins, and wait until they are durable.
+
+    Return the child.
+    """
     groups = broker.groups
     child = group.apply(
         group.coordinator.joint.open_offsets(name, request.version, OFFSETS_PARTITION, now_ms=broker.now_ms())
@@ -71,8 +75,8 @@ async def _write_offsets(
     try:
         await group.journal.settled()
         codes = group.coordinator.verify_partitions(*child, [OFFSETS_PARTITION])
-        # If the child that the broker began has ended by now, another request has decided the version meanwhile. The
-        # later call of `commit` then returns that decision.
+        # If the child that the broker began has ended by now, another request has decided this version of the joint
+        # commit meanwhile. The caller's call of `joint.commit` then returns that decision.
         if codes[OFFSETS_PARTITION] is ErrorCode.none:
             records = _offset_records(broker, request)
             groups.journal.append_transactional(records, child.producer_id, child.producer_epoch)

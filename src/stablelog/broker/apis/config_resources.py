@@ -60,7 +60,7 @@ def _source(broker: Broker, name: str) -> int:
 
 
 def topic_config_values(broker: Broker, own: Mapping[str, str]) -> list[ConfigValue]:
-    """Return every setting of a topic. `own` has the topic's own values."""
+    """Return every setting of a topic. `own` has the values that are set for the topic itself."""
     values = []
     for name, setting in TOPIC_SETTINGS.items():
         if name in own:

@@ -1,6 +1,7 @@
 """CreateTopics (19): create topics.
 
-Version notes: v4 -1 for the broker's default counts; v5 the response contains the settings; v7 the topic id.
+Version notes: v4 a count of -1 asks for the broker's default; v5 the response contains the settings; v7 also the topic
+id.
 """
 
 from collections import Counter

@@ -2,8 +2,8 @@
 
 Behaviour: the response is sent when the new log start offsets are durable. After a disk error at one partition, that
 partition has an error code in the response, and its log start may have moved or not. The other partitions are not
-affected. Each partition keeps its log start in a file of its own. Kafka's checkpoint of log start offsets follows
-within `CHECKPOINT_S`.
+affected. The new log start is in a file of the partition when the response is sent. Kafka's checkpoint file with the
+log starts of all partitions is written later, within `CHECKPOINT_S` seconds.
 """
 
 import logging

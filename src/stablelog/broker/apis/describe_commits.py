@@ -1,7 +1,8 @@
 """DescribeCommits (10005): where the next transactions begin and end in a partition of a commit-ordered topic.
 
-Behaviour: only durable transactions are listed, as a read-committed fetch would return them, in the order of the
-commits. Records outside transactions are not listed, unless the request asks for entries of their own for them.
+Behaviour: the transactions are listed in the order of their commits. Only transactions that a read-committed fetch can
+return are listed, so they are durable. Records outside transactions are listed, with entries of their own, only if the
+request asks for them.
 """
 
 from kio.schema.errors import ErrorCode
@@ -24,7 +25,7 @@ PARTITION_CODES = CODES["DescribeCommits"]
 async def handle(
     broker: Broker, request: DescribeCommitsRequest, _context: Context
 ) -> DescribeCommitsResponse:
-    """Handle the request without an await: the index of the commit-ordered view has all data of the response."""
+    """Handle the request without an await: the partition's commit indexes contain all data of the response."""
     try:
         return _describe(broker, request)
     except PARTITION_ERRORS as error:

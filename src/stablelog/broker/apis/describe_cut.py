@@ -2,14 +2,14 @@
 
 A cut is a commit sequence R, and for each partition the offset before which all commits up to R stand.
 
-Behaviour: every commit up to the cut's commit sequence R has all its markers durable in all partitions, so no reader
-between two cuts sees a part of a transaction. A client can ask for an R by number if it is resolved. Each transaction
-group numbers its commits, so all topics must belong to one group. Records outside transactions are inside the cut if
-they stand before the first later commit. A cut may separate such records that were written together. The last R never
-decreases. After a start, partitions that are not opened yet may have lost markers in the crash. The last R is therefore
-unknown until all partitions are open: the response is COORDINATOR_LOAD_IN_PROGRESS, or KAFKA_STORAGE_ERROR with the
-partition's name if one of them is offline. A request for an R that a client got before the start gets the same
-response.
+Behaviour: R is resolved: every commit up to R has all its markers durable in all partitions. A reader that reads from
+one cut to another therefore sees every transaction whole or not at all. A request names an R that is resolved, or asks
+for the last resolved one. Each transaction group numbers its own commits, so all topics must belong to one group.
+Records outside transactions are inside the cut if they stand before the first commit after R. Two such records that
+were written together may be on different sides of a cut. The last resolved R never decreases. A partition that is not
+opened yet after a start may have lost markers in a crash, so the last resolved R is unknown until all partitions are
+open. Until then the response is COORDINATOR_LOAD_IN_PROGRESS, or, if a partition is offline, KAFKA_STORAGE_ERROR with
+the partition's name. A request for an R that a client got before the start gets the same response.
 """
 
 from kio.schema.errors import ErrorCode
@@ -36,7 +36,7 @@ NAMED_MAX = 5  # The maximum number of partitions that the message of a refused 
 
 
 def _views(broker: Broker, name: str) -> list[CommitOrder]:
-    """The views of one topic's partitions, in the order of their indexes.
+    """The commit-ordered views of one topic's partitions, in the order of the partition indexes.
 
     Raises:
         Refused: the topic does not exist or is not commit-ordered, or one of its partitions is not open.
@@ -58,8 +58,8 @@ def _cut(index: int, view: CommitOrder, commit_sequence: int) -> CutPartition:
     """Return the offset of the cut in one partition.
 
     Raises:
-        Corrupt: an index is damaged.
-        Unavailable: an index cannot be read.
+        Corrupt: a commit index of the partition is damaged.
+        Unavailable: a commit index cannot be read.
     """
     removed = view.removed_sequence()
     return CutPartition(
@@ -95,7 +95,8 @@ def _resolved(broker: Broker, numbers: TransactionGroup | None, group: str, aske
     """Return the commit sequence of the requested cut.
 
     Raises:
-        Refused: the commit sequence is not resolved, or the broker does not know yet whether it is.
+        Refused: a commit up to this commit sequence lacks a durable marker, or the broker does not know yet whether one
+            does.
     """
     resolved = 0 if numbers is None else numbers.resolved_commit_sequence
     last = 0 if numbers is None else numbers.coordinator.table.last_sequence

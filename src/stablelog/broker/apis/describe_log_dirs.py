@@ -1,7 +1,8 @@
 """DescribeLogDirs (35): the data directory, and the size of each partition in it.
 
-A client on the same machine can read the segment files instead of fetching; `partition.metadata` in each partition's
-directory shows whether it has found the same directory. Partitions that are not open are left out.
+A client on the same machine can read the segment files instead of fetching. The file `partition.metadata` in each
+partition's directory has the topic id, by which the client checks that it has found the broker's directory. Partitions
+that are not open are left out.
 Version notes: v4+ the size of the volume; its usable bytes are 0 while the broker refuses writes because the disk is
 full.
 """

@@ -1,8 +1,9 @@
 """EndTxn (26): commit or abort a transaction.
 
 Behaviour: the response is sent when the decision is durable and its markers are written to the partitions, so that the
-producer's next transaction can begin at once. Readers see the transaction when the markers are durable, too. While the
-disk is full, a request that adds a record to the commit log without ending an open transaction is refused.
+producer's next transaction can begin at once. Readers see the transaction only when the markers are durable as well.
+While the disk is full, a request that would add a record to the commit log without ending an open transaction is
+refused.
 Version notes: v5 transaction version 2: the response contains the producer id and epoch of the next transaction.
 """
 

@@ -1,12 +1,12 @@
 """Fetch (1): return batches.
 
 Behaviour: the response waits until there are `min_bytes`, or until `max_wait` is over; if a partition is refused, the
-response is sent at once. For a partition that is opening or offline the response waits as for one without records,
-because Java's consumer would otherwise repeat its fetch at once for as long as metadata names no other leader. The
-response also waits, without an error code, for a segment whose batch headers must first be checked (its *proof*). A
-read-committed fetch ends at the last stable offset and contains exactly the aborted transactions of the returned
-records; a read-uncommitted one ends at the high watermark and contains none. At least one whole batch is returned,
-however large.
+response is sent at once. For a partition that is opening or offline, the response waits as for a partition without
+records. If the response were sent at once, Java's consumer would repeat its fetch at once, again and again, for as long
+as metadata names no other leader. The response also waits, without an error code, for a segment whose batch headers
+must first be checked (its *proof*). A read-committed fetch ends at the last stable offset, and its response lists
+exactly the aborted transactions of the returned records. A read-uncommitted fetch ends at the high watermark, and its
+response lists none. At least one whole batch is returned, however large.
 Version notes: v4 isolation; v5 log start; v7 sessions (KIP-227); v12 the last fetched epoch; v13 topic ids.
 """
 
@@ -89,8 +89,8 @@ def _read(
             raise codes.refusal(PartitionState.UNKNOWN_ID, f"there is no topic with the id {name[1:]}")
         partition = broker.topics.partition(name, index, codes)
         check_leader_epoch(partition, wanted.current_leader_epoch)
-        # Take the partition's offsets before the read: the response must not name a high watermark that moves during
-        # the read.
+        # Take the partition's offsets before the read, so that the response does not name a high watermark to which
+        # the partition moved only after the read.
         answer = FetchedPartition(
             index,
             high_watermark=partition.high_watermark,
@@ -103,8 +103,8 @@ def _read(
             read = partition.read(wanted.fetch_offset, size_max, isolation, at_least_one=at_least_one)
         except Unproven as unproven:
             broker.proofs.request(partition, unproven)
-            # Return an error code: a response without records and without an error would tell the client that
-            # compaction has removed all records here.
+            # Return an error code for a segment that is not checked yet: a response without records and without an
+            # error would tell the client that compaction has removed all records here.
             raise codes.refusal(PartitionState.OPENING, str(unproven)) from unproven
         ahead = partition.unproven_ahead(read.end_offset)
         if ahead is not None:
@@ -122,12 +122,12 @@ class Found:
     """The result of a read of all partitions of a session.
 
     Attributes:
-        answers: response parts by partition.
-        seen: each open partition with the end offset that was visible to the reader.
-        closed: partitions that are opening or offline, cannot be read now, or whose segment is not checked (proven)
-            yet.
-        refused: whether a partition was refused for another reason.
-        size: bytes of records.
+        answers: the part of the response for each partition.
+        seen: each open partition, with the offset before which the reader can see records.
+        closed: partitions that are opening or offline, that cannot be read now, or whose next segment is not checked
+            (proven) yet.
+        refused: whether a partition was refused for another reason than those of `closed`.
+        size: bytes of all records that were read.
     """
 
     answers: dict[TopicPartition, FetchedPartition] = field(default_factory=dict)
@@ -161,7 +161,9 @@ async def _read_all(
 
 
 async def _bring_in(broker: Broker, found: Found, codes: Codes) -> None:
-    """Load the pages of the records into memory. Otherwise the event loop, and every client, would wait for the disk.
+    """Load the pages of the records into memory, in a thread.
+
+    If the event loop read a page that is not in memory, it would wait for the disk, and all clients would wait too.
 
     A partition whose pages cannot be read gets no records, and the error code of an offline partition.
     """
@@ -245,11 +247,11 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
 async def _free(
     request: FetchRequest, found: Found, topics: list[FetchedTopic], session: FetchSession
 ) -> None:
-    """Free the parts of the request and of the response in turns: freeing many partitions at once blocks the event
-    loop.
+    """Free the memory of the request and of the response in turns: to free that of many partitions at once would block
+    the event loop.
     """
     wanted = (topic.partitions for topic in request.topics)
     answered = (topic.partitions for topic in topics)
-    # Without a session id, no later request uses the session.
+    # A session without an id ends with this request, so its partitions can be freed, too.
     own = [session.partitions] if session.session_id == NO_SESSION else []
     await free_in_turns(found.answers, found.seen, *wanted, *answered, *own)

@@ -28,8 +28,8 @@ def _changed(
     """Apply the changes to the present settings.
 
     Args:
-        present: the settings that the topic or the broker has.
-        effective: the values in effect of settings that the topic or the broker does not have.
+        present: the values that are set for the topic or the broker itself.
+        effective: the values in effect of other settings, to which APPEND and SUBTRACT apply.
         changes: the changes of the request.
 
     Raises:

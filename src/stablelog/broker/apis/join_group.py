@@ -1,9 +1,9 @@
 """JoinGroup (11): add a member to a group's next generation, and wait until that generation begins.
 
 Behaviour: the response is sent once the generation is known, which may take as long as the group's rebalance timeout.
-Version notes: v0 no rebalance timeout of its own; v4+ a new member first gets an error with its member id, and joins
-again with it; v5+ static members; v7 protocol type, and null for no protocol; v8 the reason; v9+ the response may tell
-the leader that there is nothing to assign.
+Version notes: v0 the session timeout is also the rebalance timeout; v4+ a new member first gets an error with its
+member id, and joins again with that id; v5+ static members; v7 protocol type, and null for no protocol; v8 the reason;
+v9+ the response may tell the leader that there is nothing to assign.
 """
 
 import uuid

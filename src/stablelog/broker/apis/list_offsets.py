@@ -1,11 +1,11 @@
 """ListOffsets (2): the first offset, the end offset, or the first offset at or after a time.
 
-Behaviour: for a read-committed reader the end is the last stable offset. The request waits for markers that are written
-and not durable yet, so that a client which asks after the response to a commit finds the committed records. Ends that
-are requested together, for at most a thousand partitions, belong to the same moment. A transaction in at most a hundred
-partitions is before all of these ends or before none. A lookup by time finds only records that the reader may see.
-Unlike in Kafka, a transaction's marker is not a record, so its time is not found. A lookup that has to read many
-headers lets other tasks run in between.
+Behaviour: for a read-committed reader the end offset is the last stable offset. The request waits for markers that are
+written and not durable yet, so that a client which asks after the response to a commit finds the committed records. The
+end offsets that one request asks for, of at most a thousand partitions, are read at the same moment. A transaction in
+at most a hundred partitions therefore lies before all of these offsets or before none of them. A lookup by time finds
+only records that the reader may see. Unlike in Kafka, it does not find a transaction's marker, because a marker is not
+a record. A lookup that has to read many headers lets other tasks run in between.
 Version notes: v2 isolation; v7 the offset of the newest timestamp (-3); v8 the local log's start (-4).
 """
 
@@ -85,13 +85,13 @@ async def _markers_durable(broker: Broker, request: ListOffsetsRequest) -> None:
                 waits.append(broker.flush.durable(partition, partition.end_offset))
     for wait in waits:
         if wait is not None:
-            # The topic was deleted during the wait. The lookup of its offset returns an error for it.
+            # The partition was deleted or failed during the wait. The lookup of its offset reports that error.
             with contextlib.suppress(Unavailable):
                 await wait
 
 
 def _is_brief(request: ListOffsetsRequest) -> bool:
-    """Whether the request asks only for start or end offsets, and only of few partitions."""
+    """Whether the request asks only for start or end offsets, and for at most BRIEF_MAX of them."""
     return sum(len(topic.partitions) for topic in request.topics) <= BRIEF_MAX and all(
         asked.timestamp in (LATEST, EARLIEST) for topic in request.topics for asked in topic.partitions
     )

@@ -2,7 +2,8 @@
 
 Behaviour: a partition that is opening or offline has leader -1 and an error code, so that clients wait for a leader and
 producers choose other partitions. An offline partition lists its replica as offline; an opening one does not. Version
-notes: v0 an empty list means all topics, v1+ none of them; v4 whether to create missing topics; v10+ topic ids.
+notes: v0 an empty list means all topics, v1+ no topic; v4 the request says whether to create missing topics; v10+ topic
+ids.
 """
 
 import uuid

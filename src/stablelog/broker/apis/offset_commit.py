@@ -62,9 +62,9 @@ async def offsets_asked(
 async def in_slices(
     commits: dict[TopicPartition, OffsetCommit],
 ) -> AsyncIterator[dict[TopicPartition, OffsetCommit]]:
-    """Yield the commits in slices of OFFSETS_AT_ONCE; other tasks run in between.
+    """Yield the offsets in slices of at most OFFSETS_AT_ONCE partitions; other tasks run between two slices.
 
-    Without commits, one empty slice is yielded.
+    If there are no offsets, one empty slice is yielded.
     """
     left = iter(commits.items())
     first = dict(islice(left, OFFSETS_AT_ONCE))

@@ -1,7 +1,7 @@
 """OffsetFetch (9): the committed offsets of consumer groups.
 
-Version notes: v2+ null asks for all partitions; v7+ the client can ask for stable offsets only, which no open
-transaction can change (otherwise UNSTABLE_OFFSET_COMMIT); v8+ several groups.
+Version notes: v2+ null asks for all partitions; v7+ the client can ask for stable offsets only, and gets
+UNSTABLE_OFFSET_COMMIT for an offset that an open transaction may change; v8+ several groups.
 """
 
 from kio.schema.errors import ErrorCode

@@ -4,10 +4,10 @@ Behaviour: each partition's batch is appended or refused as a whole, independent
 acks=1 the response is sent when the batch is durable (see `broker.durability.flush`); with acks=0 there is none. The
 coordinator must confirm for every transactional batch that its producer has an open transaction. A transaction that is
 decided, or that was kept for a successor of its producer (KIP-939), accepts no more batches, even in partitions that it
-has written to before. In transaction version 1 the client must have added the partition; in version 2 (v12+) the
-request adds it. A transaction writes only to topics of its own transaction group; other topics get
-TOPIC_AUTHORIZATION_FAILED with a message. A partition that is deleted or fails before its batch is durable gets an
-error code of its own.
+has written to before. In transaction version 1 the client must have added the partition to the transaction; in version
+2 (v12+) the Produce request adds it. A transaction writes only to topics of its own transaction group; for other topics
+the response has TOPIC_AUTHORIZATION_FAILED with a message. A partition that is deleted or fails before its batch is
+durable gets an error code of its own.
 Version notes: v3 transactional id; v8 error per record; v11 TRANSACTION_ABORTABLE; v12 transaction version 2.
 """
 
@@ -42,7 +42,7 @@ KNOWN_ACKS = (-1, 0, 1)
 
 
 class Wait(NamedTuple):
-    """A batch that is not durable yet, and the index (`place`) of its part of the response in `produced`."""
+    """A batch that is not durable yet. `produced[place]` is the batch's part of the response."""
 
     topic: str
     produced: list[ProducedPartition]
@@ -98,7 +98,7 @@ def _writable(
     """Return the partition and its batch, if the partition accepts batches of this request.
 
     Raises:
-        Refused: the partition does not accept them.
+        Refused: the partition does not accept batches of this request.
     """
     check_not_own(name)
     partition = broker.topics.partition(name, asked.index, codes)
@@ -108,17 +108,19 @@ def _writable(
     if not asked.records:
         raise Refused(ErrorCode.invalid_record, f"the request has no records for {name}-{asked.index}")
     if request.transactional_id:
-        # Check the topic's transaction group before the log checks sequence numbers: after a refusal aiokafka sends the
-        # refused batches again together with later ones, and the log would then find a gap in the sequence numbers.
+        # Check the topic's transaction group before the log checks sequence numbers. After this refusal aiokafka sends
+        # the refused batches again together with later ones. The log would find a gap in their sequence numbers, and
+        # the client would get that error instead of the refusal.
         broker.transactions.check_topic(request.transactional_id, name)
     return partition, asked.records
 
 
 async def _check_many_keys(broker: Broker, partition: Partition, records: Buffer) -> Partition | None:
-    """Check that each record of a batch for a compacted topic has a key. A long check runs in a thread.
+    """Check that each record of a large batch for a compacted topic has a key. The check runs in a thread.
 
     Returns:
-        The partition for which the batch was checked; None if the later append of the batch checks the keys.
+        The partition for which the batch was checked. None if nothing was checked here: the topic is not compacted, or
+        the batch is small and its append checks the keys.
 
     Raises:
         Refused: the batch may not be written, or a record has no key.
@@ -252,9 +254,11 @@ async def handle(broker: Broker, request: ProduceRequest, context: Context) -> l
 
 
 def _decided(broker: Broker, request: ProduceRequest) -> "asyncio.Future[None] | None":
-    """Return a future that is done when the commit log is durable; None if there is nothing to wait for.
+    """Return a future that is done when the commit log is durable; None if it is durable, or the request has no
+    transaction.
 
-    The wait ensures that after any crash the coordinator knows each transaction with an acknowledged batch.
+    A Produce response waits for the future, so that after any crash the coordinator knows each transaction that has an
+    acknowledged batch.
     """
     group = broker.transactions.get(group_of(request.transactional_id or ""))
     if request.transactional_id is None or group is None:

@@ -1,8 +1,9 @@
 """TxnOffsetCommit (28): commit a consumer group's offsets as part of a transaction.
 
 Behaviour: the offsets are pending until the transaction's marker is written to the offsets log. A member of an old
-generation is fenced (KIP-447). While the previous transaction is being completed, and when the offsets log cannot
-accept the offsets now, the response is COORDINATOR_NOT_AVAILABLE, the only code after which every client retries.
+generation is fenced (KIP-447). While the producer's previous transaction is being completed, and when the offsets log
+cannot accept the offsets now, the response is COORDINATOR_NOT_AVAILABLE, the only code after which every client
+retries.
 Version notes: v3 member and generation; v4 TRANSACTION_ABORTABLE (before: INVALID_TXN_STATE); v5 transaction version 2:
 the request adds the offsets log to the transaction.
 """
@@ -42,7 +43,10 @@ _IN_WORDS_OF_GROUPS = {
 def _check_transaction(
     group: TransactionGroup, now_ms: int, request: TxnOffsetCommitRequest, api_version: int
 ) -> ErrorCode:
-    """Check whether the offsets log is, or may become, part of the producer's open transaction."""
+    """Check whether the offsets log is part of the producer's open transaction. In v5+, add it to the transaction.
+
+    Return `none`, or the coordinator's error code if the log is not part of the transaction.
+    """
     coordinator = group.coordinator
     who = (request.transactional_id, request.producer_id, request.producer_epoch)
     if api_version >= SECOND_DIALECT_VERSION:

@@ -1,10 +1,11 @@
 """WriteTxnMarkers (27): write given markers. An administrator ends a hanging transaction with it.
 
-Behaviour: the markers are written to the named partitions without the coordinator. A marker older than the partition's
-producer state is refused. A marker for a coordinator's own log is refused, and so is a commit marker in a
-commit-ordered topic: it would have no commit sequence, and no cut could be made there. The response is sent when the
-markers are durable. A disk error at one partition becomes the error code of that partition; the markers of the others
-are written. While the disk is full, a marker of a producer without an open transaction in the partition is refused.
+Behaviour: the markers are written to the named partitions, and the coordinator does not take part. A marker with an
+older epoch than the partition's producer state has is refused. A marker for a commit log is refused. A commit marker
+for a commit-ordered topic is refused, because it would have no commit sequence, and a cut could not be made there. The
+response is sent when the markers are durable. A disk error at one partition becomes the error code of
+that partition; the markers of the others are written. While the disk is full, a marker of a producer without an open
+transaction in the partition is refused.
 Version notes: v2 the transaction version, which decides how the epoch is checked.
 """
 
@@ -33,7 +34,9 @@ log = logging.getLogger(__name__)
 
 
 def _may_end(broker: Broker, partition: Partition, producer_id: int) -> bool:
-    """Whether the producer has an open transaction in the partition that a marker can end on a full disk."""
+    """Whether a marker may be written while the disk is full: it ends an open transaction of the producer in the
+    partition.
+    """
     groups = broker.groups.journal
     if partition is groups.partition and groups.is_waiting:
         # Earlier records of the offsets log wait for disk space, and a marker must not get into the log before them.
