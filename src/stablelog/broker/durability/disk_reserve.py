@@ -44,7 +44,7 @@ CHUNK_SIZE: Final = 1 << 20
 
 # The error code with which each API refuses while the disk is full. Clients retry each of these codes with the same
 # broker. The Java client retries COORDINATOR_LOAD_IN_PROGRESS without another FindCoordinator request, which an
-# idempotent producer could not send because it has no key.
+# idempotent producer could not send because it has no transactional id.
 REFUSED_WHILE_FULL: Final[Mapping[str, ErrorCode]] = MappingProxyType(
     {
         "Produce": ErrorCode.kafka_storage_error,
@@ -111,9 +111,9 @@ class DiskReserve:
 
     @property
     def _lacking(self) -> int:
-        """The number of bytes that the reserve file and the margin lack.
+        """The number of bytes that are still to be written: the missing part of the reserve file, and the margin.
 
-        The margin is written at the end of the file, and then truncated.
+        The broker writes the margin behind the reserve, to see whether the disk has space, and then truncates it.
         """
         return self._size + self._margin - self._held
 
@@ -164,7 +164,10 @@ class DiskReserve:
     # -- while it is full --------------------------------------------------------------------------------------
 
     def note(self, error: BaseException | None) -> bool:
-        """Note that a call failed. Returns whether it failed for lack of space, directly or by its cause."""
+        """Note that a call failed with `error`. If the disk lacked space, the disk counts as full from now on.
+
+        Returns whether the error, or one of its causes, is lack of space.
+        """
         full = _lack_of_room(error)
         if full is not None:
             self._failed(full)
@@ -172,9 +175,9 @@ class DiskReserve:
         return full is not None
 
     def _failed(self, error: DiskError) -> None:
-        """Note how many bytes a failed call needed.
+        """Note how many bytes a failed call needed: the disk counts as full until so many bytes are free.
 
-        The number is capped: otherwise, after a call that can never succeed, the disk would count as full for ever.
+        The number is capped: after a call that needs more than the disk has, the disk would count as full for ever.
         """
         self._failed_size = max(self._failed_size, min(error.size, CALL_SIZE_MAX))
 
@@ -195,7 +198,7 @@ class DiskReserve:
     def set_waiting(self, who: Hashable, *, waits: bool) -> None:
         """Set whether a coordinator log (`who`) has records that wait for space.
 
-        As long as one has, the disk counts as full.
+        As long as one log has such records, the disk counts as full.
         """
         if waits:
             self._waiting.add(who)
@@ -226,7 +229,8 @@ class DiskReserve:
         Args:
             work: the function to call. If `work` raises a DiskError for lack of space whose `undone` is True, `work`
                 has changed nothing, and is called again.
-            frees: whether the work frees space or is needed for that. It may then use the last quarter of the reserve.
+            frees: whether `work` frees space, or is needed to free it. Only then may `work` use the last quarter of the
+                reserve.
 
         Raises:
             DiskError: the reserve has nothing left for this work, or `work` has failed in another way.
@@ -246,7 +250,7 @@ class DiskReserve:
         freed.
 
         Args:
-            error: the error of the call, or an error that the first one has caused.
+            error: the error of the call, or an error that the call's error has caused.
             frees: whether the call frees space. The last quarter of the reserve is only for such calls.
         """
         full = _lack_of_room(error)
@@ -261,7 +265,7 @@ class DiskReserve:
     def _lacks_bytes(self, error: DiskError) -> bool:
         """Guess whether a failed call lacked free bytes. Otherwise the call lacked an inode.
 
-        The result is a guess, because the free size of the disk does not include a user's quota.
+        The result is a guess, because the free size of the disk takes no account of a user's quota.
         """
         return error.number != errno.ENOSPC or self.free_size() < self._size + CALL_SIZE_MAX
 
@@ -275,7 +279,7 @@ class DiskReserve:
         if self._file is None or self._held <= floor:
             return False
         try:
-            # A margin that is being written is truncated first.
+            # If a part of the margin has been written behind the reserve, remove at least that part.
             self._file.truncate(max(floor, min(self._size, self._held - step)))
         except DiskError as error:
             log.error("the disk reserve cannot be released: %s", error)
@@ -328,9 +332,10 @@ class DiskReserve:
         self._disk.remove(path)
 
     def _take_back(self) -> None:
-        """Write a chunk of the missing bytes. When none are missing, truncate the margin.
+        """Write a chunk of the missing bytes of the reserve file and the margin. After the last chunk, truncate the
+        margin, and note that the disk has space again.
 
-        Only a write shows whether there is space: the free size does not include a user's quota.
+        Only a write shows whether there is space: the free size of the disk takes no account of a user's quota.
 
         Raises:
             DiskError: there is no space.

@@ -102,8 +102,8 @@ class GroupFlush:
     def durable(self, partition: Partition, end_offset: int) -> asyncio.Future[None] | None:
         """A future that is done once the partition is durable up to `end_offset`; None if that is so already.
 
-        If the broker or the partition has failed, the future fails, even for a durable offset: the state in memory may
-        be ahead of the log on disk.
+        If the broker or the partition has failed, the future fails, even for an offset that is durable: after a
+        failure, the state in memory may be ahead of the log on disk.
         """
         failure = self.failed or partition.failure
         if partition.high_watermark >= end_offset and failure is None:
@@ -117,7 +117,7 @@ class GroupFlush:
         return future
 
     def forget(self, partition: Partition, error: BaseException) -> None:
-        """Fail the futures that wait until a partition is durable, because the partition is being closed."""
+        """Fail the futures that wait until a partition is durable, because it was deleted or has failed."""
         self._dirty.pop(partition, None)
         self._dirty_soon.pop(partition, None)
         self._without_room.pop(partition, None)
@@ -135,8 +135,8 @@ class GroupFlush:
                 continue
             await self._round()
             self.rounds += 1
-            # Let the tasks that waited for this round run before the next round blocks the event loop. The next round
-            # may contain only markers.
+            # Let the tasks that waited for this round run before the next round. Otherwise the next round, which may
+            # contain only markers, could delay them, because it may sync on the event loop itself.
             await asyncio.sleep(0)
 
     def _usable(self, partitions: list[Partition]) -> list[Partition]:
@@ -204,7 +204,7 @@ class GroupFlush:
             return None
         try:
             return self._reserve.attempt(partition.unsynced)
-        except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
+        except Exception as error:  # noqa: BLE001 - the exception fails this partition only
             self._failed_on(partition, error)
             return None
 
@@ -219,7 +219,7 @@ class GroupFlush:
             self._tasks.unexpected("flush", scope, error)
 
     def retry(self) -> None:
-        """Sync the partitions that could not be synced for lack of space."""
+        """Sync again the partitions that could not be synced because the disk had no space."""
         for partition in self._without_room:
             self.dirty(partition)
         self._without_room.clear()
@@ -252,12 +252,12 @@ class GroupFlush:
 
         Args:
             partition: the partition to move.
-            move: returns whether the high watermark or the last stable offset moved; an exception in it fails the
-                partition.
+            move: moves the high watermark, and returns whether it or the last stable offset moved. An exception in
+                `move` fails the partition.
         """
         try:
             moved = move()
-        except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
+        except Exception as error:  # noqa: BLE001 - the exception fails this partition only
             self._failed_on(partition, error)
             return
         waiting = self._waiting.get(partition)
@@ -285,7 +285,9 @@ class GroupFlush:
 
 
 class _Ran(NamedTuple):
-    """The result of the syncs of a flush round: the average seconds of a sync, and the exceptions of failed syncs."""
+    """The result of syncs that ran one after another in a flush round: the average seconds of a sync, and the
+    exceptions of failed syncs.
+    """
 
     seconds: float
     errors: dict[SyncWork, Exception]
@@ -297,6 +299,6 @@ def _run(works: list[SyncWork]) -> _Ran:
     for work in works:
         try:
             work.run()
-        except Exception as error:  # noqa: BLE001 - the others are run all the same
+        except Exception as error:  # noqa: BLE001 - the other syncs still run
             errors[work] = error
     return _Ran((time.perf_counter() - began) / len(works), errors)

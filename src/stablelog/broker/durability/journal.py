@@ -7,8 +7,8 @@ of the decision are durable.
 If the disk has no space for a record, the record waits in memory, in order, with all records and effects behind it,
 until `retry` can append it. The log is therefore always a prefix of the decisions, and decisions that are missing in it
 were not acknowledged. The number of waiting entries is limited: as long as a record waits, the disk counts as full
-(`broker.durability.disk_reserve`), and the transactions, ids and groups that the coordinator knows can only end. Tasks
-that wait for the same record, without a record of their own, share one entry.
+(`broker.durability.disk_reserve`), so no new transaction, id or group begins, and those that the coordinator knows can
+only end. Tasks that wait for the same record, without a record of their own, share one entry.
 """
 
 import asyncio
@@ -308,12 +308,12 @@ class Journal:
         self._has_told_untrimmed = False
         begin = self.partition.end_offset
         if len(self.partition.producer_state):
-            # Consumer offsets of open transactions are not part of the live state, which replaces older records: keep their records in the log, whether
-            # the transaction later commits or aborts.
+            # The live state replaces all older records, but does not contain the consumer offsets of open transactions.
+            # Keep the records of these offsets in the log: their transaction may still be committed.
             begin = min(begin, self.partition.last_stable_offset)
         # Begin a new segment, so that all other records before the checkpoint can be deleted, even those that are not
-        # durable yet. The checkpoint writes old decisions again: a later decision that stayed before the checkpoint
-        # would be replayed before these older ones.
+        # durable yet. The checkpoint repeats old decisions. If a record of a later decision stayed before the
+        # checkpoint, a replay would apply it before the old decisions.
         size_before = self.partition.size
         self._reserve.attempt(lambda: self.partition.roll(self._now_ms()))
         slices = iter(lambda: list(itertools.islice(state.rest, CHECKPOINT_SLICE_COUNT)), [])

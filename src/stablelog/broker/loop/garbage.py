@@ -12,8 +12,9 @@ import time
 
 FULL_COLLECTION = 2  # The number that Python gives to a full garbage collection.
 COLLECTION_S_MAX = 0.001
-# Collections of the young generation before one of the middle, and of the middle before a full one. With CPython's
-# defaults of 10 and 10, about 70,000 new objects accumulate before a full collection; with these numbers about 6,000.
+# The number of collections of the young generation before one of the middle generation, and of the middle generation
+# before a full collection. With CPython's defaults of 10 and 10, about 70,000 new objects accumulate before a full
+# collection; with these numbers about 6,000.
 YOUNG_COLLECTIONS_MAX = 4
 MIDDLE_COLLECTIONS_MAX = 1
 

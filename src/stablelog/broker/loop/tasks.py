@@ -23,12 +23,13 @@ from stablelog.log.partition import Partition
 
 log = logging.getLogger(__name__)
 
-INTERVAL_S_MAX = 1e9  # The longest delay of a timer: some event loops cannot wait longer.
+INTERVAL_S_MAX = 1e9  # The longest delay of a timer, in seconds: some event loops cannot wait longer.
 # Only one thread at a time runs Python code. If the threads of `each_in_threads` use more than this share of one
 # processor, another thread would only compete for the interpreter: 8 threads that open files in the page cache take 1.7
 # times as long as one thread.
 BUSY_SHARE = 0.6
-ADD_INTERVAL_S = 0.05  # the time after which `each_in_threads` measures this share, and may add a thread
+# The number of seconds after which `each_in_threads` measures the used share of a processor, and may add a thread.
+ADD_INTERVAL_S = 0.05
 
 
 class End(Enum):
@@ -117,7 +118,7 @@ class Tasks:
         """Catch an unexpected exception of the `with` block: the exception fails the scope, and ends the block."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - whatever it is, it fails its scope and nothing else
+        except Exception as error:  # noqa: BLE001 - any exception fails the scope, and nothing else
             self.unexpected(name, scope, error)
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -142,7 +143,7 @@ class Tasks:
         *arguments: *Arguments,
         scope: Scope | None = None,
     ) -> asyncio.Task[None]:
-        """Run `work` as a task until it ends or `stop` cancels it. An exception that leaves it is unexpected.
+        """Run `work` as a task until it ends or `stop` cancels it. Every exception that `work` raises is unexpected.
 
         Args:
             name: name of the work, in the log and in the metric.
@@ -282,7 +283,7 @@ class Tasks:
     ) -> None:
         try:
             callback(*arguments)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it fails its scope and nothing else
+        except Exception as error:  # noqa: BLE001 - any exception fails the scope, and nothing else
             self.unexpected(name, scope, error)
 
 
@@ -329,11 +330,11 @@ async def each_in_threads(
 ) -> AsyncGenerator[tuple[Item, Result | Exception]]:
     """Run `work` on each item in several threads; yield each item with its result or exception as it completes.
 
-    One thread begins. Every ADD_INTERVAL_S another one is added, if no item was completed meanwhile, or if the process
-    used at most BUSY_SHARE of a processor: then the threads wait for the disk.
+    One thread begins. Every ADD_INTERVAL_S seconds another thread is added, if no item was completed meanwhile, or if
+    the process used at most BUSY_SHARE of a processor: in both cases the threads wait for the disk.
 
-    The event loop is woken once for all outcomes that are complete by then. `in_thread` would wake it for each item,
-    which costs more than a short piece of work. If the caller is cancelled, no more items are started.
+    The event loop is woken once for all items that are complete by then. `in_thread` would wake the event loop for each
+    item, and to wake it costs more than a short piece of work. If the caller is cancelled, no more items are started.
 
     Args:
         threads: the thread pool that runs `work`.
@@ -363,7 +364,7 @@ async def each_in_threads(
                 outcomes.append((item, work(item)))
             except BaseException as error:  # noqa: BLE001 - the caller gets it
                 outcomes.append((item, error))
-            # The thread stores the outcome before it reads the flag. The caller clears the flag before it takes
+            # This thread stores the outcome before it reads `is_waking`. The caller clears `is_waking` before it takes
             # outcomes. So either this thread wakes the caller, or the caller finds the outcome anyway.
             if not is_waking:
                 is_waking = True

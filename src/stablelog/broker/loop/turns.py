@@ -1,8 +1,8 @@
 """Turns: long work on the event loop is done in slices, and other tasks run between two slices.
 
-The markers of a transaction in few partitions are written in one turn, however long it takes, and few partitions become
-durable in one turn. A ListOffsets request for these partitions therefore sees the end of the transaction in all of them
-or in none, unless many other partitions become durable at the same time.
+The markers of a transaction in at most AT_ONCE_MAX partitions are written in one turn, however long the turn takes, and
+these partitions become durable in one turn. A ListOffsets request for the partitions therefore sees the end of the
+transaction in all of them or in none, unless many other partitions become durable at the same time.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ class Turn:
 async def in_turns(items: Iterable[Item], *, at_once: int = 1) -> AsyncGenerator[Item]:
     """Yield the items one by one; if that takes long, let other tasks run in between.
 
-    If other tasks ran in between, they run once more at the end. Otherwise the last turn and the first turn of the work
-    that follows would hold the event loop together.
+    If other tasks ran in between, they run once more after the last item. Otherwise the last turn, and the work that
+    the caller does next, would hold the event loop without a break.
 
     Args:
         items: the items to process.

@@ -1,10 +1,11 @@
 """Memory budget: a limit for the bytes of requests in flight, over all connections.
 
-A small request needs no claim: it stays in the inbox of its connection, and a connection has few small requests in
-flight. A large request *claims* room as its bytes arrive, never more than twice the bytes that have arrived, so that a
-client cannot reserve memory by announcing a size. The bytes that have arrived stay in memory until the request is
-complete. A claim therefore grows only if all requests that are arriving could still be completed one after the other
-(the banker's rule). Claims are served in the order in which they began to wait.
+A small request is received in the *inbox*, a fixed buffer of its connection. It needs no memory of the budget, unless
+its connection has many requests in flight already. A large request *claims* room (bytes of the budget) as its bytes
+arrive, never more than twice the bytes that have arrived, so that a client cannot reserve memory by announcing a size.
+The bytes that have arrived stay in memory until the request is complete. A claim therefore grows only if all requests
+that are arriving could still be completed one after the other (the banker's rule). Claims are served in the order in
+which they began to wait.
 
 While a claim waits for room, the budget closes the connections of two kinds of request: one that arrives too slowly for
 the time it has, and one that blocks for long after it arrived (a long poll with a huge request).
@@ -26,7 +27,7 @@ class Holder(Protocol):
     """The connection that a claim of the memory budget belongs to."""
 
     def admitted(self) -> None:
-        """Continue receiving the request: its claim has got the room that it waited for."""
+        """Continue receiving the request: its claim has got the bytes of the budget that it waited for."""
 
     def close(self, why: str | None = None) -> None:
         """Discard the request and close the connection. The holder calls `Budget.give_back`, now or soon."""
@@ -42,7 +43,7 @@ class Claim:
         arrived: bytes that have arrived.
         since: the time at which the request began to arrive, moved forward by the time that it has waited for
             room. Once the request is complete: the time at which it became complete.
-        mark: (bytes, time) of the last check of its progress while other claims wait.
+        mark: (arrived bytes, time) at the last check of how fast the request arrives, made while other claims wait.
         is_whole: whether the request is complete, so that only its response is pending.
         is_quick: whether the response waits at most for the disk. False for a request that may wait for other requests,
             such as a long poll.
@@ -99,7 +100,7 @@ class Budget:
         self._largest = 0  # The size of the largest request that has ever made a claim.
 
     def claim(self, holder: Holder, size: int) -> Claim:
-        """Register an arriving request. Its claim holds no bytes yet."""
+        """Register an arriving request of `size` bytes. Its claim holds no bytes of the budget yet."""
         assert 0 < size <= self.size_max
         claim = Claim(holder, size, self._clock())
         self._largest = max(self._largest, size)
@@ -108,18 +109,18 @@ class Budget:
         return claim
 
     def grow(self, claim: Claim, arrived: int) -> bool:
-        """Take room for a request of which `arrived` bytes have arrived, including room for the bytes that arrive next.
+        """Take bytes of the budget for a request: for the `arrived` bytes, and for the bytes that arrive next.
 
-        Returns False if there is no room now: `holder.admitted` is called later.
+        Returns False if the budget has too few bytes now: `holder.admitted` is called when it has enough.
         """
         assert claim.held >= arrived or claim.held == 0
         claim.arrived = arrived
         return self._take_or_wait(claim, min(arrived + min(arrived, GROWTH_MAX), claim.size))
 
     def take_whole(self, claim: Claim) -> bool:
-        """Take room for the rest of an arriving request.
+        """Take the bytes of the budget for a request that has arrived completely.
 
-        Returns False if there is no room: `holder.admitted` is called later.
+        Returns False if the budget has too few bytes now: `holder.admitted` is called when it has enough.
         """
         claim.arrived = claim.size
         return self._take_or_wait(claim, claim.size)
@@ -152,8 +153,8 @@ class Budget:
             return False
         if self.left >= self._rest or self.size_max - self._held - more >= self._largest:
             return True
-        # Complete requests give their room back without needing more. Assume that the arriving requests are completed
-        # one after the other, the one that needs the least room first.
+        # Complete requests return their bytes to the budget without needing more. Assume that the arriving requests are
+        # completed one after the other, the one that lacks the fewest bytes first.
         arriving = [each for each in self._claims if each.rest and each.held]
         if not claim.held:
             arriving.append(claim)
@@ -176,7 +177,7 @@ class Budget:
         claim.since = self._clock()
 
     def give_back(self, claim: Claim) -> None:
-        """Free the room of a request that was answered or discarded."""
+        """Return the bytes of a request to the budget: the request was answered or discarded."""
         if claim not in self._claims:
             return
         del self._claims[claim]

@@ -62,7 +62,7 @@ def _contained(callback: Callback) -> Callback:
     def contained(connection: "Connection", *arguments: Any) -> None:
         try:
             callback(connection, *arguments)
-        except Exception as error:  # noqa: BLE001 - it fails its connection, and no other
+        except Exception as error:  # noqa: BLE001 - the exception fails this connection only
             connection.background.unexpected("connection", connection.scope, error)
 
     return cast("Callback", contained)
@@ -83,8 +83,8 @@ class Connection(asyncio.BufferedProtocol):
         host: the client's address.
         background: starts the work on requests, and timers.
         decoding: decodes the requests in the order in which they arrived.
-        appending: lock of the request whose batches, offsets or partitions are being appended, perhaps over several
-            turns of the loop. The later requests begin when that request releases it, in the order in which the
+        appending: lock that a request holds while its batches, offsets or partitions are appended, perhaps over several
+            turns of the loop. Later requests begin when that request releases the lock, in the order in which the
             client sent them.
     """
 
@@ -250,7 +250,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- bytes in ----------------------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """The buffer for the next bytes: the inbox, or the frame of the large request that they belong to."""
+        """The buffer for the next bytes: the inbox, or the frame (buffer) of the large request that is arriving."""
         if self._frame is not None:
             assert self._claim is not None
             return self._frame[self._frame_filled : self._claim.held]
@@ -295,8 +295,8 @@ class Connection(asyncio.BufferedProtocol):
                 self.background.soon("connection", self._go_on, scope=self.scope)
                 break
             claim = None
-            # Small requests never wait behind large requests of other connections, as long as their own connection has
-            # few requests in flight.
+            # Small requests need the memory budget only if their connection has many requests in flight. Otherwise they
+            # never wait behind large requests of other connections.
             if len(self._responses) >= FREE_IN_FLIGHT_COUNT:
                 claim = self._budget.claim(self, size)
                 if not self._budget.take_whole(claim):
@@ -331,7 +331,7 @@ class Connection(asyncio.BufferedProtocol):
             self._wait_for_room()
 
     def _open_frame(self, size: int) -> None:
-        """Make room for a large request."""
+        """Get a buffer for a large request, and copy the bytes of the request in the inbox to it."""
         self._frame = self._budget.frames.open(size)
         part = self._inbox_view[LENGTH.size : self._inbox_filled]
         self._frame[: len(part)] = part
@@ -364,7 +364,7 @@ class Connection(asyncio.BufferedProtocol):
     def _check_rest(self) -> None:
         """Close the connection if the rest of a request does not arrive in time.
 
-        Time spent waiting for room does not count.
+        The time that the request waits for the memory budget does not count.
         """
         self._rest_timer = None
         if self._partial_since is None:
@@ -391,7 +391,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @_contained
     def _end(self, frame: Buffer, claim: Claim | None, task: "asyncio.Task[None]") -> None:
-        """Free the frame and the claim of a request.
+        """Free the frame (buffer) of a request, and the bytes that it has claimed from the memory budget.
 
         Also called if the task of the request was cancelled before its first step.
         """
@@ -416,7 +416,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # noqa: BLE001 - it fails this connection, and no other
+        except Exception as error:  # noqa: BLE001 - the exception fails this connection only
             self.background.unexpected(_name(frame), self.scope, error)
             return
         answer.done = True

@@ -32,7 +32,10 @@ class Decoding:
         self._count = 0  # The number of requests that a thread decodes, or that wait for a thread.
 
     def is_brief(self, api_key: int, frame: Buffer) -> bool:
-        """Whether `decode_request` may run on the event loop: the request is small and none before it is pending."""
+        """Whether `decode_request` may run on the event loop.
+
+        The request must be small or a Produce request, and all earlier requests must have been decoded.
+        """
         return self._count == 0 and (api_key == ApiKey.PRODUCE or len(frame) <= REQUEST_SIZE_MAX)
 
     async def request(
@@ -55,10 +58,11 @@ class Decoding:
         self._count += 1
         try:
             async with self._turn:
-                # A cancelled caller also waits for the thread: the memory of the frame belongs to the connection until
-                # the thread has ended.
+                # Wait for the thread even if the caller is cancelled: until the thread has ended, the connection must
+                # not use the memory of the frame for another request.
                 await in_thread_to_its_end(threads, prepare, api_key, version)
-                # The buffer of a Produce request is used for another request as soon as this request has ended.
+                # Decode a Produce request on the event loop, so that no thread refers to its buffer: the buffer is used
+                # for another request as soon as this request has ended.
                 if api_key == ApiKey.PRODUCE:
                     return decode_request(api_key, version, frame)
                 return await in_thread_to_its_end(threads, decode_request, api_key, version, frame)
