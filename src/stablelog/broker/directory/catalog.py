@@ -36,12 +36,12 @@ class Catalog:
     """The content of the list of topics, `cluster.json`.
 
     Attributes:
-        cluster_id: id of the cluster that the data directory belongs to. Empty in version 1, where only
-            `meta.properties` has it.
+        cluster_id: id of the cluster that the data directory belongs to. Empty if the file has version 1: then only
+            `meta.properties` has the id.
         leader_epoch: the leader epoch of the last start.
         established_epoch: the leader epoch of the first start at which every partition had all files of this release.
-            Between batches of this or a later epoch there is no gap in the offsets. None until such a start: in version
-            1, and while a directory of Apache Kafka or of version 1 is being taken over.
+            Between batches of this or a later epoch there is no gap in the offsets. None before that start: if the file
+            has version 1, and while a directory of Apache Kafka or of version 1 is being taken over.
         topics: the topics, in no particular order.
     """
 
@@ -73,9 +73,9 @@ def encode_catalog(
 
 
 def _crc(content: dict[str, Any]) -> str:
-    """Return the CRC of the list, as eight hex digits.
+    """Return the CRC of the list of topics, as eight hex digits.
 
-    It covers all other members, as JSON without spaces and with sorted names.
+    The CRC covers `content`, encoded as JSON without spaces and with sorted names.
     """
     return f"{crc32c(json.dumps(content, sort_keys=True, separators=(',', ':')).encode()):08x}"
 

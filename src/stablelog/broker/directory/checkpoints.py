@@ -1,8 +1,8 @@
 """Kafka's checkpoint files of a data directory: an offset for each partition.
 
 `recovery-point-offset-checkpoint` records the offset up to which each partition was synced. The broker writes the file
-after that sync, without syncing the file itself, at most a second late. All data before a recorded offset was durable,
-so recovery reports damage there and never truncates it.
+at most a second after that sync, and does not sync the file itself. All data before a recorded offset was durable. If
+recovery finds damaged data there, it reports the damage and never truncates the log.
 Format: docs/formats.md, "offset checkpoints".
 """
 
@@ -51,7 +51,7 @@ def read_offset_checkpoint(disk: Disk, path: Path) -> Offsets:
 
 
 def read_if_whole(disk: Disk, path: Path, consequence: str) -> Offsets:
-    """Read a checkpoint file. If the file is damaged, log that with its `consequence`, and return no offsets."""
+    """Read a checkpoint file. If the file is damaged, log the damage and its `consequence`, and return no offsets."""
     try:
         return read_offset_checkpoint(disk, path)
     except Corrupt as error:
@@ -92,7 +92,9 @@ class OffsetCheckpoint:
         self._is_recorded = True
 
     def drop(self, names: Collection[str]) -> None:
-        """Remove the offsets of topics that are not in `names`: a later topic of the same name begins at offset 0.
+        """Remove the offsets of topics that are not in `names` from the file.
+
+        A topic that is later created with the name of a deleted one begins at offset 0.
 
         Raises:
             DiskError: the write failed; the file has its old or its new content.
@@ -106,7 +108,7 @@ class OffsetCheckpoint:
         self._change_count += 1
 
     def changed(self, *, anyway: bool = False) -> "ChangedOffsets | None":
-        """Return the present offsets, to be written; None if the file has them already and `anyway` is False.
+        """Return the present offsets for `write`; None if the file has them already and `anyway` is False.
 
         May run in a thread.
         """

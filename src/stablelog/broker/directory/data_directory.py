@@ -42,7 +42,8 @@ class DataDirectory:
     Raises:
         Unavailable: another broker uses the directory.
         NewerFormat: a later release has written to the directory; nothing was changed.
-        Corrupt: `meta.properties` names another cluster than the list of topics does, or names no node.
+        Corrupt: the list of topics is damaged, or `meta.properties` names another cluster than the list of topics does,
+            or a node id that is not a number.
         InvalidConfig: the directory belongs to another node.
     """
 
@@ -51,7 +52,7 @@ class DataDirectory:
         self._disk = disk
         self._reserve = reserve
         disk.make_dir(path)
-        # Only a real directory is locked: a simulated disk of a test has one user.
+        # Lock only a directory on a real disk: no other process can use the simulated disk of a test.
         self._lock = DirectoryLock(path) if isinstance(disk, LocalDisk) else None
         try:
             check_formats(disk, path)
@@ -78,7 +79,10 @@ class DataDirectory:
         return cluster_id, node_id if meta.node_id is None else meta.node_id, meta.fault is None
 
     def begin(self) -> None:
-        """Remove the mark of a clean stop: after a crash, the next start recovers the logs. Durable on return."""
+        """Remove the file that marks a clean stop, so that after a crash the next start recovers the logs.
+
+        Durable on return.
+        """
         if not self._is_meta_whole:
             noted = [META_LINE] if self._disk.exists(self.path / SETTINGS_FILE) else []
             content = encode_meta(self.cluster_id, self.node_id, noted)
@@ -87,7 +91,10 @@ class DataDirectory:
         self._disk.sync_dir(self.path)
 
     def mark_clean(self) -> None:
-        """Write the mark of a clean stop: the next start need not recover the logs. A disk error is logged."""
+        """Write the file that marks a clean stop, so that the next start need not recover the logs.
+
+        A disk error is logged.
+        """
         try:
             self._reserve.write_atomic(self.path / CLEAN_SHUTDOWN_FILE, CLEAN_SHUTDOWN)
         except DiskError as error:

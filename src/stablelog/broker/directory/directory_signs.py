@@ -1,6 +1,6 @@
 """The two small files of Apache Kafka in a data directory: `meta.properties` and `.kafka_cleanshutdown`.
 
-The start of the broker and `stablelog verify` read them with the same functions.
+The broker, when it starts, and `stablelog verify` read these files with the functions of this module.
 
 Format: docs/formats.md, "A data directory".
 """
@@ -114,7 +114,9 @@ def check_clean_shutdown(disk: Disk, path: Path) -> None:
 
 
 def was_stopped_cleanly(disk: Disk, path: Path) -> bool:
-    """Whether the last broker that used the directory has stopped cleanly: the file of a clean stop exists then.
+    """Whether the last broker that used the directory has stopped cleanly: the file `path`, which marks that, exists.
+
+    A damaged file counts, too.
 
     Raises:
         NewerFormat: a later release has written the file.

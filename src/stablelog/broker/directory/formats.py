@@ -1,8 +1,8 @@
 """Check, before a start writes anything, whether a later release has written to the data directory.
 
-The check covers the files of the directory itself and all files and records of the coordinators' logs. The broker
-cannot serve without those. Every other partition is checked when it is opened (`stablelog.log.recovery.formats`); if a later
-release has written to it, only that partition stays offline.
+The check covers the files of the directory itself and all files and records of the coordinators' logs: the broker
+cannot serve without them. Every other partition is checked when it is opened (`stablelog.log.recovery.formats`); if a
+later release has written to the partition, only that partition stays offline.
 Format: docs/formats.md, "How formats change".
 """
 
@@ -108,7 +108,7 @@ def check_partition_formats(disk: Disk, directory: Path) -> None:
 
     Raises:
         NewerFormat: a later release has written one of the files. The error names the file.
-        Corrupt: the file that records where a commit-ordered view begins is damaged.
+        Corrupt: the file that records at which offset the partition's commit-ordered view begins is damaged.
     """
     listing = Listing(disk, directory)
     partition_formats.check_formats(listing)
@@ -160,7 +160,10 @@ def _newer_in_log(
 def _check_records(
     disk: Disk, path: Path, values: dict[int, tuple[str, int]], checked: set[tuple[bytes, bytes]]
 ) -> None:
-    """Check the records of a log file. Skip a record whose key and value begin like those of a checked record."""
+    """Check the records of a log file.
+
+    Skip a record if one with the same first bytes of key and value is in `checked`.
+    """
     try:
         file = disk.open(path)
     except FileNotFoundError:

@@ -1,8 +1,8 @@
 """Takeover of a data directory of Apache Kafka: finds its topics from the names of its directories.
 
 A stablelog directory that has lost `cluster.json` looks like one of Kafka's. The broker recognises such a directory by
-files that only stablelog writes, and refuses it: otherwise it would serve the topics with other settings and in another
-order.
+files that only stablelog writes, and refuses to start on it: the settings and the order of its topics are unknown, so
+the broker would serve the topics with wrong settings and in the wrong order.
 """
 
 import contextlib
@@ -35,10 +35,10 @@ META_NAMES = {"version", "cluster.id", "node.id"}
 
 
 def find_topics(disk: Disk, directory: Path) -> list[ListedTopic]:
-    """Find the topics of a data directory without a list of topics, with the settings that Kafka's controllers had.
+    """Find the topics of a data directory without a list of topics, with the settings that Kafka's controllers stored.
 
-    If the directory has the controllers' log, that log gives the partition count of each topic. A partition without a
-    directory is logged, and is offline.
+    If the directory has the controllers' log, that log gives the partition count of each topic. If a partition of the
+    log has no directory, a warning is logged, and the partition is offline.
 
     Raises:
         Corrupt: the directory is a stablelog directory that has lost its list of topics; or a partition is missing that
@@ -99,7 +99,7 @@ def _find_partitions(disk: Disk, directory: Path) -> dict[str, dict[int, uuid.UU
 
 
 def _check_holes(directory: Path, topic: str, partitions: Collection[int], wanted: range) -> None:
-    """Raise Corrupt if one of the expected partitions has no directory."""
+    """Raise Corrupt if a partition in the range `wanted` has no directory, that is, is not in `partitions`."""
     gone_count = len(wanted) - sum(index in wanted for index in partitions)
     if gone_count:
         gone = ", ".join(
@@ -147,10 +147,10 @@ def _lost_list(directory: Path, witness: Path) -> Corrupt:
 
 
 def adopted_configs(name: str, known: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of a topic that is taken over: its known settings, and for the others values that keep all
-    data.
+    """Return the settings of a topic that is taken over: its known settings, and unlimited retention if its retention
+    is not known.
 
-    The defaults of the Kafka broker are unknown, and data that retention deletes cannot be restored.
+    The default retention of the Kafka broker is unknown, and data that retention deletes cannot be restored.
     """
     configs = {"retention.ms": "-1", "retention.bytes": "-1"}
     for setting, text in known.items():

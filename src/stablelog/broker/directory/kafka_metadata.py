@@ -50,7 +50,7 @@ class KnownTopic:
 def read_topics(disk: Disk, directory: Path) -> dict[str, KnownTopic]:
     """Read the topics by name from the controllers' log in a data directory of Apache Kafka.
 
-    If the log cannot be read to its end, the topics read until then are returned: a crash leaves a torn end.
+    A file of the log is read up to its first damaged batch, because a crash can leave an incomplete batch at the end.
     """
     metadata = directory / f"{METADATA_TOPIC}-0"
     topics: dict[str, KnownTopic] = {}

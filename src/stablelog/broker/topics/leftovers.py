@@ -1,4 +1,4 @@
-"""Removal of partition directories that belong to no topic, and that a crash or a deletion has left.
+"""Removal of partition directories that a crash or a deletion has left behind, and that belong to no topic.
 
 A directory is removed only if it contains nothing but files of a partition. Any other directory belongs to a user,
 whatever its name.
@@ -60,7 +60,7 @@ class Leftovers:
         """Remove the directories of deleted topics.
 
         Raises:
-            DiskError: at least one cannot be removed. This is the first error; the other directories are removed.
+            DiskError: at least one directory cannot be removed; the others are removed. The error is that of the first.
         """
         errors = []
         for name in self._disk.list_dir(self._directory):
@@ -106,7 +106,7 @@ def strange_names(names: Iterable[str]) -> str:
 
 
 def holds_records(disk: Disk, path: Path) -> bool:
-    """Whether a directory contains a non-empty file of records, or of bytes that recovery has truncated."""
+    """Whether a directory contains a non-empty log file, or a non-empty file of bytes that recovery cut off a log."""
     return any(
         disk.size(path / name)
         for name in disk.list_dir(path)

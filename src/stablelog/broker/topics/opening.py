@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 # The number of partitions that are published, so that clients can use them, in one turn of the event loop.
 OPENED_AT_ONCE = 16
-RECOVERY_THREADS_MAX = 8  # More than processors: files that are not in the page cache are waited for.
+# This is more than the usual number of processors, because a thread may wait for files that are not in the page cache.
+RECOVERY_THREADS_MAX = 8
 
 
 Missing = tuple[Topic, int]  # A partition that has to be opened: its topic and its index.
@@ -32,8 +33,9 @@ class Opening:
 
     Args:
         reserve: frees disk space for recovery if the disk is full.
-        on_open: called with each partition when it can be used and before anything writes to it. The second
-            argument is the failed partition that it replaces; None if it opens for the first time since the start.
+        on_open: called with each partition when it can be used and before anything writes to it. The second argument is
+            the failed partition that the new one replaces; None if the partition opens for the first time since the
+            start.
         end_work: waits until no thread reads or writes open partitions of a topic. Until the caller's next await, no
             thread begins to read or write them.
     """
@@ -176,7 +178,7 @@ class Opening:
     async def leave(self, topic_name: str) -> None:
         """Wait until no partition of a topic is being opened.
 
-        On return no partition of the topic is being opened until the caller awaits something else.
+        No partition of the topic begins to be opened before the caller's next await.
         """
         while self.works_on(topic_name):
             await self._topic_ended.wait()

@@ -25,7 +25,8 @@ from stablelog.views.last_commit import last_commit_sequence
 
 log = logging.getLogger(__name__)
 
-STRAY = "-stray"  # Suffix of a directory with records that stood where a new partition was to be created.
+# The suffix with which a directory with records is renamed, if a new partition needs the name of the directory.
+STRAY = "-stray"
 
 
 class Start(NamedTuple):

@@ -80,7 +80,7 @@ class Codes(NamedTuple):
 
 # Errors that concern one partition. The disk raises FileNotFoundError if a file is missing, and otherwise DiskError,
 # which is an Unavailable. For these errors a handler puts an error code into the response for that partition, and
-# serves the others. Any other exception is unexpected.
+# serves the other partitions. Any other exception is unexpected.
 PARTITION_ERRORS: Final = (Refused, Corrupt, Unavailable, FileNotFoundError)
 
 _STORAGE: Final = ErrorCode.kafka_storage_error
@@ -96,8 +96,8 @@ CODES: Final[Mapping[str, Codes]] = MappingProxyType(
         "Produce": COMMON._replace(storage_error_since=4),
         "Fetch": COMMON._replace(unknown_id=_UNKNOWN_ID, storage_error_since=6),
         "ListOffsets": COMMON,
-        # The response has leader -1, as Kafka's for a partition without a live replica: producers choose other
-        # partitions.
+        # The response has this code and leader -1, as in Apache Kafka for a partition without a live replica: producers
+        # choose other partitions.
         "Metadata": Codes(
             opening=ErrorCode.leader_not_available,
             offline=ErrorCode.leader_not_available,

@@ -37,8 +37,9 @@ class TopicCheckpoints:
     Attributes:
         log_starts: Kafka's checkpoint of log start offsets. Each partition also has its start in a file of its own.
         first_dirty: the first dirty offset of each partition. Without it, a compaction pass reads more than necessary.
-        recovery_points: the synced end of each partition: recovery reports damage before it instead of truncating the
-            log. A partition that is not open keeps its recorded end, also across starts at which it cannot be opened.
+        recovery_points: the offset up to which each partition was synced. If recovery finds damage before this offset,
+            it reports the damage instead of truncating the log. A partition that is not open keeps its recorded offset,
+            also across starts at which it cannot be opened.
     """
 
     def __init__(
@@ -70,7 +71,8 @@ class TopicCheckpoints:
         )
 
     def _synced_ends(self) -> Offsets:
-        # Copy `_kept` before reading the open partitions: a partition that is opened during this call is removed from it.
+        # Copy `_kept` before reading the open partitions: a partition that is opened during this call is removed from
+        # `_kept`, and could otherwise be missing in the result.
         kept = self._kept.copy()
         return kept | {(p.topic, p.index): p.synced_offset for p in self._open_partitions()}
 
@@ -107,8 +109,9 @@ class TopicCheckpoints:
 
         Args:
             partitions: all partitions of the data directory.
-            is_recorded: whether this release has recorded the ends since the partitions were created. A partition that
-                is missing in the file was then created after the last write of the file, and had no synced data.
+            is_recorded: whether this release has recorded the synced offsets since the partitions were created. If so,
+                a partition that is missing in the file was created after the last write of the file, and had no synced
+                data.
         """
         path = self._directory / RECOVERY_POINT_CHECKPOINT
         is_known = self._disk.exists(path)
@@ -133,7 +136,7 @@ class TopicCheckpoints:
         return None if end == UNKNOWN else end
 
     def opened(self, at: TopicPartition) -> None:
-        """Note that a partition was opened: from now on the open partition itself says up to where it is synced."""
+        """Note that a partition was opened: from now on its synced offset is read from the open partition itself."""
         self._kept.pop(at, None)
 
     def closed(self, at: TopicPartition, synced_offset: int) -> None:

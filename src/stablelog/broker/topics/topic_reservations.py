@@ -19,7 +19,7 @@ class Reservations:
 
     Args:
         topics: the existing topics by name.
-        config: the maximum number of partitions.
+        config: has the setting for the maximum number of partitions.
     """
 
     def __init__(self, topics: Mapping[str, Topic], config: BrokerConfig) -> None:

@@ -120,8 +120,8 @@ class Topics:
             self.leftovers.remove_deleted()
         self.checkpoints.load(self._topics.values(), is_taking_over=self.is_taking_over)
         # Every start has its own leader epoch. After an unclean stop, other records may be written at the offsets of
-        # lost ones; the epoch tells readers which of the two they have read. The logs are checked, too, because the
-        # list may have been restored from a backup that is older than the logs.
+        # lost ones; the epoch tells readers which of the two they have read. Take account of the epochs in the logs,
+        # too, because the list of topics may have been restored from a backup that is older than the logs.
         self.leader_epoch = self._latest_epoch() + 1
         if not self.is_taking_over and self._established_epoch is None:
             self._established_epoch = self.leader_epoch  # The data directory is new.
@@ -136,7 +136,7 @@ class Topics:
 
     def _latest_epoch(self) -> int:
         """The greatest leader epoch in the list of topics and in the partitions' logs."""
-        # A partition that is missing or unreadable is reported when it is opened.
+        # A partition that is missing or unreadable is skipped here: its error is reported when it is opened.
         directories = (
             self.directories.path(topic.name, index)
             for topic in self
@@ -156,7 +156,7 @@ class Topics:
     def taken_over(self) -> None:
         """Record that the takeover of a directory of Apache Kafka or of version 1 is complete. Durable on return.
 
-        If a file of a partition could not be read and therefore not be taken over, the next start takes the directory over again.
+        If a file of a partition could not be read, nothing is recorded: the next start takes the directory over again.
         """
         if not self._is_complete:
             return
@@ -199,7 +199,7 @@ class Topics:
         return iter(list(self._topics.values()))
 
     def get(self, name: str) -> Topic | None:
-        """The topic of this name."""
+        """The topic of this name; None if there is none."""
         return self._topics.get(name)
 
     def named(self, name: str) -> Topic:
@@ -298,7 +298,7 @@ class Topics:
                 list(indexes),
                 made,
             )
-            # Connect the partitions in this thread: the event loop would be blocked for thousands of them.
+            # Connect the partitions in this thread: thousands of them would block the event loop.
             self._connect(made.values())
         except Unavailable as error:
             _give_up(made)
@@ -365,7 +365,7 @@ class Topics:
     def unlist(self, name: str) -> Topic:
         """Remove a topic from the list of topics. Durable on return.
 
-        From then on every call of its partitions fails, and the name of the topic stays reserved until `release`.
+        From then on every read or write of its partitions fails, and the topic's name stays reserved until `release`.
 
         Raises:
             Refused: the topic does not exist, is an internal topic, or is getting more partitions now, or the disk
@@ -453,7 +453,7 @@ class Topics:
         self.checkpoints.opened((topic.name, partition.index))
 
     def close(self) -> bool:
-        """Close every partition and write the files that a clean start reads. Returns whether all writes succeeded."""
+        """Close every partition, and write the checkpoint files. Returns whether the next start needs no recovery."""
         clean = self._written(self.checkpoints.log_starts.update)
         marks = {(p.topic, p.index): p.high_watermark for p in self.open_partitions()}
         failed = {partition for partition in self.open_partitions() if partition.failure is not None}
@@ -477,7 +477,7 @@ class Topics:
         return clean and written
 
     def _written(self, *writes: Callable[[], None]) -> bool:
-        """Write files that the next start reads, so that it recovers less; return whether that succeeded."""
+        """Run functions that write files for the next start. A disk error is logged. Returns whether all succeeded."""
         try:
             for write in writes:
                 write()
