@@ -252,15 +252,15 @@ class Broker:
             # Resolve the transactions that a crash left open, before clients can write.
             self.transactions.partition_opened(partition)
         else:
-            # The partition failed because the disk was full, and lost no data: its open transactions need no comparison
-            # with the commit log. Only write the markers that waited for the partition.
+            # The partition failed because the disk was full, and lost no data. Its open transactions need not be
+            # compared with the commit log: only write the markers that waited for the partition.
             self.maintenance.retry()
         self.waiters.wake(partition)
 
     async def _end_work(self, topic_name: str) -> None:
         """Wait until no thread reads or writes open partitions of a topic.
 
-        Until the caller awaits something else, no thread begins such work.
+        No thread begins to read or write them before the caller's next await.
         """
         while True:
             await self.compactor.leave(topic_name)
@@ -276,9 +276,9 @@ class Broker:
 
         A failure of one of the broker's own logs stops the broker.
 
-        A partition calls this method for every failure of a call or a task in it. A partition that failed because the
-        disk is full is reopened when the disk has space. After any other failure the partition stays offline until the
-        broker restarts.
+        This method is called for every failure in a partition, so it may be called several times for one partition. A
+        partition that failed because the disk is full is reopened when the disk has space. After any other failure the
+        partition stays offline until the broker restarts.
         """
         partition.fail(why)
         if partition in self._offline:

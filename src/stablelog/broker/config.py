@@ -106,7 +106,10 @@ class BrokerConfig:
         )
 
     def creation_configs(self) -> dict[str, str]:
-        """The broker's values that a new topic copies and keeps; only values that differ from the default."""
+        """The broker's values of settings that are fixed when a topic is created: the new topic copies them.
+
+        Values that are equal to the default are left out.
+        """
         settled = [setting for setting in SETTINGS if setting.is_settled]
         return {one.name: self.text(one.name) for one in settled if self.text(one.name) != one.default}
 
@@ -119,8 +122,9 @@ class BrokerConfig:
                 return setting.kind.read(topic_name, topic_configs[topic_name])
             return self[setting.name]
 
-        # The order is the topic's own value, and `offset` without one. The broker's setting does not apply to an
-        # existing topic, because that setting may change and a topic's order must not.
+        # Take the order from the topic's own settings; a topic without this setting has the order `offset`. The
+        # broker's setting does not apply to an existing topic, because that setting may change and a topic's order must
+        # not change.
         order = order_of(topic_configs)
         return LogConfig(
             segment_bytes=value("segment.bytes"),
@@ -147,7 +151,7 @@ class BrokerConfig:
 
 
 def order_of(topic_configs: Mapping[str, str]) -> str:
-    """The order of a topic: `offset` or `commit`."""
+    """The order in which read-committed readers get the records of a topic: `offset` or `commit`."""
     return topic_configs.get("stablelog.order", "offset")
 
 
@@ -182,7 +186,7 @@ def check_change(present: Mapping[str, str], wanted: Mapping[str, str]) -> None:
     """Check a change of a topic's settings.
 
     Raises:
-        InvalidConfig: as `check_topic_configs`, or a setting that cannot change would change.
+        InvalidConfig: as `check_topic_configs`, or a setting that is fixed when a topic is created would change.
     """
     check_topic_configs(wanted)
     if group_of_topic(wanted) != group_of_topic(present):

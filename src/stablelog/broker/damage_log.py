@@ -15,13 +15,13 @@ MESSAGES_MAX: Final = (
 
 
 class DamageLog:
-    """The damage that requests have found since the start of the broker."""
+    """Logs the damaged data and disk errors that requests have found since the start of the broker, each once."""
 
     def __init__(self) -> None:
         self._logged: dict[str, None] = {}  # oldest first
 
     def note(self, error: Exception) -> None:
-        """Log the error of a request if it reports damage or a disk error and was not logged yet.
+        """Log the error of a request if it reports damaged data or a disk error, and its message was not logged yet.
 
         Args:
             error: the error that the request is refused with. Its message names the file.

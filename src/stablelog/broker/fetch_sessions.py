@@ -62,7 +62,11 @@ class FetchSessions:
         self._random = random.Random()
 
     def begin(self, wanted: "OrderedDict[TopicPartition, Wanted]", *, keep: bool) -> FetchSession:
-        """Begin a full fetch. Its session is stored if the client asks for a session and the limits allow one more."""
+        """Begin a session with a full fetch of the partitions in `wanted`.
+
+        The session is stored only if `keep` is True (the client asks for a session) and it is not too large. The least
+        recently used sessions are removed to make room for it.
+        """
         if not keep or not self._count_max or len(wanted) > SESSION_PARTITIONS_MAX:
             return FetchSession(NO_SESSION, FULL_FETCH_EPOCH, wanted)
         self._partition_count += len(wanted)
@@ -117,7 +121,7 @@ class FetchSessions:
         return session
 
     def end(self, session_id: int) -> None:
-        """End a fetch session at the request of its client."""
+        """Remove a fetch session, if it exists."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partition_count -= len(session.partitions)

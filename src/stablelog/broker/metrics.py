@@ -2,8 +2,8 @@
 
 Counters are plain numbers, because they change on the hot path. All other metrics are read at each scrape from
 *sources* that the parts of the broker register. The Prometheus library is imported only if metrics are served.
-Invariant: the broker's state is read only on its event loop. The library's HTTP server handles each scrape in a thread
-of its own, which waits for the loop's samples.
+Invariant: the broker's state is read only on its event loop. The library's HTTP server handles each scrape in a thread,
+which waits until the event loop has read the samples.
 """
 
 import asyncio

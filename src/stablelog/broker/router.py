@@ -85,8 +85,8 @@ class Router:
             )
         context = Context(api_version, correlation_id, client_id, connection.host, connection.appending)
         if not api.is_appending:
-            # Acquire the lock `appending`, so that this request begins after the Produce requests before it. Acquire it
-            # even if it is free, because earlier requests may be waiting for it.
+            # Acquire the lock `appending`, so that this request begins after the appends of earlier requests. Acquire
+            # the lock even if it is free, because earlier requests may be waiting for it.
             async with connection.appending:
                 pass
         try:

@@ -72,9 +72,9 @@ class Server:
         """Open the data directory, start the broker, and listen for connections.
 
         Raises:
-            Unavailable: the address of the listener or of the metrics cannot be bound. A missing data directory is not
-                created then, unless another process has bound the address during the start. `Broker` raises the other
-                errors.
+            Unavailable: the address of the listener or of the metrics cannot be bound. The address is checked before
+                the data directory is created. Only if another process binds the address after this check does the
+                directory exist. `Broker` raises the other errors.
         """
         host, port = config["listeners"]
         metrics_port: int = config["stablelog.metrics.port"]
@@ -225,7 +225,7 @@ def _take_all_descriptors() -> None:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        # On macOS the real maximum is lower than the reported one.
+        # On macOS the real maximum is lower than the reported one, so this call can fail.
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

@@ -89,7 +89,7 @@ class TopicChanges:
         await self._make_partitions(topic, range(topic.partition_count, partition_count))
 
     async def _make_partitions(self, topic: Topic, indexes: Sequence[int]) -> None:
-        """Create reserved partitions in a thread, add them to the list of topics, and end the reservation."""
+        """Create the partitions, whose names are reserved, in a thread. Then list them, and end the reservation."""
 
         async def make() -> None:
             try:
@@ -104,7 +104,7 @@ class TopicChanges:
         await self._tasks.for_request("making partitions", make)
 
     async def delete(self, name: str) -> None:
-        """Delete a topic and the offsets that groups have committed for it, and fail the requests that wait for it.
+        """Delete a topic, fail the requests that wait for it, and remove the offsets that groups have committed for it.
 
         Raises:
             Refused: the topic does not exist, or it is one of the broker's own; nothing changed.

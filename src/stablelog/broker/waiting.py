@@ -43,8 +43,8 @@ class Waiters:
         """Wait until an open partition has more records to read, or a partition that was not open may be open.
 
         Args:
-            seen: each open partition, with its visible end when the caller has read the partition.
-            isolation: the isolation level that determines the visible end.
+            seen: each open partition, with the end offset that the reader could see when the caller read the partition.
+            isolation: the isolation level of the reader, which determines this end offset.
             timeout_s: the maximum wait.
             closed: the names of partitions that were not open when the caller has tried to read them.
 

@@ -1,10 +1,10 @@
 """Reads the last commit sequence of each commit-ordered partition, after a start and before any commit is decided.
 
 A commit log that was restored from an older backup, or that has lost its end, contains fewer commits than the markers
-in the partitions. The coordinator would then assign these commit sequences a second time. So the coordinator decides no
-commit until the last commit of every commit-ordered partition of its transaction group is read. Until then clients get
-an error code after which they retry. The last commit of a partition is read from its files, before the partition is
-open. A partition that cannot be opened is read as far as possible.
+in the partitions. The coordinator would then assign the commit sequences of the missing commits a second time. So the
+coordinator decides no commit until the last commit of every commit-ordered partition of its transaction group is read.
+Until then clients get an error code after which they retry. The last commit of a partition is read from its files,
+before the partition is open. A partition that cannot be opened is read as far as possible.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class LastCommits:
                 threads, self._topics.directories.last_commit_sequence, topic_name, index
             )
         except (FileNotFoundError, StablelogError) as error:
-            # The topic was deleted while its partition was being read.
+            # If the partition is unknown now, its topic was deleted during the read, and the error is not logged.
             is_deleted = self._topics.state(topic_name, index) is PartitionState.UNKNOWN
             if not is_deleted:
                 log.error(
@@ -87,7 +87,7 @@ class LastCommits:
                     error,
                     group_in_words(group.name),
                 )
-        except Exception as error:  # noqa: BLE001 - it concerns this partition, and no other
+        except Exception as error:  # noqa: BLE001 - the exception concerns this partition only
             scope = Scope(f"the last commit of {topic_name}-{index} is not known", lambda _why: None)
             self._tasks.unexpected("recovery of a partition", scope, error)
         return sequence, topic_name, index

@@ -28,8 +28,8 @@ class MarkerDurability:
         self._topics = topics
         # By commit sequence: the end offsets of markers that were not durable when they were written.
         self._commits: dict[int, list[tuple[Partition, int]]] = {}
-        # By partition: the end offset of its last marker, until the marker is durable. `_barrier` is the cached
-        # function that checks all these end offsets.
+        # By partition: the end offset of its last marker, until the marker is durable. `_barrier` caches the function
+        # that checks whether the partitions are durable up to these end offsets.
         self._ends: dict[Partition, int] = {}
         self._ends_max = MARKER_ENDS_MIN
         self._barrier: Barrier | None = None

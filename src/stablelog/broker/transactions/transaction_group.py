@@ -90,17 +90,19 @@ class TransactionGroup:
         self._recorded_count = 0  # The number of changes of the coordinator's state that are in the journal.
         # The durable decisions of which no marker is being written yet.
         self._decided: deque[_Decided] = deque()
-        # The decisions whose markers are being written now. `_to_write` has the markers of them that are not written yet.
+        # The decisions whose markers are being written now. `_to_write` has the part of the markers that is not written
+        # yet.
         self._in_writing: list[_Decided] = []
         self._to_write: deque[tuple[TopicPartition, list[MarkerOrder]]] = deque()
         # Whether the markers in `_to_write` are for more partitions than one turn of the event loop writes.
         self._is_long = False
-        # The marker orders that are written to all their partitions and not yet reported to the coordinator.
+        # A *marker order* names a marker and the partitions that it is for. These orders are written to all their
+        # partitions, and not yet reported to the coordinator.
         self._written: list[MarkerOrder] = []
         self._held_back: dict[TopicPartition, list[MarkerOrder]] = {}
-        # By open partition: the markers of decisions from before the start that the partition lacks, and the number of
-        # waiting markers that these markers replace. They are written before all other markers that wait for the
-        # partition.
+        # By open partition: the markers of decisions from before the start that the partition lacks, and how many of
+        # the partition's first markers in `_held_back` they replace. They are written before all other markers that
+        # wait for the partition.
         self._settling: dict[TopicPartition, tuple[list[MarkerOrder], int]] = {}
         # By marker order: the partitions that still lack the marker.
         self._waiting_for: dict[OrderKey, set[TopicPartition]] = {}
@@ -136,8 +138,8 @@ class TransactionGroup:
     def load(self) -> None:
         """Rebuild the coordinator's state from the commit log; markers wait until their partitions are open.
 
-        Records that a takeover from Kafka adds to the commit log are durable on return: once producers write, these
-        records are the only way to tell the producers' transactions from those that Kafka had decided.
+        Records that a takeover from Kafka adds to the commit log are durable on return: once producers write, only
+        these records show which transactions are the producers' new ones, and which ones Kafka had decided.
 
         Raises:
             Corrupt: the commit log is damaged.
@@ -262,7 +264,7 @@ class TransactionGroup:
         return sorted(held | awaited | settling | unsettled)
 
     def _settling_commits(self) -> Iterator[tuple[int, TopicPartition]]:
-        """Commits from before the start whose markers an open partition lacks because the disk was full."""
+        """Yield the commits from before the start whose markers an open partition lacks because the disk is full."""
         for target, (orders, _) in self._settling.items():
             for order in orders:
                 if order.transactional_id == REPAIR and order.commit_sequence >= 0:
@@ -371,7 +373,7 @@ class TransactionGroup:
             if not isinstance(error, DiskError) or not error.is_full or partition.failure is not None:
                 self._tasks.partition(partition).fail(error)
             return False
-        except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
+        except Exception as error:  # noqa: BLE001 - the exception fails this partition only
             self._tasks.unexpected("transactions", self._tasks.partition(partition), error)
             return False
         self._note_written(partition, orders, outcomes)
@@ -415,7 +417,7 @@ class TransactionGroup:
     def _report_done(self, orders: Iterable[MarkerOrder]) -> None:
         """Report to the coordinator that all markers of these orders are written.
 
-        Append the records that result as one batch.
+        The coordinator's records about that are appended as one batch.
         """
         records: list[Record] = []
         for order in orders:

@@ -274,9 +274,9 @@ class Transactions:
 
     @staticmethod
     def meet_sequence(group: TransactionGroup, sequence: int, topic_name: str, index: int) -> None:
-        """Note a commit sequence in a partition's markers.
+        """Note the commit sequence of a marker that was found in a partition.
 
-        Log an error if the commit log does not contain this commit.
+        Log an error if the group's commit log does not contain this commit.
         """
         last = group.coordinator.table.last_sequence
         if group.coordinator.table.met_sequence(sequence):
@@ -299,13 +299,16 @@ class Transactions:
         self._note_lacking()
 
     def partition_gone(self, target: TopicPartition, group_name: str) -> None:
-        """Drop the markers that wait for a deleted partition of this group, in every group."""
+        """Drop, in every group, the markers that wait for a deleted partition. Its topic belongs to `group_name`."""
         for group in {*self._concerned(target, group_name), *(one for one in self if one.waits_at(target))}:
             group.settle(target, [], None)
         self._note_lacking()
 
     def _concerned(self, target: TopicPartition, group_name: str) -> list[TransactionGroup]:
-        """Remove and return the groups that may have open transactions in a partition of a topic of this group."""
+        """Return the groups that may have open transactions in a partition whose topic belongs to `group_name`.
+
+        The groups do not wait for the partition any more: the caller compares its transactions with their decisions.
+        """
         if target[0] == CONSUMER_OFFSETS_TOPIC:
             return list(self)
         names = self._awaited.pop(target, set()) | {group_name}

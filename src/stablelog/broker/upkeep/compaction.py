@@ -72,7 +72,7 @@ class Compactor:
             except (StablelogError, FileNotFoundError) as error:
                 self._reserve.note(error)
                 log.error("%s-%d cannot be compacted: %s", partition.topic, partition.index, error)
-            except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
+            except Exception as error:  # noqa: BLE001 - the exception fails this partition only
                 self._tasks.unexpected("compaction", self._tasks.partition(partition), error)
             await asyncio.sleep(0)
 
@@ -119,18 +119,21 @@ class Compactor:
     async def leave(self, topic: str) -> None:
         """Stop compacting a topic's partitions.
 
-        On return no pass over them is under way, until the caller awaits something else.
+        On return no compaction of these partitions is in progress, and none begins before the caller's next await.
         """
         while self._under_way is not None and self.works_on(topic):
             self._under_way[1].cancel()
             await self._idle.wait()
 
     def works_on(self, topic: str) -> bool:
-        """Whether a pass over a partition of this topic is under way."""
+        """Whether a partition of this topic is being compacted."""
         return self._under_way is not None and self._under_way[0].topic == topic
 
     def close(self) -> None:
-        """Stop the compaction. The next start of the broker deletes new segments that were not put in place."""
+        """Stop the compaction.
+
+        Compacted segments that have not replaced the old ones yet are deleted at the next start of the broker.
+        """
         if self._under_way is not None:
             self._under_way[1].cancel()
         self._threads.shutdown(wait=True)

@@ -56,7 +56,7 @@ class Maintenance:
     """The periodic work of one broker.
 
     Args:
-        reserve: the disk reserve.
+        reserve: says whether the disk is full, and frees disk space for the work.
         tasks: starts the periodic work.
     """
 
@@ -105,7 +105,7 @@ class Maintenance:
         self._tasks.every("disk reserve", RESERVE_S, self.tend_reserve)
 
     def close(self) -> None:
-        """Shut the thread down."""
+        """Shut down the thread that removes files."""
         self._threads.shutdown(wait=True)
 
     # -- coordinators ------------------------------------------------------------------------------------------
@@ -139,9 +139,10 @@ class Maintenance:
     async def trim(self, journal: Journal, live: Callable[[], LiveState | None]) -> None:
         """If a coordinator's log has grown, write a checkpoint of the coordinator's state and delete the log before it.
 
-        The log is trimmed only once everything is durable: if a crash loses a marker of a partition, recovery writes it
-        again from the decision in the log. Nothing is trimmed while a partition has failed or lacks markers from before
-        the start, because the checkpoint does not contain the decisions of these markers any more.
+        The log is trimmed only once all partitions are durable: until then a crash may lose a marker in a partition,
+        and recovery needs the decision in the log to write the marker again. Nothing is trimmed while a partition has
+        failed or lacks markers from before the start, because the checkpoint does not contain the decisions of these
+        markers any more.
         """
         if not journal.has_grown or await self._lacks_markers():
             return
@@ -224,7 +225,7 @@ class Maintenance:
                     partition.index,
                     error,
                 )
-            except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
+            except Exception as error:  # noqa: BLE001 - the exception fails this partition only
                 self._tasks.unexpected(name, self._tasks.partition(partition), error)
             await asyncio.sleep(0)  # Let requests be served between two partitions.
 

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Proof:
-    """A proof of one log file in progress."""
+    """The proof of one log file, which checks the file's batch headers, in progress."""
 
     partition: Partition
     pieces: Iterator[None]
@@ -36,20 +36,21 @@ class Proofs:
 
     Args:
         tasks: starts the work.
-        on_proven: called with a partition after a proof: more of it can be read, or it was found damaged.
+        on_proven: called with a partition after a proof: more of the partition can be read, or damage was found in it.
     """
 
     def __init__(self, tasks: Tasks, on_proven: Callable[[Partition], None]) -> None:
         self._tasks = tasks
         self._on_proven = on_proven
-        # The keys have the partition and the path, because a partition that is deleted and created again has the same paths.
+        # The keys contain the partition, too, because the path alone is not unique: a partition that is deleted and
+        # created again has the same paths.
         self._proofs: OrderedDict[tuple[Partition, Path], _Proof] = OrderedDict()
         self._wake = asyncio.Event()
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="proofs")
         self._unreadable: set[Path] = set()  # The files that could not be read and whose error was logged.
 
     def request(self, partition: Partition, unproven: Unproven) -> "asyncio.Future[None]":
-        """Request the proof of a log file.
+        """Request the proof of a log file: the check of its batch headers.
 
         Returns:
             A future that is done when the file is proven. It fails with Corrupt if the file is damaged, and with
@@ -80,7 +81,7 @@ class Proofs:
                     piece = await next_in_thread(self._threads, proof.pieces)
                 except StablelogError as error:
                     self._failed(path, proof, error)
-                except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
+                except Exception as error:  # noqa: BLE001 - the exception fails this partition only
                     self._tasks.unexpected("proofs", self._tasks.partition(proof.partition), error)
                     self._failed(path, proof, Unavailable(f"the proof of {path} failed unexpectedly"))
                 else:
@@ -104,8 +105,8 @@ class Proofs:
                 "%s-%d: %s; the broker tries again", proof.partition.topic, proof.partition.index, error
             )
         proof.done.set_exception(error)
-        # Mark the error as seen, because no fetch may wait for it any more, and asyncio would log it. The next read
-        # finds the error again.
+        # Mark the error as seen: if no fetch waits for the proof any more, asyncio would log the error as never
+        # retrieved. The next read of the file finds the error again.
         proof.done.exception()
 
     def close(self) -> None:

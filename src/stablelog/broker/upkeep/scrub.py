@@ -92,16 +92,16 @@ class Scrub:
         except (Corrupt, DiskError) as error:
             if partition.holds(segment):
                 log.error("scrub: %s-%d: %s", partition.topic, partition.index, error)
-        except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
+        except Exception as error:  # noqa: BLE001 - the exception fails this partition only
             if partition.is_closed:
-                return  # The partition was deleted, and the path now belongs to a file of another topic.
+                return  # The partition was deleted, and its paths may belong to files of another topic now.
             self._tasks.unexpected("scrub", self._tasks.partition(partition), error)
 
     @staticmethod
     def _proof_sizes(segment: Segment) -> Iterator[int]:
         """Check the batch headers of a segment (its proof) if no request has done so yet.
 
-        Yields 0 for each piece, because the scrub counts the bytes later.
+        Yields 0 after each piece of the work: the scrub counts the bytes when it checks the whole batches afterwards.
         """
         for _ in segment.prove():
             yield 0
