@@ -247,9 +247,12 @@ class Broker:
         self.scrub.start()
 
     def _on_open(self, partition: Partition, failed: Partition | None) -> None:
-        """Handle a partition that was opened after the start, or reopened after it had failed on a full disk."""
+        """Handle a partition that was opened after the start, or reopened after it had failed on a full disk.
+
+        `failed` is the failed partition that the reopened one replaces.
+        """
         if failed is None:
-            # Resolve the transactions that a crash left open, before clients can write.
+            # Before clients can write, end the transactions that a crash left open: write the markers that they lack.
             self.transactions.partition_opened(partition)
         else:
             # The partition failed because the disk was full, and lost no data. Its open transactions need not be
@@ -322,7 +325,7 @@ class Broker:
     def append_refused(self, name: str, index: int, error: Unavailable) -> None:
         """Log that the disk refuses writes to a partition.
 
-        At most one such error is logged in REFUSED_APPENDS_TOLD_EVERY_MS, because producers retry.
+        At most one such error is logged in REFUSED_APPENDS_TOLD_EVERY_MS milliseconds, because producers retry.
         """
         topic = self.topics.get(name)
         partition = topic.partitions.get(index) if topic is not None else None
@@ -354,7 +357,8 @@ class Broker:
 
         Return its result or raise its exception.
         """
-        # A caller that waits for this lock can be cancelled; work that waits in the queue of an executor cannot.
+        # Callers wait for this lock, and not in the queue of the executor: a caller that waits for the lock can be
+        # cancelled, but work in the queue of the executor would run although its caller was cancelled.
         async with self._batch_turn:
             return await in_thread_to_its_end(self._batch_thread, work, *arguments)
 

@@ -80,7 +80,7 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 
 
-# The broker has this time to return its metrics: less than the 10 s that Prometheus waits by default.
+# The broker has this number of seconds to return its metrics: less than the 10 s that Prometheus waits by default.
 SAMPLE_TIMEOUT_S = 5.0
 # The number of partitions whose metrics are read in one turn of the event loop.
 PARTITIONS_AT_ONCE_COUNT = 100

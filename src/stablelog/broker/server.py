@@ -72,9 +72,9 @@ class Server:
         """Open the data directory, start the broker, and listen for connections.
 
         Raises:
-            Unavailable: the address of the listener or of the metrics cannot be bound. The address is checked before
-                the data directory is created. Only if another process binds the address after this check does the
-                directory exist. `Broker` raises the other errors.
+            Unavailable: the address of the listener or of the metrics cannot be bound. The addresses are checked before
+                a missing data directory is created. It is created nevertheless if another process binds an address
+                after this check. `Broker` raises the other errors.
         """
         host, port = config["listeners"]
         metrics_port: int = config["stablelog.metrics.port"]

@@ -89,7 +89,7 @@ class TopicChanges:
         await self._make_partitions(topic, range(topic.partition_count, partition_count))
 
     async def _make_partitions(self, topic: Topic, indexes: Sequence[int]) -> None:
-        """Create the partitions, whose names are reserved, in a thread. Then list them, and end the reservation."""
+        """Create partitions in a thread, and add them to the list of topics. Then end the reservation of the topic."""
 
         async def make() -> None:
             try:

@@ -116,9 +116,7 @@ class _Poll:
         self._woken: asyncio.Future[bool] | None = None
 
     def take_moved(self) -> list[Key]:
-        """Return the partitions that have woken the poll, and clear `moved`: more partitions may wake the poll
-        meanwhile.
-        """
+        """Return the partitions that have woken the poll since the last call, and clear `moved`."""
         moved = list(self.moved)
         self.moved.clear()
         return moved

@@ -27,7 +27,7 @@ def _partition_count(broker: Broker, asked: CreatableTopic) -> int:
     """The partition count that the request asks for.
 
     Raises:
-        Refused: one broker cannot provide the counts or the replica assignment.
+        Refused: the request has a count or a replica assignment that a single broker cannot provide, or both.
     """
     if asked.assignments:
         if asked.num_partitions != DEFAULT or asked.replication_factor != DEFAULT:

@@ -92,11 +92,12 @@ def _group(broker: Broker, request: DescribeCutRequest) -> str:
 
 
 def _resolved(broker: Broker, numbers: TransactionGroup | None, group: str, asked: int) -> int:
-    """Return the commit sequence of the requested cut.
+    """Return the commit sequence of the requested cut: `asked`, or the last resolved one if `asked` is RESOLVED.
+
+    A commit is resolved if all its markers are durable, and so are those of every earlier commit of the group.
 
     Raises:
-        Refused: a commit up to this commit sequence lacks a durable marker, or the broker does not know yet whether one
-            does.
+        Refused: the commit is not resolved, or the broker does not know yet whether it is.
     """
     resolved = 0 if numbers is None else numbers.resolved_commit_sequence
     last = 0 if numbers is None else numbers.coordinator.table.last_sequence
@@ -122,7 +123,7 @@ def _resolved(broker: Broker, numbers: TransactionGroup | None, group: str, aske
 
 
 async def handle(broker: Broker, request: DescribeCutRequest, _context: Context) -> DescribeCutResponse:
-    """Handle the request without an await, so that R and all offsets belong to the same moment."""
+    """Handle the request without an await, so that the cut's commit sequence and offsets belong to the same moment."""
     try:
         group = _group(broker, request)
         numbers = broker.transactions.get(group)

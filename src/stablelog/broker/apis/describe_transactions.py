@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.broker.loop.turns import in_turns
 
-NEVER = datetime.fromtimestamp(-0.001, UTC)  # -1 on the wire
+NEVER = datetime.fromtimestamp(-0.001, UTC)  # This start time is -1 on the wire: no transaction has begun.
 
 
 def _describe(broker: Broker, transactional_id: str) -> TransactionState:

@@ -247,8 +247,9 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
 async def _free(
     request: FetchRequest, found: Found, topics: list[FetchedTopic], session: FetchSession
 ) -> None:
-    """Free the memory of the request and of the response in turns: to free that of many partitions at once would block
-    the event loop.
+    """Free the memory of the request and of the response in turns.
+
+    Python needs so long to free the objects of many partitions at once that the event loop would be blocked.
     """
     wanted = (topic.partitions for topic in request.topics)
     answered = (topic.partitions for topic in topics)

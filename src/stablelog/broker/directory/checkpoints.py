@@ -94,7 +94,8 @@ class OffsetCheckpoint:
     def drop(self, names: Collection[str]) -> None:
         """Remove the offsets of topics that are not in `names` from the file.
 
-        A topic that is later created with the name of a deleted one begins at offset 0.
+        Otherwise a topic that is later created with the name of a deleted one, and begins at offset 0, would get the
+        offsets of the deleted one.
 
         Raises:
             DiskError: the write failed; the file has its old or its new content.

@@ -114,9 +114,9 @@ def check_clean_shutdown(disk: Disk, path: Path) -> None:
 
 
 def was_stopped_cleanly(disk: Disk, path: Path) -> bool:
-    """Whether the last broker that used the directory has stopped cleanly: the file `path`, which marks that, exists.
+    """Whether the last broker that used the directory has stopped cleanly, so that the file `path` marks a clean stop.
 
-    A damaged file counts, too.
+    The result is True even if the file is damaged.
 
     Raises:
         NewerFormat: a later release has written the file.

@@ -118,7 +118,10 @@ def check_partition_formats(disk: Disk, directory: Path) -> None:
 
 
 def _by_json(what: str, known: int) -> Callable[[Disk, Path], None]:
-    """Make a function that checks the version in a file with a JSON object."""
+    """Make a function that checks the version in a file with a JSON object.
+
+    The function raises NewerFormat if the version is above `known`. The error names the content of the file by `what`.
+    """
 
     def check(disk: Disk, path: Path) -> None:
         refuse_newer(what, json.loads(disk.read_bytes(path))["version"], known)

@@ -99,7 +99,7 @@ def _find_partitions(disk: Disk, directory: Path) -> dict[str, dict[int, uuid.UU
 
 
 def _check_holes(directory: Path, topic: str, partitions: Collection[int], wanted: range) -> None:
-    """Raise Corrupt if a partition in the range `wanted` has no directory, that is, is not in `partitions`."""
+    """Raise Corrupt if one of the partitions in `wanted` has no directory. `partitions` are those that have one."""
     gone_count = len(wanted) - sum(index in wanted for index in partitions)
     if gone_count:
         gone = ", ".join(

@@ -73,7 +73,7 @@ Result = TypeVar("Result")
 
 
 class DiskReserve:
-    """The reserve of one data directory.
+    """The disk reserve of one data directory: a file whose space the broker uses when the disk is full.
 
     Args:
         size: bytes of the reserve; 0 for none.
@@ -94,7 +94,9 @@ class DiskReserve:
 
     @property
     def is_full(self) -> bool:
-        """Whether the disk counts as full."""
+        """Whether the disk counts as full: a write has failed for lack of space, and the space that the reserve and its
+        margin need is not there again, or records of a coordinator wait for space.
+        """
         return self._lacks_room or bool(self._waiting)
 
     @property

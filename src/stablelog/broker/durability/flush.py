@@ -30,15 +30,15 @@ IN_PLACE_S = 0.001
 
 
 class GroupFlush:
-    """Makes partitions durable, in rounds.
+    """Makes appends to partitions durable, in rounds: one round syncs all partitions that have new data.
 
     Args:
         to_disk: False for `stablelog.flush=os`: a write counts as durable once the operating system has it.
         reserve: frees disk space for indexes, snapshots and summaries if the disk is full.
         tasks: the broker's background work. A failed sync stops the broker: the bytes written since the last good sync
             may or may not be on disk, and a later sync does not show whether they are.
-        in_place_s: the event loop itself does a sync that takes at most this number of seconds; a thread does any
-            other.
+        in_place_s: the event loop itself does the syncs of a round that takes at most this number of seconds, as
+            estimated; threads do the syncs of longer rounds.
 
     Attributes:
         rounds: the number of rounds so far.

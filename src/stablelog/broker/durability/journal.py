@@ -41,8 +41,9 @@ REPLAY_READ_SIZE = 4 << 20
 CHECKPOINT_SLICE_COUNT = 200
 CHECKPOINT_SIZE_MIN = 16 << 20  # The size in bytes below which a log is not trimmed.
 CHECKPOINT_GROWTH = 4  # A log is trimmed when it is this many times as large as after the last trim.
-# Maximum of waiting entries for each transaction or group of the coordinator. A transaction has three records
-# (decided, completed, forgotten). Each record has at most two effects, and at most one request waits for it.
+# The maximum number of entries that wait for disk space, for each transaction or group of the coordinator. A
+# transaction has three records (decided, completed, forgotten). Each record has at most two effects (markers and
+# responses), and at most one request waits for the record.
 WAITING_PER_ITEM = 16
 
 
@@ -71,8 +72,8 @@ class Journal:
         self._reserve = reserve
         self._now_ms = now_ms
         self._item_count: Callable[[], int] | None = None
-        # The queue of entries that wait for disk space: batches, effects, and futures of tasks that wait for the
-        # entries before the future.
+        # The queue of entries that wait for disk space: batches of records, effects (markers and responses), and
+        # futures of tasks that wait until the entries before the future are durable.
         self._waiting: deque[bytes | Callable[[], None] | asyncio.Future[None]] = deque()
         self._waiting_max: int | None = None
         self._effects: deque[tuple[int, Callable[[], None]]] = deque()
@@ -128,7 +129,7 @@ class Journal:
             self._wait(batch)
 
     def _wait(self, entry: "bytes | Callable[[], None] | asyncio.Future[None]") -> None:
-        """Put a record, an effect or a future at the end of the queue that waits for disk space."""
+        """Put a batch, an effect (marker or response) or a task's future at the end of the queue for disk space."""
         if not self._waiting:
             self._reserve.set_waiting(self, waits=True)
             if self._item_count is not None:
@@ -177,7 +178,10 @@ class Journal:
         self.settle()
 
     def after(self, effect: Callable[[], None]) -> None:
-        """Run `effect` once all records appended so far are durable; at once if they are. Effects run in order."""
+        """Run `effect` once all records appended so far are durable; at once if they are. Effects run in order.
+
+        An effect writes markers or sends a response.
+        """
         end = self.partition.end_offset
         if self._waiting:
             self._wait(effect)
@@ -234,7 +238,8 @@ class Journal:
                 skipped.
 
         Raises:
-            Corrupt: a batch is damaged, or `take` rejects a record. The broker does not guess a coordinator's decisions.
+            Corrupt: a batch is damaged, or `take` rejects a record. Without the record the broker would lose a decision
+                that it has acknowledged.
         """
         for partition in (*self._older, self.partition):
             try:

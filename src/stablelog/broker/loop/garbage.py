@@ -23,8 +23,8 @@ def collect_often() -> None:
     """Freeze all live objects, and make the collector visit few objects at a time from now on."""
     gc.collect()
     gc.freeze()
-    # CPython skips a full collection until the number of objects has grown by a quarter since the last full collection.
-    # Collect now, while there are few objects, so that this number stays low.
+    # CPython skips a full collection until the number of objects that are not frozen has grown by a quarter since the
+    # last full collection. Collect now, while there are few such objects, so that a quarter is a small number.
     gc.collect()
     young, _, _ = gc.get_threshold()
     gc.set_threshold(young, YOUNG_COLLECTIONS_MAX, MIDDLE_COLLECTIONS_MAX)

@@ -213,8 +213,8 @@ class Tasks:
         """Run `work` to its end for a request, even if the request's connection is lost meanwhile.
 
         Raises:
-            StablelogError: an error that `work` raised; Unavailable instead of an unexpected exception, which is
-                logged.
+            StablelogError: raised by `work`.
+            Unavailable: `work` raised an unexpected exception, which is logged.
         """
 
         async def contained() -> Result:
@@ -230,7 +230,8 @@ class Tasks:
         task = asyncio.create_task(contained(), name=name)
         self._for_requests.add(task)
         task.add_done_callback(self._for_requests.discard)
-        # Mark the exception as seen: if the request was cancelled, no task waits for the result, and asyncio would log it.
+        # Mark the exception as seen: if the request was cancelled, no task waits for the result, and asyncio would log
+        # the exception as never retrieved.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(task)
 
@@ -362,7 +363,7 @@ async def each_in_threads(
                 return
             try:
                 outcomes.append((item, work(item)))
-            except BaseException as error:  # noqa: BLE001 - the caller gets it
+            except BaseException as error:  # noqa: BLE001 - the caller gets the exception
                 outcomes.append((item, error))
             # This thread stores the outcome before it reads `is_waking`. The caller clears `is_waking` before it takes
             # outcomes. So either this thread wakes the caller, or the caller finds the outcome anyway.

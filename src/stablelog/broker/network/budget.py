@@ -20,7 +20,7 @@ from stablelog.broker.network.frames import Frames
 
 GROWTH_MAX = 1 << 20
 PATIENCE_S = 1.0
-LOOK_S = 0.25  # The number of seconds between two checks for slow requests, while a claim waits for room.
+LOOK_S = 0.25  # The number of seconds between two checks for slow requests, while a request waits for memory.
 
 
 class Holder(Protocol):
@@ -95,8 +95,8 @@ class Budget:
         self._looks = False
         self._claims: dict[Claim, None] = {}
         self._waiting: dict[Claim, None] = {}
-        self._rest = 0  # Bytes that the arriving requests still have to take.
-        self._held = 0  # Bytes that requests hold which are still arriving.
+        self._rest = 0  # Bytes that the arriving requests still have to take from the budget.
+        self._held = 0  # Bytes that the arriving requests have taken from the budget.
         self._largest = 0  # The size of the largest request that has ever made a claim.
 
     def claim(self, holder: Holder, size: int) -> Claim:

@@ -321,7 +321,7 @@ class Connection(asyncio.BufferedProtocol):
         self._inbox_filled = rest
 
     def _expect_large(self, size: int) -> None:
-        """Begin to receive a request that does not fit into the full inbox."""
+        """Begin to receive a request that is too large for the inbox, the connection's fixed buffer."""
         self._claim = self._budget.claim(self, size)
         if self._partial_since is not None:
             self._claim.since = self._partial_since

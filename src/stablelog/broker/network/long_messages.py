@@ -53,7 +53,7 @@ class Decoding:
             api_key: the API of the request.
             version: the version of the request.
             frame: the bytes of the request.
-            prepare: called first with the API's key and version, in a thread.
+            prepare: imports the modules of the API; called first, in a thread, with the API's key and version.
         """
         self._count += 1
         try:

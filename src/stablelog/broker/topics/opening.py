@@ -68,7 +68,7 @@ class Opening:
         A partition that cannot be opened stays offline, and its error is logged.
 
         Raises:
-            DiskError: the recovery points cannot be written.
+            DiskError: the recovery points (the offsets up to which the partitions are synced) cannot be written.
         """
         missing = [(t, i) for t in self._topics for i in range(t.partition_count) if i not in t.partitions]
         if missing:
@@ -117,7 +117,8 @@ class Opening:
     async def _recover(self, threads: ThreadPoolExecutor, waiting: Iterable[Missing]) -> None:
         """Recover partitions, and publish each one so that clients can use it.
 
-        If the disk is full and the reserve can free space, the caller tries the partition again.
+        If the recovery of a partition finds the disk full, and the disk reserve can free space, the caller recovers the
+        partition again.
         """
         outcomes = each_in_threads(
             threads,

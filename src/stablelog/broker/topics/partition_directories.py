@@ -71,7 +71,9 @@ class PartitionDirectories:
         return self._directory / f"{topic}-{index}"
 
     def complete(self, topics: Iterable[Topic]) -> bool:
-        """Write, for each partition, the files that a directory of Apache Kafka or of version 1 may lack.
+        """Write, for each partition, the missing files with its start offsets.
+
+        A directory of Apache Kafka or of version 1 may lack these files.
 
         Returns:
             Whether every partition has these files now. A partition that is missing or unreadable lacks them; its error is

@@ -52,7 +52,7 @@ def close_each(
         reserve: frees disk space for the partitions if the disk is full; used only in the caller's thread.
 
     Yields:
-        Each partition with a function that returns when it is closed, or raises as `Partition.close` does.
+        Each partition with a function that returns when the partition is closed, or raises as `Partition.close` does.
     """
     partitions = list(partitions)
     if len(partitions) <= IN_TURN_MAX:

@@ -105,7 +105,7 @@ class TopicCheckpoints:
         self.first_dirty.drop(names)
 
     def load_recovery_points(self, partitions: Iterable[TopicPartition], *, is_recorded: bool) -> None:
-        """Read the recovery points.
+        """Read the recovery points: the offsets up to which the partitions were synced.
 
         Args:
             partitions: all partitions of the data directory.

@@ -15,7 +15,7 @@ from stablelog.errors import InvalidConfig, Refused
 
 
 class Reservations:
-    """The reservations of one data directory.
+    """The topics that are being created, grown or deleted: no other request may change them.
 
     Args:
         topics: the existing topics by name.

@@ -231,7 +231,7 @@ class Topics:
             codes: the API's error codes for a partition that is opening, offline or unknown.
 
         Raises:
-            Refused: the partition is in one of these states.
+            Refused: the partition is opening, offline or unknown; the error has the code for that state.
         """
         topic = self.named(name)
         partition = topic.partitions.get(index)

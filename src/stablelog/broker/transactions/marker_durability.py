@@ -12,7 +12,7 @@ from stablelog.broker.topics.topics import Topics
 from stablelog.coordinators.transactions.spare_ids import Barrier
 from stablelog.log.partition import Partition
 
-# As long as `_ends` has at most this number of partitions, durable markers are not removed from `_ends`.
+# Up to this number of partitions with written markers, `MarkerDurability.note` does not forget the durable markers.
 MARKER_ENDS_MIN = 64
 
 
@@ -88,7 +88,10 @@ class MarkerDurability:
         self._ends_max = MARKER_ENDS_MIN + 2 * len(self._ends)
 
     def _are_durable(self, ends: list[tuple[Partition, int]]) -> bool | None:
-        """Whether partitions are durable up to these ends; None if one of them has failed, was reopened or deleted."""
+        """Whether partitions are durable up to these end offsets.
+
+        None if that will not be known, because one of the partitions has failed, or was reopened or deleted.
+        """
         while ends:
             partition, end = ends[-1]
             if partition.high_watermark < end:

@@ -241,8 +241,8 @@ class TransactionGroup:
     def unresolved(self) -> list[tuple[int, str, str, int]]:
         """The missing markers of unresolved commits: (commit sequence, transactional id, topic, partition).
 
-        The markers are in the order of these fields. The transactional id is empty if the marker is written and only
-        not durable yet, or if a crash may have lost the marker and the partition was not opened since the start.
+        The markers are sorted by these fields. The transactional id is empty if the marker is written but not durable
+        yet, or if a crash may have lost the marker and the partition was not opened since the start.
         """
         held = {
             (order.commit_sequence, order.transactional_id, *target)
@@ -328,8 +328,8 @@ class TransactionGroup:
         for _, done in decided:
             if done is not None and not done.done():
                 done.set_result(None)
-        # Send the responses before the coordinator notes that these transactions are complete. The coordinator notes it
-        # in the next turn of the event loop, before it can get the next request of a client.
+        # Send the responses first. The coordinator notes in the next turn of the event loop that these transactions are
+        # complete, still before it can get the next request of a client.
         self._written += [order for decision, _ in decided for order in decision.markers]
         self._tasks.soon("transactions", self._report_written)
 
@@ -434,11 +434,11 @@ class TransactionGroup:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the journal has a record of every change of the coordinator's state, as between two turns of the
-        event loop.
+        """Whether every change of the coordinator's state was passed to the journal, which writes the commit log.
 
         The result is False if an unexpected exception ended a decision in the middle. The coordinator must then serve
         no more requests: its state may contain a commit that the commit log does not have, and that a crash would undo.
+        Within a turn of the event loop, the result may also be False while a decision is being made.
         """
         return self._recorded_count == self.coordinator.table.change_count
 

@@ -128,7 +128,7 @@ class Transactions:
 
         Args:
             name: name of the group; empty for the default one.
-            api: the API of the request.
+            api: the name of the request's API, which determines the error code on a full disk.
 
         Raises:
             Refused: the name is not valid for a group, there are too many groups, or the disk is full.
@@ -257,7 +257,7 @@ class Transactions:
             group.coordinator.table.partitions_opened()
 
     def _note_lacking(self) -> None:
-        """Recompute which partitions lack markers."""
+        """Recompute which open partitions lack markers of decisions from before the start."""
         self._lacking = {target for group in self._groups.values() for target in group.settling}
 
     def lacks_markers(self, target: TopicPartition) -> bool:

@@ -85,7 +85,7 @@ class Maintenance:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="removal")
         self._retention_s = (
             -RETENTION_WHILE_FULL_S
-        )  # Start time of the last pass that ran while the disk was full.
+        )  # Start time, in seconds, of the last pass of retention that ran because the disk was full.
 
     def start(self) -> None:
         """Start all tasks."""
@@ -232,7 +232,7 @@ class Maintenance:
     @staticmethod
     async def write_checkpoint(checkpoint: OffsetCheckpoint) -> None:
         """Write a checkpoint of all partitions, if an offset has moved."""
-        # Collect the offsets in a thread: with 10,000 partitions this would block the event loop for too long.
+        # Collect the offsets in a thread: those of 10,000 partitions would take the event loop too long.
         checkpoint.write(await in_thread(None, checkpoint.changed))
 
     # -- the full disk -----------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ class _Proof:
 
 
 class Proofs:
-    """The proofs in progress.
+    """The proofs of log files in progress. A proof checks the batch headers of a file before its first read.
 
     Args:
         tasks: starts the work.
@@ -65,7 +65,7 @@ class Proofs:
         return proof.done
 
     def start(self) -> None:
-        """Process requested proofs until the tasks are stopped."""
+        """Start a task that carries out the requested proofs until the broker stops."""
         self._tasks.start("proofs", self._run)
 
     async def _run(self) -> None:

@@ -120,7 +120,7 @@ class Scrub:
             await self._pause(piece)
 
     async def _pause(self, size: int) -> None:
-        """Wait for the time that the rate allows for these bytes."""
+        """Wait as long as it takes to read `size` bytes at the permitted rate."""
         await asyncio.sleep(size / max(self._rate(), 1))
 
     def close(self) -> None:
