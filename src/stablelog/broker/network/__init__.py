@@ -1,1 +1,1 @@
-"""Connections of clients: frames, the memory of requests in flight, long messages, and the queue of responses."""
+"""Connections of clients: their buffers, the memory of requests in flight, long messages, and queues of responses."""

@@ -1,1 +1,1 @@
-"""Transaction groups: decisions of the transaction coordinators are executed, and markers written."""
+"""Transaction groups: the broker executes the decisions of the transaction coordinators, and writes the markers."""

@@ -242,7 +242,8 @@ class TransactionGroup:
         """The missing markers of unresolved commits: (commit sequence, transactional id, topic, partition).
 
         The markers are sorted by these fields. The transactional id is empty if the marker is written but not durable
-        yet, or if a crash may have lost the marker and the partition was not opened since the start.
+        yet, if the disk has no space for a marker that a crash has lost, or if a crash may have lost the marker and the
+        partition was not opened since the start.
         """
         held = {
             (order.commit_sequence, order.transactional_id, *target)
