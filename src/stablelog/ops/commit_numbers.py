@@ -2,8 +2,8 @@
 
 A coordinator reads the next numbers from its commit log. If the end of the commit log was cut off, the coordinator
 would assign numbers that batches in partitions already have. So `stablelog repair` reads the assigned numbers from the
-batches and producer snapshots of all partitions, and from the removed end. Then it appends a record with the next
-numbers to the commit log.
+batches and producer snapshots of all partitions, and from the bytes that were cut off. Then it appends a record with
+the next numbers to the commit log.
 """
 
 import contextlib
@@ -47,7 +47,8 @@ from stablelog.log.producer_state.snapshots import decode_either
 from stablelog.log.recovery.examine import Damage
 from stablelog.log.recovery.tail import batches_behind, lost_batches
 
-# Blocks of producer ids to skip, for each commit log: clients may use ids of the last block.
+# How many blocks of producer ids to skip for each transaction group: clients may use ids of a block whose record was
+# lost.
 SPARE_BLOCKS: Final = 1
 
 
@@ -121,8 +122,8 @@ def group_of_directory(directory: Path) -> str | None:
 
 
 def commit_logs(partitions: list[Path]) -> dict[str, list[Path]]:
-    """Return the directories of the commit logs by transaction group; the coordinator writes to the first one of each
-    group.
+    """Return the directories of the commit logs by transaction group, in the order of their partition numbers. The
+    coordinator writes only to the first directory of its group.
     """
     found: dict[str, list[Path]] = {}
     for path in sorted(partitions, key=lambda path: int(path.name.rpartition("-")[2])):
@@ -133,15 +134,15 @@ def commit_logs(partitions: list[Path]) -> dict[str, list[Path]]:
 
 
 def read_given(disk: Disk, partitions: list[Path]) -> Given:
-    """Read the numbers that coordinators have assigned, as far as partitions contain them. Data that was cut off
-    counts, too.
+    """Read the commit sequences and producer ids that coordinators have assigned, as far as the partitions contain
+    them. Data that `stablelog repair` has cut off counts, too.
 
     Reads the batches of all partitions, the producer snapshots, which know producers whose batches are deleted, and the
     records of the commit logs.
 
     Args:
-        disk: has the directories.
-        partitions: the partition directories. Damage is skipped; the batches after it count.
+        disk: the disk of the directories.
+        partitions: the partition directories. Damaged bytes are skipped; the batches after them count.
 
     Raises:
         NewerFormat: a later release has written a record of a commit log, possibly after damage. The message names the
@@ -171,7 +172,8 @@ def read_said(disk: Disk, logs: list[Path], group: str) -> Given:
 
 
 def next_numbers(given: Given, said: Mapping[str, Given], group: str, *, is_cut: bool) -> GroupState | None:
-    """Return the numbers at which the coordinator of a group has to continue, if its commit logs lack them.
+    """Return the commit sequence and producer id at which the coordinator of a group has to continue, if the commit
+    logs do not contain them.
 
     Coordinators reserve producer ids in blocks. The coordinator continues after the block of the greatest known id and
     after some spare blocks: a client may have an id without a batch in any partition, and it is unknown which blocks
@@ -245,7 +247,7 @@ class LostDecisions:
 
 
 def lost_decisions(disk: Disk, damage: Damage) -> LostDecisions:
-    """Read the decisions of a commit log that a cut removes, as far as whole batches contain them."""
+    """Read the decisions of a commit log that a repair will cut off, as far as whole batches contain them."""
     ids, sequences = set(), set()
     for path, position, base_offset in damage.lost_files():
         for header, batch in _batches_in(disk, path, position, base_offset, with_data=True):
@@ -262,11 +264,12 @@ def lost_decisions(disk: Disk, damage: Damage) -> LostDecisions:
 
 
 def append_given(disk: Disk, directory: Path, group: str, state: GroupState, *, leader_epoch: int) -> None:
-    """Append a record with the next numbers of the coordinator to its commit log. The record is durable on return.
+    """Append a record with the coordinator's next commit sequence and producer id to its commit log. The record is
+    durable on return.
 
     Args:
-        disk: has the commit log; no broker has it open.
-        directory: the commit log's directory. The log is undamaged.
+        disk: the disk of the commit log. No broker may have the log open.
+        directory: the commit log's directory. The log must be undamaged.
         group: the transaction group.
         state: the content of the record, from `next_numbers`.
         leader_epoch: the leader epoch of the last start.

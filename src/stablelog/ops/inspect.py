@@ -183,7 +183,7 @@ def _text(content: bytes | None) -> str | None:
 
 
 def _rows_of(row: struct.Struct) -> Decode:
-    """Make the decoder of a file that is a sequence of one fixed binary structure."""
+    """Make the decoder of a file whose content is a sequence of rows, each of this binary structure."""
 
     def decode(content: bytes, _path: Path) -> Iterator[Row]:
         torn = len(content) % row.size
@@ -196,7 +196,9 @@ def _rows_of(row: struct.Struct) -> Decode:
 
 
 def _entries_of(make: Callable[[bytes, Path], OffsetIndex | TimeIndex | TransactionIndex]) -> Decode:
-    """Make the decoder of an offset index or a time index."""
+    """Make the decoder of an offset index, a time index or a transaction index. `make` reads the index from its
+    bytes.
+    """
 
     def decode(content: bytes, path: Path) -> Iterator[Row]:
         index = make(content, path)

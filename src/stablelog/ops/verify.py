@@ -206,8 +206,8 @@ def _catalog_if_whole(disk: Disk, directory: Path) -> Catalog | None:
 
 
 def _start_files(topic: ListedTopic) -> list[str]:
-    """Return the names of the files with the start of the log and of the view that each partition of the topic must
-    have.
+    """Return the names of the files that each partition of the topic must have: those that say where its log and its
+    view (commit order) begin.
     """
     return [LOG_START_FILE, VIEW_START_FILE] if order_of(topic.configs) == "commit" else [LOG_START_FILE]
 
@@ -226,7 +226,9 @@ def _is_listed(disk: Disk, directory: Path, topic: str, index: int) -> bool:
 
 
 def _verify_signs(disk: Disk, directory: Path, catalog: Catalog | None) -> Iterator[Finding]:
-    """Find damage in the files that a start reads first. Ignore files of a later release, which other checks report."""
+    """Find damage in META_FILE and CLEAN_SHUTDOWN_FILE, which a start of the broker reads first. Ignore files of a
+    later release, which other checks report.
+    """
     path = directory / META_FILE
     with contextlib.suppress(NewerFormat):
         try:

@@ -44,10 +44,10 @@ class CommitIndex:
     Attributes:
         base_offset: the base offset of the segment.
         view_end: the end position of the last entry in this index or in an earlier one.
-        least_first_offset: the least first offset of the index's transactions.
+        least_first_offset: the least offset in the log at which a transaction of this index begins.
         latest_sequence: the greatest commit sequence in this partition up to the end of this index; -1 if there is
             none.
-        latest_ms: the latest commit time in the index; -1 if there is none.
+        latest_ms: the latest commit time in the index, in ms since 1970; -1 if there is none.
         summary: the content of the `.commitsummary` file; None while the index grows.
         is_written: whether the index is sealed and its files are complete.
         entries: the rows of the entries, in commit order.
@@ -74,14 +74,14 @@ class CommitIndex:
     # -- growing -----------------------------------------------------------------------------------------------
 
     def create(self, before: "CommitIndex | None") -> None:
-        """Start an empty index, and remove the content of existing files.
+        """Begin an empty index. Remove the content of files that an earlier start has left.
 
         Args:
-            before: the index of the previous segment.
+            before: the index of the previous segment; None for the first index of the partition.
         """
         if before is not None:
             self.latest_sequence, self.view_end = before.latest_sequence, before.view_end
-        with contextlib.suppress(DiskError):  # the rows stay in memory until the disk accepts them
+        with contextlib.suppress(DiskError):  # without the files, the rows stay in memory
             self._disk.remove(self.path(SUMMARY_SUFFIX))
             self.entries.prepare()
             self.extents.prepare()
@@ -98,8 +98,8 @@ class CommitIndex:
         leader_epoch: int,
         extents: Iterable[Buffer],
     ) -> None:
-        """Add an entry at the end of the view. `index_format.ENTRY` describes its fields. `extents` are rows as
-        returned by `Extents.rows`.
+        """Add a committed transaction, or a run of batches outside transactions, as an entry at the end of commit
+        order. `index_format.ENTRY` describes the fields of an entry. `extents` are rows as returned by `Extents.rows`.
         """
         assert start >= self.view_end
         assert self.summary is None, "a sealed index does not grow"
@@ -125,7 +125,7 @@ class CommitIndex:
             self.least_first_offset = min(self.least_first_offset, first_offset)
 
     def seal(self, segment: Summary, opened: Sequence[tuple[int, int]]) -> None:
-        """Seal the index, which covers the whole segment by now.
+        """Seal the index: make its summary. The index must cover the whole segment.
 
         Args:
             segment: the summary of the segment. The commit index records its end offset and its CRC, so that a later
@@ -151,7 +151,7 @@ class CommitIndex:
         """Write a sealed index to its files, and close them.
 
         Raises:
-            DiskError: a part of the index could not be written. It stays in memory, where it can be read.
+            DiskError: a part of the index could not be written. This part stays in memory, where it can be read.
         """
         assert self.summary is not None
         self.entries.write()
@@ -215,7 +215,8 @@ class CommitIndex:
         return Entry(*self.entries[place])
 
     def entries_between(self, first: int, end: int) -> tuple[list[int], list[int], list[int], list[int]]:
-        """Return entries as columns: first_offset, producer_id, extent_first, extent_count.
+        """Return four fields of the entries from number `first` to before number `end`, as a list for each field:
+        first_offset, producer_id, extent_first, extent_count.
 
         An `Entry` object for each entry would cost more time than all work with its fields.
         """
@@ -233,12 +234,13 @@ class CommitIndex:
 
     def extents_between(self, first: int, end: int, long: Entry | None = None) -> Iterator[ExtentColumns]:
         """Yield the extents from number `first` to before number `end` as columns. Consecutive extents in the same
-        segment are one item.
+        segment are yielded together.
 
         Args:
             first: the number of the first extent.
             end: the number after the last extent.
-            long: the entry of the transaction to which all these extents belong, if the transaction is long.
+            long: the entry of the transaction to which all these extents belong, if the transaction is long; otherwise
+                None.
         """
         rows = self.extents.between(first, end)
         if long is not None:
@@ -261,27 +263,27 @@ class CommitIndex:
             begin = end
 
     def place_of(self, position: int) -> int:
-        """Return the number of the first entry that ends behind this position; the number of all entries if there is
+        """Return the number, from 0, of the first entry that ends behind this position; `len(self)` if there is
         none.
         """
         return bisect_right(self.entries, position, key=lambda entry: entry[0] + entry[1])
 
     def place_at_time(self, time_ms: int) -> int:
-        """Return the number of the first entry with this commit time or a later one; the number of all entries if there
-        is none.
+        """Return the number, from 0, of the first entry with this commit time or a later one; `len(self)` if there is
+        none.
         """
         return bisect_left(self.entries, time_ms, key=itemgetter(2))
 
     def place_after(self, commit_sequence: int) -> int:
-        """Return the number of the first entry with a greater commit sequence; the number of all entries if there is
-        none.
+        """Return the number, from 0, of the first entry with a greater commit sequence; `len(self)` if there is none.
 
-        A partition contains the transactions of one transaction group in the order of their commit sequences.
+        The entries are sorted by commit sequence: a partition contains the transactions of one transaction group in the
+        order of their commit sequences.
         """
         return bisect_right(self.entries, commit_sequence, key=itemgetter(5))
 
     def extent_with(self, entry: Entry, position: int) -> int:
-        """Return the number of the entry's extent that contains the record at this position."""
+        """Return the number of the extent, among those of the entry, that contains the record at this position."""
         first, end = entry.extent_first, entry.extent_first + entry.extent_count
         base_offset = position - entry.start if entry.is_long else position
         return bisect_right(self.extents, base_offset, first + 1, end, key=itemgetter(0)) - 1

@@ -41,8 +41,8 @@ class Committed(NamedTuple):
     Attributes:
         start: the first position.
         end: the position after the last record.
-        commit_sequence: the commit sequence of the transaction; -1 for a run outside transactions.
-        time_ms: the commit time.
+        commit_sequence: the commit sequence of the transaction; -1 for records outside transactions.
+        time_ms: the commit time, in ms since 1970.
     """
 
     start: int
@@ -120,7 +120,8 @@ class CommitOrder:
         needed += [index.least_first_offset for index in self.indexes[place + 1 :]]
         index = self.indexes[place]
         needed += [index[at].first_offset for at in range(index.place_of(start), len(index))]
-        # Torn transactions are left out, so offsets before the log start do not count.
+        # A transaction that began before the log start is torn and not in the view, so offsets before the log start do
+        # not count.
         return max(min([start, *needed]), self._partition.start_offset)
 
     def whole_from(self, position: int) -> int:
@@ -157,8 +158,8 @@ class CommitOrder:
         """Read whole batches in commit order from a position: at most `size_max` bytes, but one batch of any size if
         `at_least_one`.
 
-        The first batch is the one that contains `start`, or the next one after it. A batch before it must not be
-        returned, because a client would take its records for those at `start`.
+        The first batch is the one that contains `start`, or the next one after it. An earlier batch must not be
+        returned, because a client would take the records of this batch for those at `start`.
 
         Raises:
             OffsetOutOfRange: `start` is before the start of the view, or after its end.
@@ -257,7 +258,7 @@ class CommitOrder:
 
         Args:
             start: the position.
-            count_max: how many transactions to return.
+            count_max: how many transactions to return at most.
             with_outside: whether to also return runs of records outside transactions.
         """
         found: list[Committed] = []
@@ -358,7 +359,7 @@ class CommitOrder:
         return bisect_right(self.indexes, position, hi=len(self.indexes) - 1, key=attrgetter("view_end"))
 
     def _entries_from(self, position: int) -> Iterator[Entry]:
-        """Yield the entries of the commit index whose last position is greater than `position`."""
+        """Yield the entries of all commit indexes that end behind `position`, in commit order."""
         for index in self.indexes[self._place_of(position) :]:
             for place in range(index.place_of(position), len(index)):
                 yield index[place]

@@ -1,7 +1,8 @@
-"""Commit order as the order of a partition: makes the partition's view, and records where the view begins.
+"""The topic setting `stablelog.order=commit`: makes a partition's view (its log as read in commit order), and records
+where the view begins.
 
 Read-uncommitted readers get the records in the order of the writes. For read-committed readers, the end of the view is
-the last stable offset: a transaction that is open delays no other one.
+the last stable offset: an open transaction does not delay the records of other transactions.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,8 @@ from stablelog.views.formats import check_formats
 
 
 class CommitOrdered:
-    """The order of commit-ordered topics: makes the view of a partition, and records where the view begins.
+    """The order of commit-ordered topics: makes the view of a partition (its log as read in commit order), and records
+    where the view begins.
 
     Args:
         disk: the disk of the partitions.
@@ -32,7 +34,7 @@ class CommitOrdered:
         check_formats(listing)
 
     def load(self, log: ViewedLog, known: Known, progress: Callable[[int, int], None] | None) -> CommitOrder:
-        """Make the view of a log after its recovery.
+        """Make the view of a log (its records in commit order) after the log's recovery.
 
         Raises:
             Corrupt: the file that records the start of the view is missing or damaged, or names an offset past the

@@ -1,8 +1,8 @@
 """Reuse of the memory into which responses copy small batches.
 
 The first write to a new page of memory costs more than the copies into it. Therefore the memory of a few responses is
-kept and used again. No caller has to report that a response was sent, because a `BytesIO` refuses writes while a view
-of it exists.
+kept and used again. A buffer is used again only when no memoryview of it exists: until then, a `BytesIO` refuses
+writes. So no caller has to report that a response was sent.
 """
 
 from io import BytesIO

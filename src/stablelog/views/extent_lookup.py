@@ -1,7 +1,7 @@
-"""Lookup of the extents that a reader in commit order gets next.
+"""Lookup of the extents (byte ranges of batches) that a reader in commit order gets next.
 
 A response may contain thousands of small transactions. The extents of many transactions are therefore looked up
-together, as columns. The work for each batch is then one iteration of a list comprehension.
+together, as columns (a list for each field). The work for each batch is then one iteration of a list comprehension.
 """
 
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from stablelog.views.commit_index import CommitIndex
 from stablelog.views.extents import LONG_COUNT, ExtentColumns
 from stablelog.views.index_format import NO_PRODUCER, Entry
 
-ENTRIES_AT_ONCE = 64  # how many entries are read together
-FIRST_AT_ONCE = 64  # how many extents the first lookup finds: a fetch may use only a few
-LEAST_AT_ONCE = 16  # how many extents a later lookup finds at least
+ENTRIES_AT_ONCE = 64  # how many entries of the commit index are read together
+FIRST_AT_ONCE = 64  # how many extents the first lookup of a fetch reads: the fetch may use only a few
+LEAST_AT_ONCE = 16  # how many extents a later lookup reads, if the transaction has so many
 MOST_AT_ONCE = 512
-# The two kinds of entries that are handled together with other entries of their kind. Any other entry is handled alone,
-# and its number stands in place of a kind.
+# The kinds of short transactions and of torn transactions. Adjacent entries of the same kind are handled together. Any
+# other entry is handled alone: its kind is its own number, which differs from every other kind.
 SHORT, TORN = -1, -2
 
 
@@ -24,11 +24,11 @@ def extents_from(
     index: CommitIndex, start: int, log_start: int, size_max: int
 ) -> Iterator[ExtentColumns | Entry]:
     """Yield the extents from a position to the end of an index. Extents of transactions are yielded as columns. A run
-    of batches outside transactions is yielded as (extent, entry).
+    of batches outside transactions is yielded as its entry.
 
     Args:
         index: the commit index of one segment.
-        start: the position. The first extent contains it.
+        start: the position in commit order from which the reader continues. Extents that end before it are left out.
         log_start: the log start offset. Transactions that began before it are torn and are left out.
         size_max: how many bytes the reader needs. The generator estimates how many extents these are, and may yield
             more.
@@ -47,17 +47,19 @@ def extents_from(
             for extents in index.extents_between(first, end, entry):
                 yield extents
                 size += extents.size
-            # The following extents are estimated to be as large as these.
+            # Estimate how many extents the remaining bytes take: assume that the next extents are as large as these.
             size_left -= size
             count = min(max(size_left * (end - first) // size + 1, LEAST_AT_ONCE), MOST_AT_ONCE)
             first = end
 
 
 def _ranges(index: CommitIndex, place: int, log_start: int) -> Iterator[tuple[int, int, Entry | None]]:
-    """Yield ranges of extents, from entry number `place` on: (number of the first, number after the last, entry).
+    """Yield ranges of extents, from entry number `place` on: (number of the first extent, number after the last extent,
+    entry).
 
-    A long transaction, or a run outside transactions, is a range of its own and comes with its entry. Short
-    transactions that follow each other are one range. Torn transactions are left out.
+    A long transaction, or a run of batches outside transactions, is a range of its own and comes with its entry. Short
+    transactions that follow each other are one range with None instead of an entry. Torn transactions, whose beginning
+    retention has removed, are left out.
     """
     while place < len(index):
         place_end = min(place + ENTRIES_AT_ONCE, len(index))
@@ -79,8 +81,8 @@ def _ranges(index: CommitIndex, place: int, log_start: int) -> Iterator[tuple[in
 
 
 def _kind(number: int, producer_id: int, has_lost_first: bool, extent_count: int) -> int:
-    """Return the kind of an entry: `SHORT` or `TORN`. For an entry that is a range of its own, return the number of the
-    entry.
+    """Return the kind of an entry: `SHORT` or `TORN`. For a long transaction, and for a run of batches outside
+    transactions, return `number`.
     """
     if producer_id == NO_PRODUCER:
         return number

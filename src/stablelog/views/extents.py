@@ -1,16 +1,18 @@
 """Extents: the ranges of bytes in the log files that hold a transaction's batches, kept in bounded memory.
 
 An extent is a range of bytes in a segment. A batch of ALONE_SIZE bytes or more has an extent of its own, so a reader
-knows its end without reading its header. Small batches that are close together share one extent, because an extent for
-each of them would be as large as the batches. A reader of a shared extent reads the headers in it and skips the batches
-of other producers. The limits GAP_SIZE_MAX and SHARED_SIZE_MAX bound this work.
+knows the end of the batch without reading the batch's header. Small batches that are close together share one extent:
+an extent takes 32 bytes, which is too much for a batch of a hundred bytes. A reader of a shared extent reads the
+headers in it and skips the batches of other producers. The limits GAP_SIZE_MAX and SHARED_SIZE_MAX bound this work.
 
-An open transaction with LONG_COUNT extents moves them to a file of its own, the *spill file*, which is deleted when the
-transaction ends. While the disk does not accept them, they stay in memory.
+The extents of an open transaction are in memory. When there are LONG_COUNT extents, they are moved to a file of the
+transaction, the *spill file*, which is deleted when the transaction ends. While the spill file cannot be written, as on
+a full disk, the extents stay in memory.
 
 When a transaction commits, its extents are written into the commit index, together with the bytes that replace the
-first bytes of each batch in a response. To compute these bytes takes a tenth of a microsecond for each extent. For a
-long transaction this would delay the commit for too long, so the readers compute them.
+first bytes of each batch in a response. Computing these bytes takes a tenth of a microsecond for each extent. For a
+transaction with LONG_COUNT extents or more, this would delay the commit for too long. So the extents of such a
+transaction are written without these bytes, and each reader computes them.
 
 Format: docs/formats.md, "Commit index".
 """
@@ -28,9 +30,10 @@ from stablelog.errors import DiskError
 
 # A batch of this size or more has an extent of its own. The extent takes a sixteenth of this size.
 ALONE_SIZE = 512
-# Greatest distance between two batches that share an extent: a few headers of other batches.
+# Greatest distance in bytes between two batches of a transaction that share an extent. A reader has to skip the batches
+# of other producers between them.
 GAP_SIZE_MAX = 512
-SHARED_SIZE_MAX = 16 << 10  # greatest size of a shared extent, which a reader may have to skip
+SHARED_SIZE_MAX = 16 << 10  # greatest size of a shared extent; a reader may have to read all headers in it
 # A transaction with at least this many extents is long: while it is open, its extents are in a spill file.
 LONG_COUNT = 2048
 # The value of `length` in an extent that may hold several batches, whose headers a reader must read.
@@ -67,17 +70,17 @@ class Extent(NamedTuple):
 
 
 class ExtentColumns(NamedTuple):
-    """Extents in the log file of one segment, in commit order. All columns have the same length.
+    """Extents in the log file of one segment, in commit order, as columns: a list of the same length for each field.
 
-    Columns are used because an `Extent` object for each of thousands of extents would cost more time than the copy of
-    its batch.
+    A response may contain thousands of small batches. To make an `Extent` object for each of them would cost more time
+    than to copy the batch.
 
     Attributes:
         segment: the base offset of the segment.
         prefixes: the first 16 bytes of each batch in a response.
         lengths: `batch_length` of each batch; `SEVERAL` if the extent may hold several batches.
-        begins: the first byte of each extent.
-        ends: the byte after each extent.
+        begins: the position of the first byte of each extent in the log file.
+        ends: the position after the last byte of each extent.
     """
 
     segment: int
@@ -103,12 +106,12 @@ class ExtentColumns(NamedTuple):
 
 
 class Extents:
-    """The extents of one open transaction. Its positions in commit order are unknown before the commit, so the
-    positions in the extents count from 0, and the leader epoch is 0.
+    """The extents of one open transaction. The positions of its records in commit order are unknown before the commit.
+    Until then, the positions in the extents count from 0, and the leader epoch is 0.
 
     Attributes:
         count: the number of extents.
-        record_count: how many positions the batches of the transaction take so far.
+        record_count: how many positions in commit order the batches of the transaction take so far.
     """
 
     def __init__(self, make_spill: Callable[[], File]) -> None:
@@ -120,7 +123,14 @@ class Extents:
         self.record_count = 0
 
     def add(self, segment: int, position: int, size: int, record_count: int) -> None:
-        """Add a batch of the transaction. The batch must be behind all batches that were added before."""
+        """Add a batch of the transaction, which must be behind all batches that were added before.
+
+        Args:
+            segment: the base offset of the batch's segment.
+            position: the first byte of the batch in the log file.
+            size: the size of the batch in bytes.
+            record_count: how many offsets the batch takes.
+        """
         last, end = self._last, position + size
         if (
             last is not None
@@ -144,20 +154,23 @@ class Extents:
         self._kept += EXTENT.pack(*self._last)
         self._last = None
         if len(self._kept) >= LONG_COUNT * EXTENT.size:
-            with contextlib.suppress(DiskError):  # the extents stay in memory until the disk accepts them
+            with contextlib.suppress(DiskError):  # if the write fails, the extents stay in memory
                 if self._spill is None:
                     self._spill = self._make_spill()
-                # The file gets a copy of the bytes. If it got a view of the buffer, an error that a caller keeps would
-                # keep the view alive, and a buffer with a view cannot grow.
+                # Pass a copy of the bytes, not a view of `_kept`. If the write fails, the traceback of the error may
+                # keep the view alive, and a bytearray cannot grow while a view of it exists.
                 self._spill.append(bytes(self._kept))
                 self._kept = bytearray()
 
     def rows(self, start: int, leader_epoch: int) -> Iterator[Buffer]:
-        """Yield all extents as rows for the commit index, in pieces.
+        """Yield the bytes of all extents as the commit index stores them (`EXTENT`), in one or more buffers.
+
+        With LONG_COUNT extents or more, the arguments are not used: the positions count from 0, and a reader adds the
+        values of the arguments later.
 
         Args:
-            start: the position of the transaction's first record.
-            leader_epoch: the leader epoch of the marker.
+            start: the position of the transaction's first record in commit order.
+            leader_epoch: the leader epoch of the commit marker.
         """
         self._keep_last()
         if self.count < LONG_COUNT:
@@ -175,8 +188,8 @@ class Extents:
 
 
 def placed(rows: Buffer, start: int, leader_epoch: int) -> bytes:
-    """Return a copy of the rows of extents in which the positions begin at `start`, and which have this
-    leader epoch.
+    """Return a copy of the rows of a transaction's extents, with `start` added to each position, and with this leader
+    epoch.
     """
     base_offsets = array("q", [start + before_count for before_count in column("q", rows, 0, EXTENT.size)])
     longs = array("q", bytes(rows))
@@ -187,12 +200,12 @@ def placed(rows: Buffer, start: int, leader_epoch: int) -> bytes:
 
 
 def column(typecode: str, rows: Buffer, place: int, row_size: int) -> "array[int]":
-    """Return a column of big-endian numbers.
+    """Return one field of all rows, as an array of numbers. The rows contain the numbers in big-endian order.
 
     Args:
         typecode: the type of the numbers, as in `array`.
-        rows: the rows.
-        place: the position of the column in a row, counted in values of this type.
+        rows: the bytes of the rows.
+        place: the position of the field in a row, counted in values of this type.
         row_size: the size of a row in bytes.
     """
     numbers = array(typecode, bytes(rows))

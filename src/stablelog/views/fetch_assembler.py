@@ -33,8 +33,8 @@ from stablelog.views.copy_buffers import COPY_BUFFERS
 from stablelog.views.extents import SEVERAL, Extent, ExtentColumns
 from stablelog.views.index_format import Entry
 
-SMALL_LENGTH_MAX = 4096  # copying a batch of this size takes about as long as sending two pieces
-# Greatest size of the copies in a response, which stay in memory until the reader has received it.
+SMALL_LENGTH_MAX = 4096  # copying a batch of this size takes about as long as sending it in two pieces
+# Greatest size of the copies in a response, in bytes. They stay in memory until the reader has received the response.
 COPIED_SIZE_MAX = 1 << 20
 PAGE_SIZE = 4096  # the kernel reads at least a whole page of this size from the disk
 LOOKED_AT = struct.Struct(
@@ -79,7 +79,7 @@ class FetchAssembler:
         self._reads_on = reads_on
         self._buffers: list[Buffer] = []
         self._copies: io.BytesIO | None = None
-        # By index in the list of buffers: the range of copied bytes that this element of the list will refer to.
+        # For an index in `_buffers`: the range of bytes in `_copies` that `slice` puts there.
         self._copied: dict[int, range] = {}
 
     def slice(self) -> Slice:
@@ -92,7 +92,8 @@ class FetchAssembler:
         return Slice(self._buffers, self.start, self.end, ())
 
     def add(self, segment: Segment, extents: ExtentColumns) -> bool:
-        """Add batches of transactions that end after `start`. Return whether the response has room for more.
+        """Add batches of transactions, without batches that end before the position `start`. Return whether the
+        response has room for more.
 
         Args:
             segment: the segment of the extents.
@@ -161,7 +162,8 @@ class FetchAssembler:
         pieces[0::2] = prefixes
         skip = PREFIX.size
         pieces[1::2] = [data[begin + skip : end] for begin, end in zip(begins, ends, strict=True)]
-        # This subtracts too much if not all batches fit, which does no harm: in this case no batch is added afterwards.
+        # If not all batches fit, `size` is larger than the added batches. This does no harm, because no batch is added
+        # afterwards.
         self.room -= size
         if are_small:
             self._copied_room -= size
@@ -188,7 +190,8 @@ class FetchAssembler:
         self._copied[place] = range(begin, self._copies.tell())
 
     def add_outside(self, segment: Segment, extent: Extent, entry: Entry) -> bool:
-        """Add batches outside transactions, which keep their offsets. Return whether the response has room for more.
+        """Add a run of consecutive batches outside transactions, which keep their offsets. Return whether the response
+        has room for more.
 
         Args:
             segment: the segment of the run.

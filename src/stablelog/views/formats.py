@@ -1,4 +1,5 @@
-"""Check of the format versions in a commit-ordered partition. It runs before a start writes to the partition.
+"""Check of the format versions of a commit-ordered partition's files. It runs before a start of the broker writes to
+the partition.
 
 Format: docs/formats.md, "How formats change".
 """
@@ -13,15 +14,16 @@ from stablelog.views.index_format import SUMMARY_SUFFIX, CommitSummary
 
 
 def check_formats(listing: Listing) -> None:
-    """Check the files of the view in a partition's directory.
+    """Check the format versions of the files that commit order needs: `view-start-offset` and the newest commit
+    summary.
 
-    The check ignores a damaged commit index, because the start rebuilds it.
+    The check ignores a damaged commit summary, because the start of the broker rebuilds the commit index.
 
     Args:
-        listing: the listing of the partition's directory. The partition may have no view.
+        listing: the listing of the partition's directory. The directory may contain none of these files.
 
     Raises:
-        NewerFormat: a later release wrote a file. The message names it.
+        NewerFormat: a later release wrote one of these files. The message names the file.
         Corrupt: `view-start-offset` is damaged.
     """
     with contextlib.suppress(FileNotFoundError):

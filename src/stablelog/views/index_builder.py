@@ -1,12 +1,14 @@
 """Construction of the commit indexes of one partition from its log.
 
 The builder reads the headers of the durable part of the log once, in the order of the writes. For each open transaction
-it keeps the extents of the batches. A commit marker turns them into an entry of the commit index of the marker's
-segment. An abort marker drops them. Batches outside transactions that follow each other become one entry.
+it keeps the extents (byte ranges) of the batches. At a commit marker, these extents become an entry in the commit index
+of the segment that contains the marker. At an abort marker, they are dropped. Batches outside transactions that follow
+each other become one entry.
 
-A start of the broker trusts the sealed commit indexes whose files are complete, and reads the log from the end of the
-last one. The summary of the last trusted index lists the transactions that were open at its end. The builder finds
-their batches again in the earlier segments.
+A start of the broker uses the existing commit indexes of sealed segments, up to the first index whose files are
+incomplete. It reads the log behind the segments of these indexes. The summary of the last of these indexes lists the
+transactions that were open at the end of its segment. The builder finds the batches of these transactions again in the
+earlier segments.
 """
 
 from collections import deque
@@ -60,10 +62,11 @@ class IndexBuilder:
     # -- start -------------------------------------------------------------------------------------------------
 
     def load(self, progress: Callable[[int, int], None] | None) -> None:
-        """Open the sealed indexes whose files are complete, and read the log from the end of the last one.
+        """Open the sealed indexes up to the first one whose files are incomplete, and read the log behind their
+        segments.
 
         Args:
-            progress: called with (bytes done, bytes of the log).
+            progress: called with (bytes done, bytes of the log) after each segment that was read.
 
         Raises:
             Corrupt: the log is damaged, or a commit marker does not match its transaction.
@@ -91,10 +94,11 @@ class IndexBuilder:
                 progress(done, self._partition.size)
 
     def _reopen(self, segments: list[Segment]) -> None:
-        """Find the batches of the transactions that were open at the end of the trusted indexes.
+        """Find the batches of the transactions that were open at the end of the last index that `load` has opened from
+        files.
 
         Args:
-            segments: the segments of the trusted indexes.
+            segments: the segments of the indexes that `load` has opened from files.
         """
         summary = self.indexes[-1].summary if self.indexes else None
         if summary is None or not summary.open:
@@ -136,7 +140,7 @@ class IndexBuilder:
     def advance(self) -> None:
         """Read the batches that have become durable, and write the indexes of the segments that were sealed.
 
-        Indexes that cannot be written stay in memory. A later call writes them. `failure` holds the error.
+        Indexes that cannot be written stay in memory, and `failure` holds the error. A later call writes these indexes.
         """
         if self._unwritten:
             self._write_sealed()
@@ -144,7 +148,9 @@ class IndexBuilder:
             pass
 
     def _read_segments(self) -> Iterator[Segment]:
-        """Continue reading up to the high watermark. Yield each segment after it was read."""
+        """Read the log from the position that earlier calls have reached up to the high watermark. Yield each segment
+        after it was read.
+        """
         limit = self._partition.high_watermark
         segments = self._partition.segments()
         place = len(segments) - 1
@@ -264,8 +270,8 @@ class IndexBuilder:
             ended: the transaction; None if the log contains no batch of it.
 
         Raises:
-            Corrupt: no batch of the transaction was deleted, but its marker takes another number of positions than the
-                transaction has records.
+            Corrupt: the log still begins at offset 0, so that no batch was deleted, but the marker reserves another
+                number of positions than the transaction has records.
         """
         count = header.last_offset_delta
         whole = ended if ended is not None and ended.extents.record_count == count else None
@@ -292,6 +298,6 @@ def _is_outside_transactions(found: tuple[int, BatchHeader]) -> bool:
 
 
 def _add_batch(transaction: OpenTransaction, segment: Segment, position: int, header: BatchHeader) -> None:
-    # A batch takes one position for each of its offsets. Compaction may remove records from it, but does not change the
-    # positions.
+    # Count the offsets of the batch, not its records: a batch takes one position for each of its offsets, also for
+    # those of records that compaction has removed.
     transaction.extents.add(segment.base_offset, position, header.size, header.last_offset_delta + 1)

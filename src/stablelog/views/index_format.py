@@ -16,7 +16,7 @@ from stablelog.log.files.names import COMMIT_SUFFIXES
 from stablelog.views.extents import LONG_COUNT
 
 ENTRIES_SUFFIX, EXTENTS_SUFFIX, SUMMARY_SUFFIX = COMMIT_SUFFIXES
-NO_PRODUCER = -1  # the producer id in the entry of a run outside transactions
+NO_PRODUCER = -1  # the producer id in the entry of a run of batches outside transactions
 NOTHING = 2**63 - 1  # greater than any offset
 ENTRY = struct.Struct(
     ">"
@@ -80,15 +80,15 @@ class Entry(NamedTuple):
 
     @property
     def is_long(self) -> bool:
-        """Whether the transaction is long. The positions in its extents then count from 0, and a reader adds the
-        entry's start position and leader epoch.
+        """Whether the transaction is long: whether it has at least LONG_COUNT extents. The positions in its extents
+        then count from 0, and a reader adds the entry's start position and leader epoch.
         """
         return self.extent_count >= LONG_COUNT
 
 
 @dataclass(frozen=True, slots=True)
 class CommitSummary:
-    """The contents of a sealed commit index. `SUMMARY` describes the fields.
+    """The content of the `.commitsummary` file of a sealed commit index. `SUMMARY` describes the fields.
 
     Attributes:
         open: (producer id, first offset) of each transaction that is open at the segment's end.

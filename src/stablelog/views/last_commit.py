@@ -1,9 +1,9 @@
-"""Search for the last commit sequence of a commit-ordered partition that is not open.
+"""Search for the last commit sequence in a commit-ordered partition that the broker has not opened yet.
 
 After a start of the broker, a transaction group rejects commits until it knows the last commit sequence in all its
-partitions, and it may take long until all partitions are open. This module therefore reads as little as possible: from
-the end of the log back to the last commit marker, in steps that begin at entries of the offset index. The summary of a
-sealed commit index contains the commit sequence.
+partitions. It may take long until all partitions are open. This module therefore reads as little as possible: from the
+end of the log back to the last commit marker, in steps that begin at entries of the offset index. A segment with a
+sealed commit index is not searched, because the summary of the index contains the last commit sequence.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ STEP_SIZE = 16 << 10  # how many bytes of the log the first step searches; each 
 def last_commit_sequence(disk: Disk, directory: Path) -> int:
     """Return the commit sequence of a partition's last commit marker; -1 if no marker contains one.
 
-    In a damaged partition this is the last marker that can be read. The function changes nothing.
+    In a damaged partition, use the last marker that can be read. The function writes nothing.
 
     Args:
         disk: the disk of the partition.

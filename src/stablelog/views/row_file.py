@@ -26,7 +26,7 @@ class RowFile:
         written_size: the size of the rows that the file contains already, in bytes.
 
     Attributes:
-        crc: CRC-32C over the rows that were appended.
+        crc: CRC-32C over the rows that were appended to this object.
     """
 
     def __init__(self, disk: Disk, path: Path, row: struct.Struct, written_size: int = 0) -> None:
@@ -36,7 +36,7 @@ class RowFile:
         self._written_size = written_size
         self._tail = bytearray()
         self._file: File | None = None
-        # Whether the file ends with a part of a failed write. Such a file accepts no more writes.
+        # Whether the file may end with a part of a failed write. `prepare` removes this part before the next write.
         self._is_torn = False
         self.crc = 0
 
@@ -83,8 +83,8 @@ class RowFile:
         assert self._file is not None
         if self._tail:
             try:
-                # The file gets a copy of the rows. If it got a view of the buffer, an error that a caller keeps would
-                # keep the view alive, and a buffer with a view cannot grow.
+                # Pass a copy of the rows, not a view of `_tail`. If the write fails, the traceback of the error may
+                # keep the view alive, and a bytearray cannot grow while a view of it exists.
                 self._file.append(bytes(self._tail))
             except DiskError as error:
                 self._is_torn = not error.undone
@@ -110,6 +110,6 @@ class RowFile:
         return self._file.view(position, size)
 
     def close(self) -> None:
-        """Close the file. If it was open, this object cannot read it any more."""
+        """Close the file. If the file was open, this object cannot read the rows in the file any more."""
         if self._file is not None:
             self._file.close()

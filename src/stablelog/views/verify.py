@@ -1,7 +1,7 @@
-"""Verification of commit indexes: it proves that they match the log. It writes nothing and rebuilds no index.
+"""Verification of commit indexes: it checks that they match the log. It writes nothing and rebuilds no index.
 
 Verification reads the log in another way than `index_builder`: it remembers every batch of every transaction instead of
-extents. So it finds a fault in either of the two programs.
+extents. So verification finds a fault in either of the two programs.
 """
 
 import contextlib
@@ -55,8 +55,8 @@ class LogWalk:
     """A reader of the log from its first batch to its last one.
 
     Attributes:
-        headers: the headers of the batches to which commit index entries of the current or of later segments may refer, by segment
-            and position.
+        headers: batch headers, by segment and position. Entries in the commit index of the current segment, or of a
+            later one, may refer to these batches.
     """
 
     def __init__(self, disk: Disk, directory: Path) -> None:
@@ -67,8 +67,8 @@ class LogWalk:
         self._open: dict[int, list[Place]] = {}
 
     def contents_of(self, base_offset: int) -> _Contents:
-        """Read the batch headers of a segment, and return its contents. The transactions are in commit order. A torn
-        batch at the end is ignored here, because `log.verify` reports it.
+        """Read the batch headers of a segment. Return the transactions that commit in the segment, in commit order, and
+        its batches outside transactions. A torn batch at the end is ignored here, because `log.verify` reports it.
 
         Raises:
             Corrupt: a batch is damaged.
@@ -93,12 +93,16 @@ class LogWalk:
         return found
 
     def forget_before(self, base_offset: int) -> None:
-        """Drop the headers of earlier segments, as far as no open transaction has a batch there."""
+        """Drop the headers of segments before this base offset, except those of the segment in which the oldest open
+        transaction begins, and of later segments.
+        """
         needed = min([base_offset, *(places[0][0] for places in self._open.values())])
         self.headers = {place: header for place, header in self.headers.items() if place[0] >= needed}
 
     def batches_of(self, entry: Entry, extents: list[Extent]) -> list[Place]:
-        """Return the places of the batches in the extents of an entry."""
+        """Return (segment, position) of each batch in the extents of an entry. `extents` are all extents of the
+        index.
+        """
         return [
             place
             for extent in extents[entry.extent_first : entry.extent_first + entry.extent_count]
@@ -106,8 +110,8 @@ class LogWalk:
         ]
 
     def batches_in(self, extent: Extent, producer_id: int) -> list[Place]:
-        """Return the places of a producer's data batches in an extent. For NO_PRODUCER, return the places of all data
-        batches.
+        """Return (segment, position) of each data batch of a producer in an extent; of all data batches for
+        NO_PRODUCER.
         """
         found = []
         position = extent.begin
@@ -120,7 +124,8 @@ class LogWalk:
 
 
 def verify_view(disk: Disk, directory: Path) -> Iterator[Finding]:
-    """Prove the sealed commit indexes of a partition from its log. Without commit indexes there are no findings.
+    """Compare the sealed commit indexes of a partition with its log, and yield a finding for each difference. Without
+    commit indexes there are no findings.
 
     Args:
         disk: the disk of the partition.
@@ -215,8 +220,8 @@ def _is_whole(said: _Transaction, walk: LogWalk) -> bool:
 
 
 def _are_placed(entry: Entry, extents: list[Extent], walk: LogWalk) -> bool:
-    """Whether the extents of an entry have the right values for the bytes that replace the first bytes of each batch in
-    a response.
+    """Whether each extent of an entry has the right end, base offset, length and leader epoch. In a response, the last
+    three values replace the first bytes of each batch.
     """
     position, leader_epoch = (0, 0) if entry.is_long else (entry.start, entry.leader_epoch)
     for extent in extents[entry.extent_first : entry.extent_first + entry.extent_count]:
