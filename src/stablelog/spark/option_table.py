@@ -62,7 +62,9 @@ def _pattern(text: str) -> str:
 
 
 def _number(least: int, most: int = NUMBER_MAX, units: Mapping[str, int] = _UNITLESS) -> Callable[[str], int]:
-    """Make a parser of whole numbers in this range, each followed by one of these units."""
+    """Make a parser of whole numbers in this range, each followed by a unit. `units` has the factor of each valid
+    unit.
+    """
 
     def parse(text: str) -> int:
         match = re.fullmatch(r"(-?\d+)\s*([a-z]*)", text.lower())

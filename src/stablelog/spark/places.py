@@ -48,7 +48,8 @@ def images_directories(name: str) -> Iterator[Path]:
     """Return the directories of this name to which only root may write. They are made with a machine's image, for every
     user.
 
-    Root can run any code in any case. No other user may have write access to the directory or to its parent.
+    Such a directory is safe, because root can run any code in any case. No other user may have write access to the
+    directory or to its parent.
     """
     for candidate in candidates():
         with contextlib.suppress(OSError, RuntimeError):

@@ -56,7 +56,7 @@ class Piece:
 
 
 class Span(Protocol):
-    """A range of offsets of one partition that can be divided."""
+    """A range of offsets of one partition that the planning can divide between tasks."""
 
     @property
     def start(self) -> int:
@@ -129,7 +129,9 @@ class Limits:
 
 
 def plan(spans: Iterable[Span], limits: Limits) -> list[tuple[Piece, ...]]:
-    """Divide the spans into tasks, and return the pieces of each task, in the order of the spans. Skip empty spans."""
+    """Divide the spans into tasks. Return for each task its pieces (ranges of offsets), in the order of the spans. Skip
+    empty spans.
+    """
     spans = [span for span in spans if span.start < span.end]
     target = _target(sum(span.size for span in spans), limits)
     tasks = _fill(spans, target, limits.offsets_max)
@@ -138,7 +140,7 @@ def plan(spans: Iterable[Span], limits: Limits) -> list[tuple[Piece, ...]]:
 
 
 def shares(amounts: Mapping[Key, int], limit: int) -> dict[Key, int]:
-    """Divide `limit` among the amounts, in proportion, so that each amount gets something.
+    """Divide `limit` among the amounts, in proportion, so that each amount above 0 gets at least 1.
 
     If there are more amounts than the limit, some shares are 0. The same amounts always give the same shares.
     """

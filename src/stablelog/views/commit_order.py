@@ -199,10 +199,10 @@ class CommitOrder:
                     return
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
-        """Find the first position of a commit at this time or later, in steps.
+        """Find the first position of a commit at this time or later, in steps (see `log.read.Lookup`).
 
-        Records outside transactions are found by their own timestamps. The result is (position, time, leader epoch), or
-        None.
+        Records outside transactions are found by their own timestamps. The result is (position, time, leader epoch);
+        None if there is no such commit or record.
         """
         return (
             yield from in_steps(
@@ -245,8 +245,8 @@ class CommitOrder:
         return None
 
     def look_up_newest(self) -> Lookup:
-        """Find the first position of the latest commit, in steps. The result is (position, time, leader epoch); None if
-        the view is empty.
+        """Find the first position of the latest commit, in steps (see `log.read.Lookup`). The result is (position,
+        time, leader epoch); None if the view is empty.
         """
         latest_ms = max(index.latest_ms for index in self.indexes)
         return None if latest_ms < 0 else (yield from self.look_up_time(latest_ms))

@@ -42,7 +42,9 @@ def _constant(value: str | int, kind: pa.DataType, count: int) -> pa.Array:
 
 
 def _stretch(count: int) -> int:
-    """Return the length, a power of 2, of the constant column to cache for `count` rows. So few lengths are cached."""
+    """Return the length of the constant column to cache for `count` rows: a power of 2, so that few lengths are
+    cached.
+    """
     return 1 << max(count - 1, 1).bit_length()
 
 

@@ -26,8 +26,8 @@ MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
 
 
 def decoded_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns to decode for a read of these columns. For columns of commits, decode the offset, too: commits
-    are found by it.
+    """Return the columns to decode for a read of these columns. For columns of commits, decode the offset, too: the
+    commit of a record is found by the record's offset.
     """
     decoded = tuple(name for name in names if name not in OF_COMMITS)
     return decoded if len(decoded) == len(names) or "offset" in decoded else (*decoded, "offset")

@@ -33,8 +33,8 @@ def names_in(module_name: str) -> list[str]:
 
 
 def build(module_name: str) -> dict[str, bytes]:
-    """Compile a module's KERNELS. Return an object file for each, in which the symbol of the kernel has the kernel's
-    name.
+    """Compile a module's KERNELS. Return, by name, an object file for each kernel. The kernel's symbol in the object
+    file is its name.
 
     Raises:
         RuntimeError: the code calls a function of Numba, for example because the kernel makes a Python object.

@@ -59,7 +59,8 @@ def _read(path: Path) -> bytes | None:
 def _write(path: Path, code: bytes) -> None:
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(hashlib.sha256(code).digest() + code)
-    # Let all users read the file: the code is not secret, and other users than root run the code in a machine's image.
+    # Let all users read the file. The code is not secret, and if root writes the file into a machine's image, other
+    # users load it.
     Path(file.name).chmod(0o644)
     Path(file.name).replace(path)
 
@@ -125,7 +126,7 @@ def kernel(module_name: str, name: str) -> Callable[..., int]:
             assert array.dtype == np.int64 and array.flags.c_contiguous and array.flags.writeable  # noqa: PT018
         return int(function(*[array.ctypes.data for array in arrays]))
 
-    call.engine = engine  # type: ignore[attr-defined]  # whose memory the code lies in
+    call.engine = engine  # type: ignore[attr-defined]  # keeps the engine: its memory contains the code
     return call
 
 

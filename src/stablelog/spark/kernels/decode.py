@@ -1,4 +1,4 @@
-"""The kernels of the decoder, and the indexes of the values in their arrays.
+"""The kernels of the decoder, and the indexes of the values in the arrays that they take as arguments.
 
 `scan_batches` reads batch headers into a table with a row for each batch. `decode_batches` reads the records of these
 batches into the buffers of Arrow columns. It stops when the buffers are full, and the next call continues. The caller
@@ -29,7 +29,7 @@ BATCH_COUNT, BATCH, ADDRESS, RECORD, PREVIOUS_DELTA = range(5)
 START, END = 5, 6  # the range of offsets to decode, the end exclusive
 ROWS, ROWS_MAX, USED, USED_MAX, NEEDED = range(7, 12)
 OFFSETS, TIMESTAMPS, TIMESTAMP_TYPES = range(12, 15)  # addresses of columns; 0 if the column is not read
-DEPTH = 15  # the last field of each record that must be read, as one of the DEPTH values below
+DEPTH = 15  # the last field of each record that must be read: one of the values DEPTH_... below
 HEADER_OFFSETS, HEADER_VALIDITY, HEADER_COUNT, HEADER_NULLS, NAMES_ARE_ASCII = range(16, 21)
 KEY, VALUE, NAME, CONTENT = (
     21,
@@ -66,7 +66,7 @@ def scan_batches(state: npt.NDArray[np.int64], table: npt.NDArray[np.int64]) -> 
 
 
 def decode_batches(state: npt.NDArray[np.int64], table: npt.NDArray[np.int64]) -> int:
-    """Append records to the columns: those of the batches in `table`, from row `state[BATCH]` on.
+    """Append the records of the batches in `table`, from row `state[BATCH]` on, to the columns.
 
     Returns:
         DONE when all batches are decoded. FULL when the columns are full. NEEDS_ROOM if one record of `state[NEEDED]`

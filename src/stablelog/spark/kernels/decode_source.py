@@ -293,7 +293,7 @@ def _decode_records(state: Any, batch: Any) -> int:
 
 
 def _decode_batches(state: Any, table: Any) -> int:
-    """Append records to the columns: those of the batches in `table`, from row `state[BATCH]` on.
+    """Append the records of the batches in `table`, from row `state[BATCH]` on, to the columns.
 
     Returns:
         DONE when all batches are decoded. FULL when the columns are full. NEEDS_ROOM if one record of `state[NEEDED]`

@@ -6,7 +6,7 @@ from llvmlite import binding
 
 
 def native_machine() -> Any:
-    """LLVM's description of this processor."""
+    """Return LLVM's description of this machine's processor."""
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     return binding.Target.from_default_triple().create_target_machine(

@@ -59,7 +59,7 @@ def is_commit_ordered(directory: Path) -> bool:
 
 
 def log_starts(data: Path) -> Offsets:
-    """Return the log start offsets that a file of the data directory records.
+    """Return the log start offset of each partition, from the checkpoint file of the data directory.
 
     Raises:
         NewerFormat: a later release has written the file.
@@ -74,8 +74,8 @@ def check_is_closed(data: Path) -> None:
     """Check that no broker has a data directory open. If one has, its files may contain records that are not durable
     yet.
 
-    stablelog locks the file by `flock`, Apache Kafka by `lockf`. The lock of a broker on another machine may not be
-    visible.
+    stablelog locks the file `.lock` by `flock`, Apache Kafka by `lockf`. The lock of a broker on another machine may
+    not be visible.
 
     Raises:
         InvalidConfig: a broker has the directory open.

@@ -3,9 +3,9 @@
 The directory may belong to a running broker, to a stopped one, or to Apache Kafka. In the directory of a running
 broker, this module reads only below the last stable offset that the broker has reported. All transactions below that
 offset have ended, and their markers are below the high watermark that the broker reported at the same time. If the
-files, listed after that report, reach that high watermark, they name all aborted transactions. Without a broker, this
-module finds the end of the log and the last stable offset by reading batch headers from the last snapshot or summary
-on. Format: docs/formats.md.
+files were listed after that report and reach that high watermark, they name all aborted transactions. Without a broker,
+this module finds the end of the log and the last stable offset by reading batch headers from the last snapshot or
+summary on. Format: docs/formats.md.
 """
 
 import os
@@ -58,7 +58,9 @@ class FileSpan:
         return sum(part.end_position - part.position for part in self.parts)
 
     def cut_by_size(self, size: int) -> "tuple[FileSpan, FileSpan] | None":
-        """Divide the range between two batches, the first part of about this size; None if it cannot be divided."""
+        """Divide the range between two batches, the first part of about this size in bytes. Return None if the range
+        cannot be divided.
+        """
         before = 0
         for part in self.parts:
             if before + part.size > size:
@@ -163,8 +165,8 @@ class PartitionFiles:
     def refresh(self, *, anew: bool = False) -> None:
         """List the directory.
 
-        Open the directory, and open each file before reading its size. A network mount asks its server after an open,
-        but may answer `stat` alone from an old cache.
+        Open the directory, and open each file before reading its size: a network mount asks its server when a file is
+        opened, but may answer a `stat` of a file that is not open from an old cache.
 
         Args:
             anew: whether to read the files of sealed segments again, too.
@@ -183,8 +185,8 @@ class PartitionFiles:
                 names = os.listdir(descriptor)
             finally:
                 os.close(descriptor)
-            # Do not keep a modification time that is too recent: a later change within the same clock tick would leave
-            # it unchanged.
+            # Do not keep a modification time that is too recent. A later change in the same clock tick would not alter
+            # this time, and the next call would miss the change.
             self._changed_ns = changed_ns if changed_ns < looked_ns - TICK_NS else -1
         except OSError as error:
             raise Unavailable(f"{self.directory} cannot be read: {error.strerror}") from error
@@ -323,8 +325,8 @@ class PartitionFiles:
         """
         found = {txn[:3]: txn for txn in self._scanned if txn.first_offset < end and txn.last_offset >= start}
         first = max(bisect_right(self._bases, start) - 1, 0)
-        # No later segment has to be read: every transaction that began before `end` has ended in this segment or before
-        # it.
+        # Find the first segment whose summary says that every transaction that began before `end` has ended. No later
+        # segment has to be read.
         last = next(
             (
                 place
@@ -390,8 +392,8 @@ class PartitionFiles:
         return end, min(open_txns.values(), default=end)
 
     def _known_point(self) -> tuple[int, dict[int, int]]:
-        """Return an offset at which a snapshot or summary records the open transactions, and these transactions. The
-        caller reads the batch headers from this offset on.
+        """Return an offset at which a snapshot or summary records the open transactions, and the first offset of each
+        of these transactions by producer id. The caller reads the batch headers from this offset on.
         """
         last = self.segments[-1]
         for offset in reversed(snapshot_offsets(os.listdir(self.directory))):

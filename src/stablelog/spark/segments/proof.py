@@ -1,8 +1,7 @@
-"""The proof of a sealed segment: a task checks the segment's batch headers before it decodes the first record of a part
-of it.
+"""The proof of a sealed segment: before a task decodes records of a segment, it checks the segment's batch headers.
 
-The task reads the batch headers of the whole log file, even for a small part of it, and compares their CRC-32C with
-that in the segment's summary. It does not read the records. A worker process proves a file once.
+The task reads the batch headers of the whole log file, even if it needs only a part of the file, and compares their
+CRC-32C with that in the segment's summary. It does not read the records. A worker process proves a file once.
 """
 
 import mmap
@@ -35,7 +34,8 @@ def prove_segment(descriptor: int, extent: Extent) -> None:
 
     Raises:
         Gone: the headers differ, and the file was removed or replaced meanwhile.
-        Corrupt: the headers are not those that were synced; names the file and, if it can be found, the batch.
+        Corrupt: the headers do not match the summary. The message names the file and, if it can be found, the damaged
+            batch.
         DiskError: the file cannot be read.
     """
     if extent.proof is None:

@@ -101,12 +101,12 @@ class SegmentFile:
     def prove(self) -> None:
         """Check the batch headers against the summary, once. Without a summary, do nothing.
 
-        Call this before using batch headers. The driver may plan tasks without this check, because each task makes
-        the check before it reads the file.
+        Call this before using batch headers. The driver may plan tasks without this check, because each task makes the
+        check before it reads the file.
 
         Raises:
             Gone: the file was removed or replaced.
-            Corrupt: the headers are not those that were synced; names the file and the batch.
+            Corrupt: the headers do not match the summary. The message names the file and the damaged batch.
             Unavailable: the file cannot be read.
         """
         if self.proof is None or self._is_proven:
@@ -125,7 +125,7 @@ class SegmentFile:
 
         Raises:
             Gone: the file was removed.
-            Corrupt: the file is damaged; names it and the position.
+            Corrupt: the file is damaged. The message names the file and the position.
         """
         descriptor = self.open()
         try:
@@ -158,7 +158,8 @@ class SegmentFile:
             os.close(descriptor)
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield the header of each whole batch from the one at `position` on. Prove the headers before the first one.
+        """Yield the header of each whole batch from the one at `position` on. Before that, check all headers of the
+        segment against the summary (`prove`).
 
         Raises:
             Gone: the file was removed.
@@ -200,7 +201,9 @@ class SegmentFile:
             raise Corrupt(f"{self.path}: {error}") from error
 
     def _known_before(self, descriptor: int, offset: int) -> int:
-        """Return the position of a batch at or before the batch with this offset, from the index."""
+        """Return the position of a batch at or before the batch with this offset, from the offset index or from
+        `marks`; 0 if neither names one.
+        """
         index = self._offset_index()
         at = index.position_before(offset)
         if at and self._header_at(descriptor, at) is None:
@@ -229,7 +232,7 @@ class SegmentFile:
                 self.base_offset, content[: len(content) // INDEX_ENTRY.size * INDEX_ENTRY.size]
             )
             if not self.sealed:
-                return index  # The index of a growing segment grows, too, so it is not checked against a summary.
+                return index  # The index of a growing segment is not cached, because it grows.
             self._index = index
         return self._index
 
@@ -276,7 +279,7 @@ def open_log_file(path: str) -> int:
 
 
 def status_of(path: str, summary: Summary | None = None) -> os.stat_result:
-    """The status of a log file.
+    """Return the status (size, inode) of a log file.
 
     A network mount may return an old status from its cache. So open the file first, unless its size is that in the
     summary.

@@ -27,7 +27,7 @@ def first_in_files(files: PartitionFiles, time_ms: int, start: int, end: int) ->
 
     Raises:
         Gone: a file was removed since it was listed.
-        Corrupt: a file is damaged; names it and the position.
+        Corrupt: a file is damaged. The message names the file and the position.
     """
     for segment, position, header in _batches(files, time_ms, start):
         if header.base_offset >= end:

@@ -26,8 +26,9 @@ def plan_digest(checkpoint: str | None, batch_id: int) -> str:
     """Return a digest of a micro-batch's plan: of its sources' offsets in the checkpoint's log of offsets.
 
     Offsets of topics identify records. So if Spark loses a plan and makes it again without new records, the digest is
-    the same. Offsets of other sources may not identify data: a file source only counts its lists of files, and may lose
-    one. With such a source, the digest includes the time of planning, so a plan that is made again has another digest.
+    the same. Offsets of other sources may not identify data: the offset of a file source is the number of a list of
+    files, and a lost list may be made again with other files. With such a source, the digest includes the time of
+    planning, so a plan that is made again has another digest.
 
     Returns:
         A digest; empty if the checkpoint cannot be read here, or has no entry for the micro-batch.
@@ -40,7 +41,8 @@ def plan_digest(checkpoint: str | None, batch_id: int) -> str:
         return ""
     sources = [_topic_offsets(line) for line in lines[METADATA_LINES:] if line != NO_OFFSET]
     if all(source.next_offsets for source in sources):
-        # Leave the cut out of the digest: commits in other topics change it without a change in these topics.
+        # Leave the cut out of the digest: commits in other topics change the cut, but not the records that the
+        # micro-batch reads.
         return digest_of([replace(source, cut=None).to_json() for source in sources])
     return digest_of(lines[1:])
 

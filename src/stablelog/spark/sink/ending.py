@@ -30,10 +30,11 @@ def commit_parts(
         options: the options of the write.
         messages: the messages of the tasks.
         offsets: the offsets of the source to commit in the same decision, for the option commitGroup.
-        digest: digest of the plan that the tasks were to write; empty if unknown.
+        digest: digest of the plan of this write (its source offsets); empty if unknown.
 
     Raises:
-        Refused: the write cannot be committed, and no row is; or the version was committed before with another plan.
+        Refused: the write cannot be committed, and no row of it is committed. Or the same version was committed before
+            with another plan, that is, with other source offsets.
         Unavailable: no broker responds, so it is unknown whether the write is committed; repeat the call. Or Spark has
             not passed the message of each task; then nothing is committed.
     """
@@ -96,7 +97,7 @@ def _check_repeated(part: Part, digest: str, committed: str, *, by_another: bool
 
     Args:
         part: the joint commit.
-        digest: digest of the plan that the tasks were to write.
+        digest: digest of the plan of this write (its source offsets).
         committed: digest of the plan that was committed.
         by_another: whether the commit came after tasks of this run had begun.
 

@@ -46,7 +46,7 @@ class Written(WriterCommitMessage):
         part: the joint commit to which the task's rows belong; None if the task's transaction commits alone.
         child: the task's transaction; None if it had no rows.
         record_count: the number of rows written.
-        is_skipped: whether the micro-batch, or the write, had been committed before.
+        is_skipped: whether the task wrote nothing, because the micro-batch, or the write, had been committed before.
         digest: the digest of the plan that was committed before; empty if unknown.
     """
 
@@ -61,8 +61,8 @@ _clusters: dict[tuple[int, str, str, int], Cluster] = {}
 
 
 def cluster_of(options: WriteOptions) -> Cluster:
-    """Return the process's cluster for these options. A worker process runs several tasks, which share its
-    connections.
+    """Return this process's client of the brokers for these options. A worker process runs several tasks, which share
+    its connections.
     """
     known_by = (os.getpid(), options.bootstrap, options.client_id, options.timeout_ms)
     if known_by not in _clusters:
@@ -74,10 +74,10 @@ def cluster_of(options: WriteOptions) -> Cluster:
 
 @contextlib.contextmanager
 def explained(options: WriteOptions, part: Part) -> Iterator[None]:
-    """Extend the message of a fenced request by the possible causes, for the user of the query.
+    """Context in which the error of a fenced request is extended by the possible causes, for the user of the query.
 
     Raises:
-        Refused: the extended refusal.
+        Refused: the broker has refused a request. If the request was fenced, the message is the extended one.
     """
     try:
         yield

@@ -33,7 +33,8 @@ class Task(NamedTuple):
 
 
 def write_part(options: WriteOptions, part: Part, task: Task, rows: Iterator[Any]) -> Written:
-    """Write the rows of one task. The joint commit decides them together with those of the other tasks.
+    """Write the rows of one task in a transaction, which stays open. Later, the driver commits the transactions of all
+    tasks.
 
     Args:
         options: the options of the write.

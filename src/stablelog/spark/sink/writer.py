@@ -17,8 +17,8 @@ Spark may plan other rows under the same number. The joint commit therefore cont
 micro-batch was committed with another plan, the sink raises an error instead of skipping its rows.
 
 Spark calls `writer` and `streamWriter` on the driver before each job, and `write` in a Python worker of an executor. It
-calls `commit` and `abort` on the driver in another process, for a stream on another writer object. Source:
-docs/spark.md, "The sink"; docs/decisions/0006-joint-commit.md.
+calls `commit` and `abort` on the driver, too, but in another process than `writer` and `streamWriter`; for a stream,
+also on another writer object. Source: docs/spark.md, "The sink"; docs/decisions/0006-joint-commit.md.
 """
 
 import uuid
@@ -72,7 +72,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.order = order
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the pickled state of this writer for the tasks of a micro-batch, with the order of this run.
+        """Return the pickled state of this writer for the tasks of a micro-batch, with the order of this run: a number
+        that is greater for later runs of the query.
 
         The commit on the driver does not use the order.
         """
@@ -176,7 +177,8 @@ def batch_writer(given: Mapping[str, str], schema: Any, *, overwrite: bool) -> B
 
 
 def _next_order(options: WriteOptions) -> int:
-    """Return the order of this run among those with the same key. The broker then refuses tasks of earlier runs.
+    """Return a number for this run that is greater than those of earlier runs with the same key. By this number, the
+    broker recognizes and refuses tasks of earlier runs. Return NO_ORDER if the guarantee is at-least-once.
 
     Raises:
         Unavailable: no broker responds.

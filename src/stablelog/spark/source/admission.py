@@ -16,7 +16,7 @@ from stablelog.spark.source.resolve import Range
 from stablelog.types import TopicPartition
 
 NO_LIMIT = float("inf")
-LAST = 2**63  # the commit sequence of the runs after the last transaction
+LAST = 2**63  # commit sequence of the runs of records outside transactions after the last transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,9 @@ class TriggerLimits:
 
 
 class Admitted(NamedTuple):
-    """The end of a micro-batch, which reads every commit up to `commit_sequence` and no later one."""
+    """The end of a micro-batch, which reads every commit up to `commit_sequence` and no later one. `ends` has the end
+    offset of each partition.
+    """
 
     commit_sequence: int
     ends: dict[TopicPartition, int]
@@ -72,7 +74,7 @@ def admit(
     Args:
         ranges: by partition, the offsets from the stream's position to the last cut.
         commits: by partition, the transactions from the range's start on, in order. A run of records outside
-            transactions has commit sequence -1. Only as many are requested as fit into the micro-batch.
+            transactions has commit sequence -1. The iterables request them from the broker on demand.
         commit_sequence: the commit sequence of the cut at the ends of the ranges.
         limits: the limits of the micro-batch.
     """
@@ -80,7 +82,8 @@ def admit(
     ends = {wanted.place: wanted.start for wanted in ranges}
     in_order = merge(*(_steps(wanted, commits[wanted.place]) for wanted in ranges), key=_sequence_of)
     is_first = True
-    # The children of a joint commit have one commit sequence, also those in one partition.
+    # All transactions of a joint commit have the same commit sequence, even several in one partition. Admit them
+    # together.
     for sequence, together in groupby(in_order, key=_sequence_of):
         steps = list(together)
         count = sum(step.count for step in steps)
@@ -141,7 +144,7 @@ def _take_runs(
     steps: Iterable[_Step], limits: TriggerLimits, ends: dict[TopicPartition, int], least: int
 ) -> int:
     """Admit records outside transactions: the runs before these transactions, up to the limits, but at least `least`
-    records.
+    records. Write the new end offsets into `ends`.
 
     Return the number of admitted records.
     """

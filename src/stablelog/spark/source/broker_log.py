@@ -1,7 +1,7 @@
 """Reading of a log by the Kafka protocol, from any broker: partitions, offsets and record batches.
 
-A read ends when its position has reached the end of the range, even if there were few records in it: markers and
-aborted records have offsets, too.
+A read ends when its position has reached the end of the range. It may return fewer records than the range has offsets,
+because markers and aborted records have offsets, too.
 """
 
 import contextlib
@@ -25,14 +25,15 @@ from stablelog.wire.fetch import Fetched
 FETCH_SIZE = 8 << 20
 SAMPLE_SIZE = 64 << 10
 LOOK_SIZE = 1 << 10  # Fetch size, in bytes, if only the first batch's header is used.
-# Minimum offsets of a range whose record size is measured. A smaller range gets a guess, which hardly changes the plan.
+# The record size of a range with fewer offsets is not measured by a fetch, but guessed. A wrong guess for a small range
+# hardly changes how the read is divided into tasks.
 SAMPLED_COUNT_MIN = 50_000
 RECORD_SIZE_GUESS = 200
 TIMEOUT_S = 10.0
 
 
 def connect(options: ReadOptions) -> Cluster:
-    """Return the brokers that the options name. Connections are opened at the first request."""
+    """Return a client of the brokers that the options name. It opens connections at the first request."""
     assert options.bootstrap is not None
     return Cluster(
         options.bootstrap,
@@ -43,7 +44,7 @@ def connect(options: ReadOptions) -> Cluster:
 
 
 class BrokerLog:
-    """The log of the brokers that the options name."""
+    """The partitions of the brokers that the options name, read by the Kafka protocol."""
 
     def __init__(self, options: ReadOptions, cluster: Cluster | None = None) -> None:
         self._options = options
@@ -80,7 +81,9 @@ class BrokerLog:
         return self._list(dict.fromkeys(places, EARLIEST))
 
     def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the end offset of each partition for a reader with the isolation of the options, from the broker."""
+        """Return the end offset of each partition for a reader with the isolation level of the options, from the
+        broker.
+        """
         return self._list(dict.fromkeys(places, LATEST))
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
@@ -106,7 +109,9 @@ class BrokerLog:
         return {place: found[place].offset for place in specs}
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return the ranges as spans. The size of a range is estimated from its first batches."""
+        """Return the ranges as spans, which the planning can divide into tasks. The size of a range in bytes is
+        estimated from its first batches.
+        """
         for wanted in ranges:
             topic_id = topic_ids.get(wanted.place[0], "")
             yield FetchSpan(*wanted.place, wanted.start, wanted.end, self._size(wanted), topic_id)
@@ -150,7 +155,9 @@ class BrokerLog:
         count_max: int | None,
         size_max: int | None,
     ) -> dict[TopicPartition, int]:
-        """Return an end offset for each range of a micro-batch. Each offset counts as one record of the average size."""
+        """Return an end offset for each range of a micro-batch, so that all ranges together stay within the limits.
+        Each offset counts as one record of the average size.
+        """
         counts = {wanted.place: wanted.end - wanted.start for wanted in ranges}
         if count_max is not None:
             counts = shares(counts, count_max)
@@ -249,7 +256,7 @@ def first_record(
 
 
 def read(options: ReadOptions, cluster: Cluster, piece: Piece, decoder: Any) -> Iterator[Any]:
-    """Fetch the record batches of a piece, and decode them.
+    """Fetch the record batches of a piece (a range of offsets of one partition), and decode them.
 
     Args:
         options: the options of the read.
@@ -280,10 +287,11 @@ def read(options: ReadOptions, cluster: Cluster, piece: Piece, decoder: Any) -> 
 
 
 def check_topics(cluster: Cluster, pieces: Iterable[Piece]) -> None:
-    """Check after a read that its topics were not replaced: a fetch identifies a topic by name, not by id.
+    """Check after a read that no topic was deleted and created again during the read. A fetch does not notice this,
+    because it identifies a topic by name, not by id.
 
     Raises:
-        Unavailable: a topic was replaced meanwhile, and the records may be those of the new one.
+        Unavailable: a topic was deleted and created again meanwhile, and the records may be those of the new topic.
     """
     cluster.forget_metadata()
     for piece in {piece.topic: piece for piece in pieces}.values():

@@ -3,8 +3,8 @@
 The summary of a sealed segment contains the number of its data records. For a read-committed reader, the records of
 aborted transactions are subtracted; they are counted by the batch headers between a transaction's first offset and its
 marker. If no transaction is open at the beginning or the end of the segment, the summary's count of committed records
-is used instead. Otherwise that count cannot be used: it counts all records of a transaction in the segment that has the
-commit marker, also records in earlier segments, which compaction may have removed since.
+is used instead. Otherwise that count cannot be used: it includes all records of a transaction whose commit marker is in
+the segment, even records in earlier segments. Compaction may have removed such records since.
 """
 
 from bisect import bisect_right
@@ -61,7 +61,7 @@ def files_count(files: PartitionFiles, start: int, end: int, *, committed: bool)
 
     Raises:
         Gone: a file was removed since it was listed.
-        Unavailable: the files begin later or end earlier.
+        Unavailable: the files begin after `start` or end before `end`.
         Corrupt: a file is damaged.
     """
     total, reached = 0, start
@@ -130,8 +130,8 @@ def _stretches(aborted: Iterable[AbortedTxn], start: int, end: int) -> list[tupl
 
 
 def _headers(files: PartitionFiles, start: int, end: int) -> Iterator[tuple[BatchHeader, bytes | None]]:
-    """Yield the headers of the batches with offsets in the range. Also yield the bytes of a batch if it has gaps and is
-    only partly in the range.
+    """Yield the headers of the batches with offsets in the range. Also yield the bytes of a batch if its offsets have
+    gaps and it is only partly in the range: its records must then be counted one by one.
     """
     if start >= end:
         return
@@ -156,7 +156,9 @@ def _walked(files: PartitionFiles, start: int, end: int, *, committed: bool) -> 
 
 
 def records_inside(header: BatchHeader, batch: bytes | memoryview | None, start: int, end: int) -> int:
-    """Return how many records of a batch have offsets from `start` to before `end`."""
+    """Return how many records of a batch have offsets from `start` to before `end`. `batch` may be None if the batch is
+    completely in this range, or has no gaps between its offsets.
+    """
     if header.base_offset >= start and header.next_offset <= end:
         return header.record_count
     if header.record_count == header.last_offset_delta + 1:
@@ -204,7 +206,7 @@ class _Budget:
 
 def _limit(files: PartitionFiles, wanted: Range, budget: _Budget, *, committed: bool, is_stuck: bool) -> int:
     """Return the end offset up to which the budget of records and bytes is sufficient, and subtract the used part from
-    the budget.
+    the budget. With `is_stuck`, the first batch is taken even if it has more bytes than the budget.
     """
     aborted = Aborted.of(files.aborted(wanted.start, wanted.end)) if committed else Aborted()
     end = wanted.start

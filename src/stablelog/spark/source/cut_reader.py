@@ -1,7 +1,8 @@
 """Reader of a stream at cuts: each micro-batch consists of whole transactions over all topics of the stream.
 
-The stream's offsets contain the next offset of each partition, and the cut. A commit in another topic of the
-transaction group changes the last cut, but no offset of the stream's partitions, so it starts no micro-batch.
+A cut is a commit sequence, with the offset in each partition before which all commits up to this sequence stand. The
+stream's offsets contain the next offset of each partition, and the cut. A commit in another topic of the transaction
+group changes the last cut, but no offset of the stream's partitions. Such a commit starts no micro-batch.
 """
 
 import time
@@ -33,11 +34,11 @@ class CutStreamReader(StablelogStreamReader):
 
     def __init__(self, options: ReadOptions, columns: Columns) -> None:
         super().__init__(options, columns)
-        self._last: StreamOffsets | None = None  # The response to the last request for the last cut.
+        self._last: StreamOffsets | None = None  # The last cut that the broker has reported.
 
     @cached_property
     def cuts(self) -> Cuts:
-        """The cuts through the topics that are read."""
+        """The requests for cuts through the topics of this stream."""
         return Cuts(self.options, self.source, self._there)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -61,8 +62,8 @@ class CutStreamReader(StablelogStreamReader):
         return self._admitted(before, end, limit).to_json()
 
     def _not_before(self, before: StreamOffsets, last: StreamOffsets) -> StreamOffsets:
-        """Return the last cut. If it is before the stream's position, as after a restart of the broker, wait for that
-        position.
+        """Return `last`, the last cut that the broker reports. After a restart, the broker may report a cut that is
+        before the stream's position: then wait until it reports that position again, and return the cut there.
         """
         if before.next_offsets and last.point < before.point and last.point.group == before.point.group:
             found = self.cuts.regained(before.point.commit_sequence)
@@ -100,7 +101,8 @@ class CutStreamReader(StablelogStreamReader):
             broker = broker_of(self.source)
             sizes = {one.place: broker.record_size(one, "read_committed") for one in ranges}
             limits = replace(limits, record_sizes=sizes)
-        # The range has at most as many records as offsets. If even these are within the limits, read the whole range.
+        # A range has at most as many records as offsets. If the number of all offsets is within the limits, read all
+        # ranges to their ends.
         counts = {one.place: one.end - one.start for one in ranges}
         size = sum(count * limits.record_sizes.get(place, 0) for place, count in counts.items())
         if sum(counts.values()) <= limits.count_max and size <= limits.size_max:

@@ -48,7 +48,8 @@ class Cuts:
     Args:
         options: the options of the read.
         log_: the log, which lists the partitions.
-        there: returns the existing partitions, for a stream that accepts that some are deleted; None to ask the log.
+        there: a function that lists the existing partitions, for a stream, which may accept that some were deleted;
+            None for `log_.partitions`.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Cuts:
         """Return the last cut. It contains every commit that was acknowledged before this call.
 
         Args:
-            known: a recent cut. If these topics have no later commit, it is returned without further requests.
+            known: a recent cut. If these topics have no later commit, this cut is returned without further requests.
         """
         if known is None or not self._partitions:
             self._partitions = self._there()
@@ -81,7 +82,9 @@ class Cuts:
         return self._through(cut)
 
     def _settled(self) -> Cut:
-        """Wait until the markers of acknowledged commits are durable, and return the last cut. The wait is limited."""
+        """Return the last cut. First wait until the markers of all commits that were acknowledged before this call are
+        durable, but only for a limited time.
+        """
         cut = first = self._ask(RESOLVED)
         for _ in range(SETTLING_TRIES):
             if cut.commit_sequence >= first.last_commit_sequence or cut.commit_sequence == self._held_at:
@@ -98,14 +101,16 @@ class Cuts:
         return cut
 
     def at(self, commit_sequence: int) -> StreamOffsets:
-        """Return the cut at a resolved commit sequence."""
+        """Return the cut at a resolved commit sequence: one whose markers, and those of all earlier commits, are
+        durable.
+        """
         if not self._partitions:
             self._partitions = self._there()
         return self._through(self._ask(commit_sequence))
 
     def regained(self, commit_sequence: int) -> StreamOffsets | None:
         """Wait until a commit sequence is resolved again after a start of the broker, and return its cut. Return None
-        if the broker does not know it.
+        if the broker does not know the commit sequence.
 
         After a start, a commit is resolved again when the broker has opened its partitions.
         """
@@ -131,8 +136,8 @@ class Cuts:
     def _through(self, cut: Cut) -> StreamOffsets:
         """Return the cut through all topics that existed when the broker made the cut.
 
-        Transactions of the cut may have written into a topic that was created meanwhile. So list the topics again after
-        the request.
+        Transactions of the cut may have written into a topic that was created after the topics were listed. So list the
+        topics again after the request for the cut.
         """
         for _ in range(TRIES):
             before, self._partitions = self._partitions, self._there()
@@ -152,7 +157,7 @@ class Cuts:
     # -- bounds of options -------------------------------------------------------------------------------------
 
     def resolve(self, bound: Bound, option: str, latest: StreamOffsets) -> StreamOffsets:
-        """Return the cut that a bound names.
+        """Return the cut at which a read begins or ends, according to an option.
 
         Args:
             bound: the beginning or the end of the read.
@@ -333,8 +338,8 @@ class Cuts:
 
 
 class _Listing:
-    """The transactions of a partition that the broker has listed, and the runs of records outside transactions. Those
-    that a micro-batch does not use stay in memory for the next one.
+    """The transactions of a partition that the broker has listed, and the runs of records outside transactions. What a
+    micro-batch does not use stays in memory for the next micro-batch.
     """
 
     def __init__(self, cluster: Cluster, place: TopicPartition, start: int) -> None:
@@ -367,7 +372,8 @@ class _Listing:
             self._cluster, *self._place, offset=before, count_max=count_max, with_outside=True
         )
         for commit in found.commits:
-            # The last run of records outside transactions may have grown: its first part is listed already.
+            # A run of records outside transactions may have grown after its first part was listed. List only the new
+            # part.
             start = max(commit.start_offset, before) if commit.commit_sequence < 0 else commit.start_offset
             self._listed.append(commit._replace(start_offset=start))
         is_all = len(found.commits) < count_max

@@ -79,7 +79,7 @@ class DirectoryLog:
         self._data = Path(options.path)
         self._files = _Files()
         self._ends: dict[TopicPartition, tuple[int, int]] = {}
-        # The known partitions whose readers get the records in the order of the files.
+        # The partitions that were found not to be commit-ordered: readers get their records in the order of the files.
         self._offset_ordered: set[TopicPartition] = set()
 
     def partitions(self, *, there_only: bool = False) -> dict[TopicPartition, str]:
@@ -147,7 +147,9 @@ class DirectoryLog:
         }
 
     def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the end offset of each partition for a reader with the isolation of the options, from the files."""
+        """Return the end offset of each partition for a reader with the isolation level of the options, from the
+        files.
+        """
         stable = self._options.isolation == "read_committed"
         found = {}
         for place in places:
@@ -170,7 +172,9 @@ class DirectoryLog:
         return steadily(files, lambda: first_in_files(files, time_ms, start, end))
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return the ranges as spans of the segment files."""
+        """Return the ranges as spans, which the planning can divide into tasks, with the parts of segment files that
+        contain them.
+        """
         for place, start, end in ranges:
             files = self._of(place)
             yield _span(files, start, end, topic_ids.get(place[0], ""))
@@ -197,7 +201,8 @@ class DirectoryLog:
 
 def _span(files: PartitionFiles, start: int, end: int, topic_id: str) -> Span:
     def attempt() -> Span:
-        # Raises if the aborted transactions are unknown. Then the range is not read from these files.
+        # This call raises an error if it is unknown which transactions in the range are aborted. Then the range is not
+        # read from these files.
         files.aborted(start, end)
         return files.span(start, end, topic_id)
 
@@ -220,7 +225,9 @@ class SharedLog(BrokerLog):
         self._commit_ordered: set[TopicPartition] = set()
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return the ranges as spans. A directory is listed after the broker has reported the ranges as stable."""
+        """Return the ranges as spans, which the planning can divide into tasks. A partition's directory is listed after
+        the broker has reported the end of the range, so that the files contain the range.
+        """
         for wanted, files in self.files_of(ranges, topic_ids).items():
             if files is None:
                 yield from super().spans([wanted], topic_ids)
@@ -239,8 +246,9 @@ class SharedLog(BrokerLog):
     def files_of(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
     ) -> dict[Range, PartitionFiles | None]:
-        """Return the segment files that contain each range; None if this process cannot read them. The files must reach
-        the current high watermarks; otherwise they may lack abort markers.
+        """Return the segment files that contain each range; None if this process cannot read them. For a read-committed
+        reader, set `known_end` of the files to the partition's current high watermark: files that end before it may
+        lack abort markers.
         """
         found = {wanted: self._seen(wanted.place, topic_ids.get(wanted.place[0], "")) for wanted in ranges}
         if self._options.isolation == "read_committed":

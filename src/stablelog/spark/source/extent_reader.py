@@ -1,5 +1,5 @@
-"""Task of a read from segment files: open the files of a piece, check their batch headers (the proof), and decode their
-bytes.
+"""Task of a read from segment files: open the files of a piece (a range of offsets of one partition), check their batch
+headers (the proof), and decode their bytes.
 
 If a file is missing on this machine, the task fetches the rest of the piece from the broker.
 """
@@ -22,8 +22,8 @@ from stablelog.spark.segments.segment_file import Gone, open_log_file
 from stablelog.spark.source import broker_log
 from stablelog.spark.source.resolve import lost
 
-# Maximum of files of a piece that are opened before the first one is read: retention cannot remove the content of open
-# files.
+# Maximum of files of a piece that are opened before the first one is read. They are opened early because retention
+# cannot remove the content of an open file.
 OPEN_MAX: Final = 256
 
 
@@ -109,7 +109,8 @@ def _read_extent(descriptor: int, extent: Extent, piece: Piece, decoder: Any) ->
 
 
 def _check_whole(view: memoryview, next_offset: int) -> None:
-    """Check that the decoder has read an extent to its end. It does not decode an incomplete batch at the end.
+    """Check that an extent (a range of bytes of a log file) ends with a whole batch. The decoder stops before an
+    incomplete batch at the end without an error.
 
     Raises:
         Corrupt: the extent ends inside a batch.

@@ -59,7 +59,7 @@ def open_log(options: ReadOptions) -> Log:
 
 
 def limits(options: ReadOptions) -> Limits:
-    """Return the limits of tasks that the options set."""
+    """Return the limits for the size and the number of tasks that the options set."""
     return Limits(
         options.target_size,
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
@@ -73,7 +73,7 @@ def read_offsets(value: Mapping[str, Any], *, at_cuts: bool) -> StreamOffsets:
 
     Args:
         value: the offsets in the JSON format of Spark's checkpoint.
-        at_cuts: whether this stream reads at cuts.
+        at_cuts: whether this stream reads at cuts (option cut=true).
 
     Raises:
         InvalidConfig: the offsets belong to a stream with another value of the option cut.
@@ -92,7 +92,7 @@ def read_offsets(value: Mapping[str, Any], *, at_cuts: bool) -> StreamOffsets:
 
 
 def check_columns(columns: Columns, log: Log, topics: Iterable[str]) -> None:
-    """Check that the topics are commit-ordered if the read has columns of commits.
+    """Check that the topics are commit-ordered if the read has a column of commits, such as `commitSequence`.
 
     Raises:
         InvalidConfig: a topic is not commit-ordered.
@@ -105,8 +105,8 @@ def check_columns(columns: Columns, log: Log, topics: Iterable[str]) -> None:
 
 
 def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterator[Any]:
-    """Read the records of a task, as Arrow batches. Without anything to read, Spark passes a partition of another
-    class.
+    """Read the records of a task, as Arrow batches. If the read has no tasks, Spark passes a partition of another
+    class: then there are no records.
     """
     from stablelog.spark.columns.builder import ColumnBuilder
     from stablelog.spark.columns.commit_columns import CommitColumns, decoded_names
@@ -185,7 +185,7 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._batch_at = float("-inf")
         self._target: StreamOffsets | None = None
         self._missing: set[str] = set()  # The topics that the options name but that do not exist.
-        self._checked: set[str] = set()  # The topics that have the columns to read.
+        self._checked: set[str] = set()  # The topics that `check_columns` has accepted.
 
     @cached_property
     def source(self) -> Log:
@@ -264,8 +264,8 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._partitions, self._partitions_at = self._there(), time.monotonic()
 
     def _there(self) -> dict[TopicPartition, str]:
-        """Return the existing partitions. With failOnDataLoss=false, deleted topics are left out. The stream finds the
-        loss of their records by its offsets.
+        """Return the existing partitions. With failOnDataLoss=false, deleted topics are left out. `stream_end` reports
+        their records as lost, because the stream's offsets name their partitions.
         """
         found = self.source.partitions(there_only=not self.options.fail_on_data_loss)
         missing = set(self.options.topics) - {topic for topic, _ in found}
@@ -303,7 +303,7 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if count_min is None or self._target is not None or count() >= count_min:
             return False
         if self._batch_at == float("-inf"):
-            self._batch_at = time.monotonic()  # The first maximum delay begins with the query.
+            self._batch_at = time.monotonic()  # The delay of the first micro-batch is measured from here.
         return (time.monotonic() - self._batch_at) * 1000 < self.options.trigger_delay_max_ms
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
@@ -327,7 +327,7 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return read_task(self.options, self.columns, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: the checkpoint has the offsets."""
+        """Do nothing: Spark's checkpoint stores the offsets."""
 
     def stop(self) -> None:
         """Close connections and files."""

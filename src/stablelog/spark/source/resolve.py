@@ -46,7 +46,7 @@ class Log(Protocol):
         """Return the first offset of each partition."""
 
     def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the end offset of each partition for a reader with the isolation of the options."""
+        """Return the end offset of each partition for a reader with the isolation level of the options."""
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return for each partition the offset of the first visible record of a time, in ms, or later; None if there is
@@ -54,7 +54,7 @@ class Log(Protocol):
         """
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return the ranges as spans, with their sizes in bytes."""
+        """Return the ranges as spans, which the planning can divide into tasks, with their sizes in bytes."""
 
     def files_of(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
@@ -89,7 +89,7 @@ def names(places: Iterable[TopicPartition]) -> str:
 
 
 def topic_ids_of(partitions: Mapping[TopicPartition, str]) -> dict[str, str]:
-    """Return the known ids of topics."""
+    """Return the id of each topic, by name. Topics whose id is unknown are left out."""
     return {topic: topic_id for (topic, _), topic_id in partitions.items() if topic_id}
 
 
