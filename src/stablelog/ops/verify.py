@@ -66,7 +66,7 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
     still names it.
 
     Args:
-        disk: has the directory.
+        disk: the disk of the directory.
         directory: the data directory.
     """
     yield from until_unreadable(directory, _verify_formats(disk, directory))

@@ -15,7 +15,7 @@ ROOT_UID = 0
 
 
 def candidates() -> Iterator[Path]:
-    """Return the possible parent directories, in order of preference. They may not exist."""
+    """Yield the directories in which this user's directories may be, in order of preference. They may not exist."""
     if "STABLELOG_CACHE_DIR" in os.environ:
         yield Path(os.environ["STABLELOG_CACHE_DIR"])
     if "XDG_CACHE_HOME" in os.environ:
@@ -29,7 +29,7 @@ def own_directory(name: str) -> Path | None:
     """Return a directory of this name to which only this user may write. Create it if it does not exist.
 
     Returns:
-        None if no possible parent directory can have such a directory.
+        None if such a directory is not possible in any of the `candidates`.
     """
     for candidate in candidates():
         path = candidate / name

@@ -13,14 +13,14 @@ TARGET_SIZE_MAX = 128 << 20
 # Minimum bytes of a task: to read them takes about as long as Spark's overhead for a task.
 TARGET_SIZE_MIN = 16 << 20
 Key = TypeVar("Key", bound=Hashable)
-# Do not divide a range if the free size of the task, or the rest of the range, is below this fraction (1/8) of the
-# target size.
+# A task counts as full if its free size is at most 1/8 of the target size. A range that exceeds the free size of a task
+# by at most 1/8 of the target size is not divided.
 SLIVER = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Consecutive whole record batches of a segment's log file, in bytes.
+    """A range of bytes of a segment's log file, which contains consecutive whole record batches.
 
     Attributes:
         inode: inode of the planned file. Compaction replaces a file by one with the same name and another inode.
@@ -71,18 +71,18 @@ class Span(Protocol):
         """The stored bytes of the range."""
 
     def cut_by_size(self, size: int) -> tuple[Self, Self] | None:
-        """Divide the range into two, the first of about this size. Return None if it cannot be divided."""
+        """Divide the range into two, the first of about this size in bytes. Return None if it cannot be divided."""
 
     def cut_at(self, offset: int) -> tuple[Self, Self]:
         """Divide the range at this offset, which is inside the range and begins the second part."""
 
     def piece(self) -> Piece:
-        """Return the range as a piece of a task."""
+        """Return the range as a `Piece`, which one task reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchSpan:
-    """A range whose bytes are estimated from an average record size."""
+    """A range of offsets that tasks fetch from the broker. Its size in bytes is an estimate."""
 
     topic: str
     partition: int
@@ -92,7 +92,9 @@ class FetchSpan:
     topic_id: str = ""
 
     def cut_by_size(self, size: int) -> "tuple[FetchSpan, FetchSpan] | None":
-        """Divide the range into two, the first of about this size according to the average record size."""
+        """Divide the range into two, the first of about this size in bytes, as if all offsets had the same size. Return
+        None if the range cannot be divided.
+        """
         count = self.end - self.start
         at = self.start + max(1, count * size // max(self.size, 1))
         return self.cut_at(at) if at < self.end else None
@@ -116,7 +118,8 @@ class Limits:
     """The limits of a read's tasks.
 
     Attributes:
-        target_size: bytes of a task; None for a size that gives each core a task, at most 128 MB.
+        target_size: bytes of a task; None for a size that gives each core a task, but at least 16 MiB and at most 128
+            MiB.
         core_count: how many tasks can run at a time.
         count_min: minimum number of tasks.
         offsets_max: maximum offsets of a task.

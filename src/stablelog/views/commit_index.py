@@ -43,7 +43,7 @@ class CommitIndex:
 
     Attributes:
         base_offset: the base offset of the segment.
-        view_end: the end position of the last entry in this index or in an earlier one.
+        view_end: the position in commit order after the last entry in this index or in an earlier one.
         least_first_offset: the least offset in the log at which a transaction of this index begins.
         latest_sequence: the greatest commit sequence in this partition up to the end of this index; -1 if there is
             none.
@@ -68,7 +68,7 @@ class CommitIndex:
         self.extents = RowFile(disk, self.path(EXTENTS_SUFFIX), EXTENT)
 
     def path(self, suffix: str) -> Path:
-        """Return the path of the segment's file with this suffix."""
+        """Return the path of the file of this segment that has this suffix."""
         return self._directory / f"{self.base_offset:020d}{suffix}"
 
     # -- growing -----------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ class CommitIndex:
         """
         if before is not None:
             self.latest_sequence, self.view_end = before.latest_sequence, before.view_end
-        with contextlib.suppress(DiskError):  # without the files, the rows stay in memory
+        with contextlib.suppress(DiskError):  # if a file cannot be created, its rows stay in memory
             self._disk.remove(self.path(SUMMARY_SUFFIX))
             self.entries.prepare()
             self.extents.prepare()

@@ -31,7 +31,8 @@ from stablelog.views.fetch_assembler import FetchAssembler
 from stablelog.views.index_builder import IndexBuilder
 from stablelog.views.index_format import NO_PRODUCER, Entry
 
-# How many readers of a partition are recognized when they continue where their last read ended.
+# How many ends of reads are remembered for each partition. A reader that begins at one of them continues an earlier
+# read.
 SEQUENTIAL_READERS_MAX = 256
 
 
@@ -125,7 +126,7 @@ class CommitOrder:
         return max(min([start, *needed]), self._partition.start_offset)
 
     def whole_from(self, position: int) -> int:
-        """Return the position, or the end of its transaction if the position is in the middle of a transaction."""
+        """Return this position. If it is in the middle of a transaction, return the position after this transaction."""
         entry = next(self._entries_from(position), None)
         if entry is None or entry.producer_id == NO_PRODUCER or entry.start >= position:
             return position
@@ -180,7 +181,8 @@ class CommitOrder:
         except (Corrupt, Unproven):
             if response.end == start:
                 raise
-            # The damage is at the end of this response. The next read begins there and raises the error.
+            # The response ends before the damaged or unproven batch. The next read begins at this batch and raises the
+            # error.
         self._read_ends[response.end] = None
         if len(self._read_ends) > SEQUENTIAL_READERS_MAX:
             del self._read_ends[next(iter(self._read_ends))]
@@ -282,8 +284,8 @@ class CommitOrder:
             return self.end_offset
         index = self.indexes[at]
         place = index.place_after(commit_sequence)
-        # The index may have no entry with a greater sequence. In this case, its latest sequence comes from a deleted
-        # segment.
+        # `latest_sequence` also counts earlier segments. If the index has no entry with a greater sequence, the
+        # transaction with that sequence was in a segment that is deleted by now.
         return max(index[place].start, self.start_offset) if place < len(index) else self.start_offset
 
     def removed_sequence(self) -> int | None:
@@ -299,8 +301,8 @@ class CommitOrder:
         is_log_whole = self._partition.segments()[0].base_offset == 0
         known = -1 if start == 0 else self._sequence_before(start)
         if known == -1 and not is_log_whole and self.latest_sequence != -1:
-            # The earlier segments were deleted together with their indexes. The first remaining commit gives an upper
-            # bound of the result.
+            # The earlier segments were deleted together with their indexes. All deleted commits were before the first
+            # commit that remains, so its sequence minus 1 is an upper bound of the result.
             for first in self.transactions(start, 1):
                 known = first.commit_sequence - 1
         found = max(known, self.torn_sequence())
@@ -359,7 +361,7 @@ class CommitOrder:
         return bisect_right(self.indexes, position, hi=len(self.indexes) - 1, key=attrgetter("view_end"))
 
     def _entries_from(self, position: int) -> Iterator[Entry]:
-        """Yield the entries of all commit indexes that end behind `position`, in commit order."""
+        """Yield, in commit order, every entry of the commit indexes that ends behind `position`."""
         for index in self.indexes[self._place_of(position) :]:
             for place in range(index.place_of(position), len(index)):
                 yield index[place]

@@ -32,7 +32,7 @@ class CopyBuffers:
         return BytesIO()
 
     def give_back(self, memory: BytesIO) -> None:
-        """Keep a buffer for a later response. It is used again only when no view of it exists."""
+        """Keep a buffer for a later response. The buffer is used again only when no view of it exists."""
         if len(self._kept) < KEPT_COUNT:
             self._kept.append(memory)
 

@@ -89,7 +89,8 @@ class Encoder:
         self._message_bytes_max = message_bytes_max
         self._lingers = lingers
         self._first_partition = first_partition
-        # (topic, partition count) -> the slot of partition 0. The slots of the topic's other partitions follow.
+        # (topic, partition count) -> the slot (number of the batch buffer) of partition 0. The slots of the topic's
+        # other partitions follow.
         self._places: dict[tuple[str, int], int] = {}
         self._owners: list[TopicPartition] = []  # the partition of each slot
         self._sticky: dict[str, int] = {}

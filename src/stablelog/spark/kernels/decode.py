@@ -19,12 +19,12 @@ POSITION, SIZE, BASE_OFFSET, ATTRIBUTES, LAST_DELTA, BASE_TIMESTAMP, MAX_TIMESTA
 PRODUCER, RECORD_COUNT, RECORDS, RECORDS_SIZE, CRC = range(7, 12)
 TABLE_WIDTH = 12
 
-# The indexes in the state of `scan_batches`.
+# The indexes of the values in the array `state` of `scan_batches`.
 SCAN_ADDRESS, SCAN_SIZE, SCAN_POSITION, SCAN_COUNT, SCAN_COUNT_MAX = range(5)
 SCAN_WIDTH = 5
 
-# The indexes in the state of `decode_batches`: its position, the range and columns to decode, and how full the columns
-# are.
+# The indexes of the values in the array `state` of `decode_batches`: its position, the range and the columns to decode,
+# and how full the columns are.
 BATCH_COUNT, BATCH, ADDRESS, RECORD, PREVIOUS_DELTA = range(5)
 START, END = 5, 6  # the range of offsets to decode, the end exclusive
 ROWS, ROWS_MAX, USED, USED_MAX, NEEDED = range(7, 12)
@@ -36,7 +36,7 @@ KEY, VALUE, NAME, CONTENT = (
     26,
     31,
     36,
-)  # for each column of bytes, the first of its five indexes; BYTES_... are relative to it
+)  # for each column of bytes: the first of its five indexes, to which BYTES_... are added
 BYTES_OFFSETS, BYTES_VALIDITY, BYTES_DATA, BYTES_SIZE, BYTES_NULLS = range(5)
 STATE_WIDTH = 41
 DEPTH_HEADER, DEPTH_TIMES, DEPTH_KEY, DEPTH_VALUE, DEPTH_HEADERS = range(5)

@@ -13,13 +13,14 @@ from stablelog.spark.kernels.cache import kernel
 
 SOURCE = "stablelog.spark.kernels.encode_source"
 
-# The indexes in the state array: the encoder's position, and the columns of the rows.
+# The indexes of the values in the array `state` of `encode_rows`: the encoder's position, and the columns of the rows.
 ROW, ROW_COUNT, NOW, SLOT, NEEDED, IS_STICKY, RECORD_SIZE_MAX = range(7)
 TOPICS = 7  # address of the array with the topic number of each row; 0 if all rows have topic 0
-PARTITIONS, LISTS, KEY, VALUE, NAME, CONTENT = 8, 11, 14, 18, 22, 26  # the first index of each column
-# The indexes of a column: the address of its numbers or offsets, the address of its validity bits, the first of these
-# bits, and the address of its bytes. Partitions and lists of headers have no bytes. Address 0 means that there is no
-# such array.
+# The first index of each column of the rows.
+PARTITIONS, LISTS, KEY, VALUE, NAME, CONTENT = 8, 11, 14, 18, 22, 26
+# These indexes are added to the first index of a column: the address of its numbers or offsets, the address of its
+# validity bits, the first of these bits, and the address of its bytes. Partitions and lists of headers have no bytes.
+# Address 0 means that there is no such array.
 NUMBERS, VALIDITY, BIT, DATA = range(4)
 STATE_WIDTH = 30
 

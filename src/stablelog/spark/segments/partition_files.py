@@ -234,7 +234,7 @@ class PartitionFiles:
             else:
                 summary, found = None, status_of(path)
         except Gone:
-            return None  # The file was removed after the listing.
+            return None  # The file was removed after the directory was listed.
         size = found.st_size
         if summary is not None and size != summary.log_size:
             why = (
@@ -419,8 +419,8 @@ class PartitionFiles:
     def _aborts_known_to(self, snapshot: int | None) -> int:
         """Return the offset up to which no transaction index is missing.
 
-        The summary says whether a sealed segment has an index. For the growing segment, a file beside a snapshot does.
-        Without these files, a missing index may have been lost, and a reader would get aborted records.
+        The summary says whether a sealed segment has a transaction index. For the growing segment, a PRODUCERS file
+        says it. Without these files, an index may have been lost, and a reader would get aborted records.
         """
         last, agrees = self.segments[-1], self._progress_agrees(snapshot)
         for place, segment in enumerate(self.segments):

@@ -52,7 +52,7 @@ def prove_segment(descriptor: int, extent: Extent) -> None:
 
 
 def _name_damage(extent: Extent, inode: int) -> None:
-    """Run the broker's proof, which is slower and raises an error that names the damaged batch."""
+    """Check the file as the broker does. This check is slower, and raises an error that names the damaged batch."""
     assert extent.proof is not None
     try:
         for _ in prove_headers(LocalDisk(read_only=True), Path(extent.path), *extent.proof):

@@ -27,7 +27,7 @@ from stablelog.log.segments.proof import prove_headers
 from stablelog.log.segments.scan import Torn, scan_headers
 
 READ_SIZE = 4096
-MARK_SIZE = 64 << 10  # bytes between two remembered batches of a growing segment
+MARK_SIZE = 64 << 10  # bytes between two batches of a growing segment whose positions are remembered
 
 
 class Gone(Exception):
@@ -39,7 +39,9 @@ class Behind(Gone):
 
 
 class Located(NamedTuple):
-    """A batch of a segment: its first and end position, its base offset, and the offset after its last one."""
+    """A batch of a segment: where it begins and ends in the log file, its base offset, and the offset after its last
+    offset.
+    """
 
     position: int
     base_offset: int
@@ -83,7 +85,8 @@ class SegmentFile:
         return self.path.removesuffix(LOG) + suffix
 
     def check(self, next_base: int | None) -> None:
-        """Check that this is still the listed file, and that no offsets between it and the next segment are missing.
+        """Check that the log file is still the one that was listed, and that no offsets before the next segment are
+        missing.
 
         Raises:
             Gone: compaction is replacing the file, or has replaced it.
@@ -121,7 +124,7 @@ class SegmentFile:
         self._is_proven = True
 
     def locate(self, offset: int) -> Located | None:
-        """Return the first batch that ends after `offset`; None if there is none.
+        """Return the batch that contains `offset`, or the next one after `offset`; None if there is none.
 
         Raises:
             Gone: the file was removed.
@@ -163,7 +166,7 @@ class SegmentFile:
 
         Raises:
             Gone: the file was removed.
-            Corrupt: it is damaged.
+            Corrupt: the file is damaged.
         """
         self.prove()
         descriptor = self.open()

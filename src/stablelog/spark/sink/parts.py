@@ -44,7 +44,7 @@ class Written(WriterCommitMessage):
 
     Attributes:
         part: the joint commit to which the task's rows belong; None if the task's transaction commits alone.
-        child: the task's transaction; None if it had no rows.
+        child: the task's transaction; None if the task had no rows.
         record_count: the number of rows written.
         is_skipped: whether the task wrote nothing, because the micro-batch, or the write, had been committed before.
         digest: the digest of the plan that was committed before; empty if unknown.

@@ -63,8 +63,8 @@ def write_part(options: WriteOptions, part: Part, task: Task, rows: Iterator[Any
 
 
 def _skipped(part: Part, begun: joint.Begun, rows: Iterator[Any]) -> Written:
-    """Read the rows of a task without writing them, because their version is committed. Spark requires that a task
-    reads its rows.
+    """Read the rows of a task without writing them, because the micro-batch or write to which they belong is already
+    committed. Spark requires that a task reads its rows.
 
     Raises:
         Refused: later micro-batches of the query are committed. So the checkpoint is an older copy, and its plan of

@@ -1,6 +1,6 @@
 """The sink: `write.format("stablelog")` and `writeStream.format("stablelog")`, exactly once.
 
-Each task writes its rows in a transaction of its own, a *child*. The driver decides all children with one joint commit:
+Each task writes its rows in a transaction of its own, a *child*. The driver commits all children with one joint commit:
 one durable record, one commit sequence. A key and a version identify the joint commit:
 
     a stream                    key: the query's id, which its checkpoint stores  version: the micro-batch
@@ -190,7 +190,7 @@ def check_columns(schema: Any, topic: str | None) -> None:
     """Check that rows of this schema can be written.
 
     Raises:
-        InvalidConfig: a column is missing, unknown, or of an unsupported type. The message names it.
+        InvalidConfig: a column is missing, unknown, or of an unsupported type. The message names the column.
     """
     types = {field.name: field.dataType for field in schema.fields}
     for name, found in types.items():

@@ -216,7 +216,8 @@ def after_nothing(fetched: Fetched, wanted: Range, offset: int, isolation: str) 
         raise Corrupt(
             f"{name(wanted.place)}: a fetch from offset {offset} returned only records before this offset"
         )
-    # The log continues after `offset`, so compaction has removed all records at these offsets.
+    # The log continues after `offset`. Compaction has removed all records from `offset` to the end that the reader can
+    # see.
     return min(visible, wanted.end)
 
 

@@ -94,7 +94,8 @@ def _is_closed(files: PartitionFiles, place: int, summary: Summary) -> bool:
         before = files.segments[place - 1].summary
         nothing_open = before is not None and before.stable_offset == before.end_offset == summary.base_offset
     else:
-        # The segment before this one was removed, and a transaction may have been open at its end.
+        # No earlier segment is listed. Unless the log begins at offset 0, an earlier segment was removed, and a
+        # transaction may have been open at its end.
         nothing_open = summary.base_offset == 0
     return nothing_open and summary.stable_offset == summary.end_offset
 
@@ -118,7 +119,9 @@ def _aborted_count(files: PartitionFiles, aborted: Sequence[AbortedTxn], start: 
 
 
 def _stretches(aborted: Iterable[AbortedTxn], start: int, end: int) -> list[tuple[int, int]]:
-    """Return the parts of a range in which aborted transactions were open. Parts with a small gap are joined."""
+    """Return the parts of a range in which aborted transactions were open. Parts with a gap of at most GAP_COUNT_MAX
+    offsets are joined.
+    """
     found: list[tuple[int, int]] = []
     for txn in aborted:
         first, last = max(txn.first_offset, start), min(txn.last_offset, end)
@@ -190,7 +193,8 @@ def files_limited(
                 count_left if is_second else counts[wanted], size_left if is_second else sizes[wanted]
             )
             before = budget.count, budget.size
-            # A batch that is larger than the limit is still read; otherwise the stream would never get past it.
+            # If no range has advanced, read one batch even if it is larger than the limit. Otherwise the stream would
+            # never get past this batch.
             is_stuck = is_second and all(found[one] == one.start for one in files)
             found[wanted] = _limit(files[wanted], rest, budget, committed=committed, is_stuck=is_stuck)
             count_left -= before[0] - budget.count
@@ -215,7 +219,7 @@ def _limit(files: PartitionFiles, wanted: Range, budget: _Budget, *, committed: 
             return end
         if not header.is_control and not aborted.holds(header):
             first = max(header.base_offset, wanted.start)
-            # The maximum number of the batch's records in the range.
+            # At most this number of the batch's records is in the range.
             inside = min(min(header.next_offset, wanted.end) - first, header.record_count)
             if inside > budget.count:
                 taken, budget.count = budget.count, 0

@@ -38,7 +38,7 @@ class CutStreamReader(StablelogStreamReader):
 
     @cached_property
     def cuts(self) -> Cuts:
-        """The requests for cuts through the topics of this stream."""
+        """The object that requests cuts through the topics of this stream from the broker."""
         return Cuts(self.options, self.source, self._there)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -77,7 +77,7 @@ class CutStreamReader(StablelogStreamReader):
         """Request the last cut.
 
         The response is never cached: after a commit, a program that calls `processAllAvailable` expects that the stream
-        reads it.
+        reads this commit.
         """
         now = time.monotonic()
         known = self._last if now - self._partitions_at <= METADATA_AGE_MAX_S else None
@@ -133,7 +133,7 @@ class CutStreamReader(StablelogStreamReader):
         return begun
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Return the last cut, for the query's progress report. It may be ahead of the stream."""
+        """Return the last cut, for the query's progress report. The stream may not have read up to this cut yet."""
         return self._last.to_json() if self._last is not None else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:

@@ -64,7 +64,7 @@ class Cuts:
         self._cluster = broker_of(log_).cluster
         self._partitions: dict[TopicPartition, str] = {}
         self._listings: dict[TopicPartition, _Listing] = {}
-        self._held_at = -1  # The cut's commit sequence at which `_settled` last stopped waiting.
+        self._held_at = -1  # The commit sequence of the cut at which `_settled` last stopped waiting in vain.
 
     # -- cuts --------------------------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class Cuts:
         Args:
             after: the cut, and the partitions that are read from it on.
             known: the partitions that the stream has read up to the cut. Records before the stream's position are not
-                read again, so only torn transactions matter there.
+                read again, so only torn transactions, whose beginning was removed, matter there.
 
         Raises:
             Unavailable: records may have been removed, and failOnDataLoss is true.
@@ -320,8 +320,8 @@ class Cuts:
         return begin
 
     def commits(self, ranges: list[Range]) -> dict[TopicPartition, Iterator[Commit]]:
-        """Return for each range its transactions, and its runs of records outside transactions. They are requested on
-        demand.
+        """Return for each range its transactions, and its runs of records outside transactions. The iterators request
+        them from the broker on demand.
         """
         count_max = max(10, min(COUNT_MAX, LISTED_MAX // max(len(ranges), 1)))
         found = {}

@@ -210,8 +210,8 @@ def _span(files: PartitionFiles, start: int, end: int, topic_id: str) -> Span:
 
 
 class SharedLog(BrokerLog):
-    """The log of brokers, with segment files of their data directories that this process can read for some
-    partitions.
+    """The log of brokers. If this process can read the data directory of a partition's broker, it reads the partition's
+    segment files. Otherwise it fetches the records from the broker.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -221,7 +221,8 @@ class SharedLog(BrokerLog):
         self._directories: dict[
             TopicPartition, tuple[int, Path | None]
         ] = {}  # (leader, the directory or None if this process cannot read it)
-        # Partitions that this process can read, but whose readers need commit order, which only the broker provides.
+        # Partitions whose files this process can read, but whose readers need commit order, which only the broker
+        # provides.
         self._commit_ordered: set[TopicPartition] = set()
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:

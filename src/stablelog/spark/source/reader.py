@@ -169,7 +169,7 @@ class StablelogReader(DataSourceReader):
             log.close()
 
     def read(self, partition: Any) -> Iterator[Any]:
-        """The records of a task."""
+        """Yield the records of a task, as Arrow batches."""
         return read_task(self._options, self._columns, partition)
 
 
@@ -248,8 +248,8 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _look(self) -> dict[TopicPartition, int]:
         """Request the end offsets.
 
-        They are never cached: after a write, a program that calls `processAllAvailable` expects that the stream reads
-        its rows.
+        The offsets are never cached: after a write, a program that calls `processAllAvailable` expects that the stream
+        reads the new rows.
         """
         if time.monotonic() - self._partitions_at > METADATA_AGE_MAX_S:
             self._list()
@@ -307,7 +307,9 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return (time.monotonic() - self._batch_at) * 1000 < self.options.trigger_delay_max_ms
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Return the ends of the partitions, for the query's progress report. They may be ahead of the stream."""
+        """Return the ends of the partitions, for the query's progress report. The stream may not have read up to these
+        ends yet.
+        """
         return StreamOffsets(self._latest, topic_ids_of(self._partitions)).to_json() if self._latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -323,7 +325,7 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return [TaskPartition(pieces) for pieces in plan(spans, limits(self.options))]
 
     def read(self, partition: Any) -> Iterator[Any]:
-        """The records of a task."""
+        """Yield the records of a task, as Arrow batches."""
         return read_task(self.options, self.columns, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
