@@ -96,7 +96,7 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
 
 
 def until_unreadable(path: Path, findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Yield the findings up to the first file that cannot be read, and a finding for that file."""
+    """Yield the findings. If a file cannot be read, yield a last finding for `path`, with the error."""
     try:
         yield from findings
     except DiskError as error:
@@ -148,7 +148,9 @@ def _verify_partition(
 
 
 def _finding(path: Path, error: Corrupt | DiskError | InvalidConfig | NewerFormat) -> Finding:
-    """Make a finding from an error whose message begins with the path."""
+    """Make a finding from an error. Remove the path from the beginning of the message, because a finding has its own
+    path.
+    """
     return Finding(path, str(error).removeprefix(f"{path}").lstrip(",: "))
 
 

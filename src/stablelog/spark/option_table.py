@@ -38,8 +38,8 @@ class Option:
     Attributes:
         default: the value if the option is not given, as text; empty for no value.
         kind: the values that the option accepts.
-        where: the reads and writes that accept it.
-        meaning: the description of its effect for users.
+        where: the reads and writes that accept the option.
+        meaning: the description of the option's effect, for users.
         otherwise: for the documentation, the behaviour if the option is not given and has no default.
     """
 

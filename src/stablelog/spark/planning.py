@@ -24,7 +24,8 @@ class Extent:
 
     Attributes:
         inode: inode of the planned file. Compaction replaces a file by one with the same name and another inode.
-        proof: bytes of the whole log file and CRC-32C over its batch headers, from its summary; None without a summary.
+        proof: size of the whole log file in bytes, and CRC-32C over its batch headers, from its summary; None without a
+            summary.
     """
 
     path: str
@@ -39,7 +40,7 @@ class Piece:
     """A range of offsets of one partition that one task reads. `end` is exclusive.
 
     Attributes:
-        size: stored bytes; an estimate if there are no extents.
+        size: size of the record batches in bytes; an estimate if there are no extents.
         extents: the bytes of the segment files that contain the range; empty if the task fetches it from the broker.
         aborted: (producer id, first offset, offset of the marker) of the aborted transactions in the extents.
         topic_id: id of the topic at the time of planning; empty if unknown.
@@ -68,7 +69,7 @@ class Span(Protocol):
 
     @property
     def size(self) -> int:
-        """The stored bytes of the range."""
+        """The size of the range's record batches in bytes."""
 
     def cut_by_size(self, size: int) -> tuple[Self, Self] | None:
         """Divide the range into two, the first of about this size in bytes. Return None if it cannot be divided."""

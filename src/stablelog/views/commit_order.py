@@ -165,7 +165,8 @@ class CommitOrder:
         Raises:
             OffsetOutOfRange: `start` is before the start of the view, or after its end.
             Corrupt: the first batch is damaged.
-            Unproven: the segment of the first batch has not been proven since the start of the broker.
+            Unproven: the batch headers of the segment with the first batch have not been checked since the start of the
+                broker.
         """
         if not self.start_offset <= start <= max(self._partition.high_watermark, self.end_offset):
             raise OffsetOutOfRange(

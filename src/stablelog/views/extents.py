@@ -47,7 +47,7 @@ EXTENT = struct.Struct(
     "i"  # leader_epoch: the leader epoch of the commit marker
     "q"  # segment: the base offset of the segment
     "I"  # begin: the position of the first batch in the log file
-    "I"  # end: the position behind the last batch
+    "I"  # end: the position behind the last batch in the log file
 )
 COPY_SIZE = 1 << 20  # about how many bytes are copied from the spill file at a time, in whole extents
 assert COPY_SIZE % EXTENT.size == 0

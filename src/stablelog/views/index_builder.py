@@ -195,7 +195,7 @@ class IndexBuilder:
     # -- batches -----------------------------------------------------------------------------------------------
 
     def _read(self, segment: Segment, limit: int) -> None:
-        """Read the batches of a segment up to an offset."""
+        """Read the batches of a segment that end at or before the offset `limit`."""
         batches = takewhile(lambda found: found[1].next_offset <= limit, segment.walk(self._position))
         for is_outside, same in groupby(batches, _is_outside_transactions):
             if is_outside:

@@ -17,7 +17,7 @@ from stablelog.views.extents import LONG_COUNT
 
 ENTRIES_SUFFIX, EXTENTS_SUFFIX, SUMMARY_SUFFIX = COMMIT_SUFFIXES
 NO_PRODUCER = -1  # the producer id in the entry of a run of batches outside transactions
-NOTHING = 2**63 - 1  # greater than any offset
+NOTHING = 2**63 - 1  # stands for no offset; it is greater than any offset
 ENTRY = struct.Struct(
     ">"
     "q"  # start: the first position of the entry
@@ -27,7 +27,7 @@ ENTRY = struct.Struct(
     "q"  # producer_id; -1 outside transactions
     "q"  # latest_sequence: the greatest commit sequence of this entry and of all before it in the partition; -1 none
     "q"  # extent_first: the number of the first extent
-    "i"  # extent_count
+    "i"  # extent_count: how many extents the entry has
     "i"  # leader_epoch: the leader epoch of the commit marker
 )
 SUMMARY = struct.Struct(
@@ -40,10 +40,10 @@ SUMMARY = struct.Struct(
     "q"  # least_first_offset: the least first offset of the index's transactions; 2^63-1 if it has none
     "q"  # latest_sequence: the greatest commit sequence up to the segment's end; -1 none
     "q"  # latest_ms: the latest commit time in the segment; -1 if there is no entry
-    "q"  # entries_size
-    "I"  # entries_crc
-    "q"  # extents_size
-    "I"  # extents_crc
+    "q"  # entries_size: the size of the file of entries in bytes
+    "I"  # entries_crc: CRC-32C over the file of entries
+    "q"  # extents_size: the size of the file of extents in bytes
+    "I"  # extents_crc: CRC-32C over the file of extents
     "i"  # open_count: how many (producer id, first offset) of open transactions follow
 )
 OPEN = struct.Struct(">qq")

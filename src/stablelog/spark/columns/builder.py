@@ -53,8 +53,8 @@ class ColumnBuilder:
 
     Args:
         names: the columns, in order: keys of TYPES.
-        rows_max: rows of a full batch.
-        bytes_max: bytes of keys, values and headers of a full batch.
+        rows_max: the number of rows of a full batch.
+        bytes_max: how many bytes the keys, values and headers of a full batch have together.
         allocate: a function that makes a buffer of the given number of bytes.
     """
 

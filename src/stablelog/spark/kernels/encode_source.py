@@ -69,7 +69,7 @@ def _is_null(state: Any, column: int, row: int) -> bool:
 
 @inlined
 def _value_size(state: Any, column: int, row: int) -> int:
-    """Return the bytes of a value; -1 if it is null or its column does not exist."""
+    """Return the size of a value in bytes; -1 if the value is null or its column does not exist."""
     if _is_null(state, column, row):
         return -1
     offsets = state[column + k.NUMBERS]
@@ -101,7 +101,9 @@ def _header_range(state: Any, row: int) -> tuple[int, int]:
 
 @inlined
 def _headers_size(state: Any, row: int) -> int:
-    """Return the bytes of a row's headers in a record, with their count; BAD_HEADER if a header has no name."""
+    """Return the size in bytes of a row's headers in a record, with the field for their number; BAD_HEADER if a header
+    has no name.
+    """
     first, end = _header_range(state, row)
     total = _varint_size(end - first)
     for entry in range(first, end):

@@ -54,7 +54,7 @@ class FileSpan:
 
     @cached_property
     def size(self) -> int:
-        """The stored bytes of the range."""
+        """The size of the range in the segment files, in bytes."""
         return sum(part.end_position - part.position for part in self.parts)
 
     def cut_by_size(self, size: int) -> "tuple[FileSpan, FileSpan] | None":
@@ -215,7 +215,7 @@ class PartitionFiles:
         ]
 
     def _look_again(self) -> bool:
-        """Update the size of the growing segment. Return whether it is still the same file."""
+        """Update the size of the growing segment. Return whether its log file is still the same file."""
         if not self.segments:
             return False
         last = self.segments[-1]
@@ -464,7 +464,8 @@ class PartitionFiles:
 
 
 def _summarized(path: str, base: int) -> tuple[Summary | None, os.stat_result]:
-    """Read the summary of a log file, and the file's status. Return None for a damaged summary.
+    """Read the summary of a log file, and the log file's status. If the summary is missing or damaged, return None in
+    its place.
 
     Compaction removes the summary, replaces the log file and writes a new summary, in this order. The summary belongs
     to the log file if the file's inode is the same before and after the summary is read.

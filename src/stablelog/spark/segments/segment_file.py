@@ -56,7 +56,7 @@ class SegmentFile:
     Attributes:
         base_offset: the base offset, from the file's name.
         path: path of the log file.
-        size: bytes of the log file when its status was last read.
+        size: size of the log file in bytes when its status was last read.
         inode: inode of the log file.
         sealed: whether there is a later segment.
         summary: the segment's summary; None if the segment is growing, or was not written by stablelog.
@@ -77,7 +77,9 @@ class SegmentFile:
 
     @property
     def proof(self) -> tuple[int, int] | None:
-        """Bytes of the log file and CRC-32C over its batch headers, from the summary; None without a summary."""
+        """Size of the log file in bytes, and CRC-32C over its batch headers, from the summary; None without a
+        summary.
+        """
         return (self.summary.log_size, self.summary.log_crc) if self.summary is not None else None
 
     def beside(self, suffix: str) -> str:

@@ -102,8 +102,8 @@ def _check_repeated(part: Part, digest: str, committed: str, *, by_another: bool
         by_another: whether the commit came after tasks of this run had begun.
 
     Raises:
-        Refused: another plan was committed under this version, so that to skip these rows would lose them. Or another
-            driver uses the same checkpoint.
+        Refused: another plan was committed under this version, and rows of this write would be lost if they were
+            skipped. Or another driver uses the same checkpoint.
     """
     what = f"micro-batch {part.version} of query {part.key}"
     if not part.in_sequence:
@@ -126,8 +126,8 @@ def _check_repeated(part: Part, digest: str, committed: str, *, by_another: bool
 
 
 def abort_parts(options: WriteOptions, messages: Iterable[Any]) -> None:
-    """Abort the open transactions that the tasks have reported. The broker aborts the tasks' other transactions after
-    their timeout; all of them if it does not respond now.
+    """Abort the open transactions that the tasks have reported. When the timeout of any other transaction of the tasks
+    has passed, the broker aborts it. If the broker does not respond now, it aborts all of them in this way.
     """
     written = [message for message in messages if isinstance(message, Written)]
     children = [message.child for message in written if message.child is not None]

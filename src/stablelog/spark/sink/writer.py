@@ -105,7 +105,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """The sink of a batch write, also of one in `foreachBatch`."""
+    """The sink of a batch write, also of a batch write in `foreachBatch`."""
 
     def __init__(self, options: WriteOptions, part: Part) -> None:
         self._options = options
@@ -135,7 +135,7 @@ def stream_writer(given: Mapping[str, str], schema: Any) -> StreamWriter:
     """Return a writer for the rows of a stream.
 
     Raises:
-        InvalidConfig: an option or a column is unknown, contradictory or of another type.
+        InvalidConfig: an option or a column is unknown, contradictory or of a wrong type.
         Refused: the topic does not exist, or the broker does not support the guarantee.
         Unavailable: no broker answers.
     """
@@ -157,7 +157,7 @@ def batch_writer(given: Mapping[str, str], schema: Any, *, overwrite: bool) -> B
     """Return a writer for the rows of a batch.
 
     Raises:
-        InvalidConfig: an option or a column is unknown, contradictory or of another type.
+        InvalidConfig: an option or a column is unknown, contradictory or of a wrong type.
         Refused: the topic does not exist, or the broker does not support the guarantee.
         Unavailable: no broker answers.
     """

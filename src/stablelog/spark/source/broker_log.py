@@ -117,8 +117,8 @@ class BrokerLog:
             yield FetchSpan(*wanted.place, wanted.start, wanted.end, self._size(wanted), topic_id)
 
     def record_size(self, wanted: Range, isolation: str) -> float:
-        """Return the average bytes of a record in the first batches of a range; a guess if the beginning of the range
-        was removed.
+        """Return the average size of a record, in bytes, in the first batches of a range; a guess if the beginning of
+        the range was removed.
 
         For a read-uncommitted reader, every offset counts as a record, also those of markers and gaps.
         """
@@ -137,7 +137,7 @@ class BrokerLog:
         return self._record_sizes[key]
 
     def _size(self, wanted: Range) -> int:
-        """Return the estimated bytes of a range."""
+        """Return the estimated size of a range in bytes."""
         count = wanted.end - wanted.start
         is_small = count < SAMPLED_COUNT_MIN
         return int(count * (RECORD_SIZE_GUESS if is_small else self.record_size(wanted, "read_uncommitted")))

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 PAUSE_S: Final = 0.002
 SETTLING_TRIES: Final = 5000  # Maximum number of pauses while waiting for markers of acknowledged commits.
 TRIES: Final = 10  # maximum number of attempts to list the topics while topics are created or deleted
-LISTED_MAX: Final = 32_000  # maximum of transactions that one request lists, over all partitions
+LISTED_MAX: Final = 32_000  # maximum of transactions to list at a time, over all partitions
 
 
 def broker_of(log_: Log) -> broker_log.BrokerLog:
@@ -112,7 +112,7 @@ class Cuts:
         """Wait until a commit sequence is resolved again after a start of the broker, and return its cut. Return None
         if the broker does not know the commit sequence.
 
-        After a start, a commit is resolved again when the broker has opened its partitions.
+        After a start, a commit is resolved again when the broker has opened the partitions that contain its markers.
         """
         try:
             return self.at(commit_sequence)
