@@ -25,9 +25,9 @@ from typing import Self
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import Unavailable
 
-# The broker's process imports neither hypothesis, which kio would import if it is installed, nor the command line:
-# these imports would take half of the start time. The process disables the garbage collector while it imports;
-# `stablelog.cli.serve.run_serve` enables it again.
+# The broker's process does not import the command line. It does not import hypothesis either: the entry None in
+# `sys.modules` prevents that kio imports an installed hypothesis. Both imports would take half of the start time. The
+# process disables the garbage collector while it imports; `stablelog.cli.serve.run_serve` enables it again.
 PROCESS = """
 import gc, sys
 gc.disable()
@@ -89,7 +89,7 @@ class EmbeddedBroker:
         command += [f"{name}={value}" for name, value in self._settings.items()]
         with self._log_path.open("ab") as log:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
-        # Set before the wait, so that `stop` can end the process if an interrupt ends the wait.
+        # Set the attribute before the wait: if an interrupt ends the wait, `stop` can still end the process.
         self._process = process
         try:
             port = _port_when_ready(process, timeout_s)
@@ -131,25 +131,25 @@ class EmbeddedBroker:
             self._held_port = None
 
     def log_tail(self, line_count: int = 20) -> str:
-        """Return the last lines of the broker's log."""
+        """Return the last `line_count` lines of the file with the broker's log messages; empty if there is no file."""
         lines = self._log_path.read_text(errors="replace").splitlines() if self._log_path.exists() else []
         return "\n".join(lines[-line_count:])
 
     def stop(self) -> None:
-        """Stop the broker with SIGTERM, so that it closes its partitions; kill it if it takes too long. No effect if it
-        is not running.
+        """Stop the broker with SIGTERM, so that the broker closes its partitions. Kill the process if it does not end
+        within `STOP_TIMEOUT_S`. If no process is running, do nothing.
         """
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the broker's process with SIGKILL, as a crash would."""
+        """Kill the broker's process with SIGKILL, to simulate a crash. If no process is running, do nothing."""
         self._end(signal.SIGKILL)
 
     def _end(self, number: int) -> None:
         process, self._process = self._process, None
         if process is None:
             return
-        # `Popen` sends nothing if the process has ended: its id may belong to another process by now.
+        # If the process has ended, `Popen` sends no signal, because another process may have the same id by now.
         process.send_signal(number)
         try:
             process.wait(STOP_TIMEOUT_S)

@@ -11,7 +11,7 @@
     ├── ObjectMissing        an object store has no object with this key
     ├── ObjectExists         an object with this key exists: another writer was first
     ├── Fenced               a broker of a greater epoch has taken over: stop
-    ├── Unproven             a log file was not checked since the broker's start: prove it, and retry
+    ├── Unproven             a log file was not checked since the broker's start: check it, and read it again
     ├── NotLoaded            bytes are in the object store and not in the cache: load them, and retry
     └── InvalidConfig        a setting is unknown or outside its valid range
 
@@ -31,7 +31,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.types import ObjectRange
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-NEWER_MAX: Final = 100  # a version that exceeds the known one by more than this is treated as damage
+NEWER_MAX: Final = 100  # a version number above the highest known one by more than this counts as damage
 
 
 class StablelogError(Exception):
@@ -139,11 +139,12 @@ class DiskError(Unavailable):
 
 
 class StoreError(Unavailable):
-    """A call to an object store failed. Unless the store rejected it, it may have been applied, or may be later.
+    """A call to an object store failed. Unless the store rejected the call, it may apply the call, now or later.
 
     Args:
         message: the call, the URL and key, and the cause.
-        is_rejected: whether the store rejected the call, and will reject it again: rights, bucket or address are wrong.
+        is_rejected: whether the store rejected the call and will reject it again, because the access rights, the bucket
+            or the address are wrong.
     """
 
     def __init__(self, message: str, *, is_rejected: bool = False) -> None:
@@ -156,21 +157,25 @@ class ObjectMissing(StablelogError):
 
 
 class ObjectExists(StablelogError):
-    """The key of an object that was to be created holds another content: another writer was first."""
+    """An object was not created, because the store has an object with this key and other content: another writer was
+    first.
+    """
 
 
 class Fenced(StablelogError):
-    """A broker of a greater epoch has taken over what this broker was to change."""
+    """Another broker, with a greater epoch, has taken over the data that this broker tried to change."""
 
 
 class Unproven(StablelogError):
-    """The broker did not check a log file when it started, and must not serve reads from the file before it is proven.
+    """A log file is not proven: it was not checked since the broker's start, so the broker must not serve reads from
+    it.
 
-    The proof checks the file's batch headers against the segment's summary or a snapshot.
+    A proof checks the file's batch headers against the segment's summary or a snapshot.
 
     Args:
         path: the path of the log file.
-        prove: a generator function that proves the file piece by piece, in any thread. It raises Corrupt or DiskError.
+        prove: a generator function that proves the file. Each step of the generator checks a part of the file, in any
+            thread. It raises Corrupt or DiskError.
     """
 
     def __init__(self, path: Path, prove: Callable[[], Iterator[None]]) -> None:
@@ -215,7 +220,7 @@ def did_you_mean(name: str, known: Iterable[str], count_max: int = 1) -> str:
     Args:
         name: the unknown name. Its case does not matter.
         known: the names that are valid.
-        count_max: how many of them to suggest.
+        count_max: the maximum number of names in the hint.
     """
     import difflib  # imported here, because few processes need it
 

@@ -1,7 +1,7 @@
 """Settings whose values are text: the valid values of each setting, and the errors for an invalid value or name.
 
-`broker.settings` has a row for each setting of brokers and topics, and `spark.option_table` one for each option of a
-Spark read or write. Each row has a `Kind`, which parses the text and describes the valid values.
+The settings of brokers and topics are listed in `broker.settings`, the options of a Spark read or write in
+`spark.option_table`. Each entry of these lists has a `Kind`, which parses the text and describes the valid values.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,8 @@ from stablelog.errors import InvalidConfig
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
-# The beginnings of Python's conversion errors, which would not help the user.
+# Python's conversion errors begin with these words. They are left out of the message, because they do not help the
+# user.
 UNINFORMATIVE = ("invalid literal", "could not convert")
 
 
@@ -38,7 +39,7 @@ class Kind:
             default: the default of the setting, for the error message.
 
         Raises:
-            InvalidConfig: names the setting, its valid values and its default.
+            InvalidConfig: the text is not valid. The message names the setting, its valid values and its default.
         """
         try:
             return self.parse(text)

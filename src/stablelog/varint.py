@@ -13,7 +13,7 @@ Buffer = bytes | bytearray | memoryview
 
 UVARINT_SIZE_MAX: Final = 5
 VARINT_BITS: Final = 64
-SHORT_COUNT: Final = 1024  # the varints of smaller numbers are encoded in advance
+SHORT_COUNT: Final = 1024  # the varints of the numbers below this one are encoded when the module is imported
 
 
 def _encode(value: int) -> bytes:

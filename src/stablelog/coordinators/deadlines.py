@@ -1,7 +1,8 @@
 """Queue of deadlines: one deadline for each key, the earliest first.
 
-To move a deadline to a later time is cheap: its entry stays in the heap, and gets the later time only when the former
-time has come. The heap therefore has about one entry for each key, however many heartbeats or transactions there are.
+To move a deadline to a later time is cheap: its entry in the heap keeps the earlier time at first. When that time
+comes, the entry gets the later time. So heartbeats and transactions, which move deadlines all the time, add no entries,
+and the heap has about one entry for each key.
 Keys with the same deadline come in the order in which their entries were added to the heap.
 """
 
@@ -12,7 +13,7 @@ from typing import Final, Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 
-# The number of entries of cancelled deadlines that the heap may have before it is rebuilt.
+# The heap is rebuilt when it has more than this number of entries plus two for each deadline.
 COMPACT_SIZE_MIN: Final = 64
 
 
@@ -23,8 +24,8 @@ class Deadlines(Generic[Key]):
         self._heap: list[tuple[int, int, Key]] = []
         self._sequence = itertools.count()
         self._deadlines: dict[Key, int] = {}
-        # By key: the time of the key's valid entry in the heap, which is never later than the key's deadline. An entry
-        # of the key with another time is not valid: an earlier entry has replaced it.
+        # By key: the time of the key's valid entry in the heap, which is never later than the key's deadline. All other
+        # entries of the key in the heap are not valid: this entry, with an earlier time, has replaced them.
         self._queued: dict[Key, int] = {}
 
     def set(self, key: Key, deadline_ms: int) -> None:

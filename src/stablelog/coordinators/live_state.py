@@ -1,7 +1,9 @@
-"""The live state of a coordinator as records, for a checkpoint that is written in slices.
+"""The present state of a coordinator as records, for a checkpoint: these records are appended to the coordinator's log,
+and the older records can then be deleted.
 
-The coordinator makes other decisions between two slices, and their records are appended too. Replaying the log gives
-the newest state of each key nevertheless, because of four rules:
+A checkpoint is appended in slices. The coordinator makes other decisions between two slices, and their records are
+appended too. Replaying the log gives the newest state of each key nevertheless, because of four rules about `undivided`
+and `rest`, the two parts of `LiveState`:
 
 - A record of `rest` is made when the caller takes it, from the state at that time. The caller appends the record before
   the state changes again. The record therefore repeats the latest record of its key in the log.
@@ -19,7 +21,7 @@ from stablelog.coordinators.record_fields import Record
 
 
 class LiveState(NamedTuple):
-    """Records that hold the whole live state of a coordinator.
+    """Records that hold the whole present state of a coordinator.
 
     Attributes:
         undivided: records for one batch. A crash keeps or loses them as a whole.

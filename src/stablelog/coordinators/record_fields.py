@@ -45,12 +45,12 @@ def compact_string(text: str) -> bytes:
 
 
 def tagged_fields(fields: Iterable[tuple[int, bytes]]) -> bytes:
-    """Encode the tagged fields at the end of a flexible value. The fields must be in rising order of their tags."""
+    """Encode the tagged fields (tag, content) at the end of a flexible value. Their tags must be in rising order."""
     parts = [_tag_and_size(tag, len(content)) + content for tag, content in fields]
     return encode_uvarint(len(parts)) + b"".join(parts)
 
 
-@lru_cache(maxsize=256)  # Cache the encoded tags and sizes: nearly all fields have one of few tags and sizes.
+@lru_cache(maxsize=256)  # A cache is worthwhile, because nearly all fields have the same few tags and sizes.
 def _tag_and_size(tag: int, size: int) -> bytes:
     return encode_uvarint(tag) + encode_uvarint(size)
 

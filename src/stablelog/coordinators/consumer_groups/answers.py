@@ -32,8 +32,8 @@ class GroupConfig:
         offsets_retention_ms: the time after which offsets expire, from when their group became empty.
         offsets_check_interval_ms: the least time after which a group without members and offsets is forgotten.
         offset_metadata_size_max: maximum of bytes of the metadata of one committed offset.
-        group_metadata_size_max: maximum of bytes of the record of one generation, with the subscriptions and assignments
-            of all members.
+        group_metadata_size_max: maximum of bytes of the record of one generation, with the subscriptions and
+            assignments of all members.
         new_member_join_timeout_ms: the longest time that a new member may wait for the end of its first rebalance.
     """
 
@@ -59,7 +59,8 @@ class JoinRequest:
         member_id: empty if the member has no id yet.
         fresh_id: a string that no other request has, for a new member id.
         protocols: (name, metadata), in the order of preference.
-        knows_member_id_required: the client supports MEMBER_ID_REQUIRED: it joins again with the id in the answer (v4+).
+        knows_member_id_required: the client supports MEMBER_ID_REQUIRED: it joins again with the id in the answer
+            (v4+).
         knows_skip_assignment: the client, as the leader, supports an answer that nothing is to be assigned (v9+).
     """
 
@@ -216,9 +217,10 @@ class GroupDecision(Generic[Answer]):
     """A decision of the coordinator. The coordinator's state has changed already.
 
     Attributes:
-        answer: answer to the request; None if the request is answered through its token.
+        answer: answer to the request; None for JoinGroup and SyncGroup. Each of these has a token, an identifier of the
+            request, and a later decision may contain its answer.
         records: records for the offsets log, appended in this order and before the records of any later decision.
-        answers: (token, answer) of joins and syncs, of this request and of earlier ones.
+        answers: (token, answer) for JoinGroup and SyncGroup requests, this one and earlier ones.
 
     Every answer, also of a decision without records, waits until all records that the offsets log had at the time of
     the decision are durable. So an offset that was fetched cannot be lost, and no answer names a generation that a

@@ -16,9 +16,9 @@ Deviations from Kafka, each of which is safer for clients:
 - If a member repeats a pending request, the first request gets the answer REBALANCE_IN_PROGRESS. Kafka never answers
   it.
 - DeleteGroups refuses a group that has offsets in an open transaction.
-- If a client asks for all offsets of a group with `require_stable`, the answer includes those that exist only in an open
-  transaction (UNSTABLE_OFFSET_COMMIT).
-- A member that leaves before it has joined does not disturb the group.
+- If a client asks for all offsets of a group with `require_stable`, the answer includes those that exist only in an
+  open transaction (UNSTABLE_OFFSET_COMMIT).
+- A member that leaves before it has joined causes no rebalance.
 - The number of member ids that were handed out and not used is limited like the number of members.
 
 Source: Kafka's classic group protocol, KIP-98, KIP-211 (retention), KIP-345, KIP-394, KIP-447, KIP-814.
@@ -99,7 +99,7 @@ class GroupCoordinator:
     # -- membership ------------------------------------------------------------------------------------------
 
     def join(self, request: JoinRequest, token: Token, *, now_ms: int) -> GroupDecision[None]:
-        """Let a member join the next generation. The token gets a `JoinAnswer` when that generation begins."""
+        """Let a member join the next generation. The decision that begins it contains a `JoinAnswer` for `token`."""
         decision = GroupDecision(None)
         try:
             _check_group_id(request.group_id)
@@ -120,7 +120,7 @@ class GroupCoordinator:
         return decision
 
     def sync(self, request: SyncRequest, token: Token, *, now_ms: int) -> GroupDecision[None]:
-        """Return a member's assignment. The token gets the answer, a `SyncAnswer`, when the leader has sent it."""
+        """Give a member its assignment: a `SyncAnswer` under `token`, now or when the leader sends the assignments."""
         decision = GroupDecision(None)
         try:
             group = self._group_of_member(request.group_id)
@@ -232,8 +232,8 @@ class GroupCoordinator:
             group_id: the group. If it does not exist and the request names no member, it is created as a simple group.
             commits: the offsets.
             membership: the member that commits.
-            retention_ms: the time after which the offsets expire, in place of the broker's retention (v2 to v4).
-            knows_missing_group: the client supports GROUP_ID_NOT_FOUND (v9+).
+            retention_ms: the time after which the offsets expire, instead of the broker's retention (request v2 to v4).
+            knows_missing_group: whether the client supports GROUP_ID_NOT_FOUND (request v9+).
             now_ms: broker time.
         """
         missing = ErrorCode.group_id_not_found if knows_missing_group else ErrorCode.illegal_generation
@@ -396,7 +396,9 @@ class GroupCoordinator:
     # -- time ------------------------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """Return the time at which `tick` must be called next, which may be in the past; None if there is no deadline."""
+        """Return the time at which `tick` must be called next, which may be in the past; None if there is no
+        deadline.
+        """
         return self._deadlines.next_ms()
 
     def tick(self, now_ms: int) -> GroupDecision[None]:

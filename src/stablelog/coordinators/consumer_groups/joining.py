@@ -75,7 +75,8 @@ class Joining:
             raise Refused(
                 ErrorCode.invalid_request, f"the request has a name of more than {STRING_SIZE_MAX} bytes"
             )
-        # The coordinator keeps the protocols as long as the member. No group's record could hold larger ones.
+        # The size is limited, because the coordinator keeps the protocols in memory as long as the member exists.
+        # Larger protocols would not fit into the group's record anyway.
         if sum(len(name) + len(metadata) for name, metadata in request.protocols) > PROTOCOLS_SIZE_MAX:
             raise Refused(
                 ErrorCode.invalid_request,
@@ -193,7 +194,8 @@ class Joining:
     def _unchanged_generation(self, group: Group) -> bytes | None:
         """Return the record of a generation whose static member was replaced; None if a new generation is needed."""
         if group.state is not State.STABLE or group.vote() != group.protocol_name:
-            # In the sync phase the leader may know only the former member id, and would assign nothing to the new one.
+            # In the sync phase the leader may know only the static member's former id. It would then assign nothing to
+            # the new id.
             return None
         assignments = {member.member_id: member.assignment for member in group.members.values()}
         value = encode_group_value(group.value(assignments))

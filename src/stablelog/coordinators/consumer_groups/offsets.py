@@ -146,8 +146,8 @@ class Offsets:
         """The committed offsets of a group that must be recorded again before the log is trimmed.
 
         Pending offsets are not among these: their records are not trimmed before their transaction has ended, so they
-        stand in the log before the checkpoint. Each item therefore names the pending commits that are later than
-        itself. An item is made when the caller takes it, from the state at that time.
+        stand in the log before the checkpoint. Each item therefore names the producers of the pending commits that are
+        later than the item (`overtaken_by`). An item is made when the caller takes it, from the state at that time.
         """
         for partition in list(self.committed(group_id)):
             committed = self.committed(group_id).get(partition)

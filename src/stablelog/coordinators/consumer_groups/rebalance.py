@@ -167,7 +167,7 @@ class Rebalances:
                 self.renew_session(group, member, now_ms)
 
     def _end_sync_phase(self, group: Group, decision: Decision, now_ms: int) -> None:
-        """Dismiss the members of the generation that never asked for their assignment."""
+        """Handle that the sync phase has timed out: dismiss the members that did not ask for their assignment."""
         assert group.state in {State.COMPLETING_REBALANCE, State.STABLE}
         assert group.pending_syncs
         for member_id in list(group.pending_syncs):
@@ -256,7 +256,9 @@ class Rebalances:
             self._end_sync_phase(group, decision, now_ms)
 
     def resume(self, group: Group, decision: Decision, now_ms: int) -> None:
-        """Begin the sessions of all members of a group that was read from the log."""
+        """Begin the sessions of all members of a group after a start of the broker. A group with too many members
+        begins a rebalance.
+        """
         for member in group.members.values():
             self.renew_session(group, member, now_ms)
         if len(group.members) > self._config.group_size_max:
@@ -320,8 +322,8 @@ def check_member(group: Group, member_id: str, group_instance_id: str | None) ->
     """Check that a request comes from a member of the group.
 
     Raises:
-        Refused: UNKNOWN_MEMBER_ID: the client must join as a new member. FENCED_INSTANCE_ID: another client has taken the static
-            member's place, and the client must stop.
+        Refused: UNKNOWN_MEMBER_ID: the client must join as a new member. FENCED_INSTANCE_ID: another client has taken
+            the static member's place, and the client must stop.
     """
     if group_instance_id is not None:
         static_id = group.static_ids.get(group_instance_id)

@@ -6,7 +6,8 @@ null value (a tombstone) removes the offset or the group that the key names.
 
 The coordinator writes the value versions that Kafka 4 writes: version 3 of offsets (version 1 if the commit has an
 expiry of its own) and version 3 of groups. It reads all versions. Value version 4 is flexible. An offset that a
-checkpoint writes again can need two tagged fields of stablelog's own (see `OffsetValue`), which Kafka's dump tool skips.
+checkpoint writes again can need two tagged fields of stablelog's own (see `OffsetValue`), which Kafka's dump tool
+skips.
 
 Format: docs/formats.md, "Offsets log".  Source: Kafka's OffsetCommitKey, OffsetCommitValue, GroupMetadataKey and
 GroupMetadataValue; KIP-915 on the tagged fields.
@@ -64,9 +65,9 @@ class OffsetValue(NamedTuple):
         metadata: text that the client has sent with the offset.
         commit_ms: the broker's time of the commit.
         expire_ms: time at which the offset expires; -1 if the broker's retention decides.
-        overtaken_by: producers whose open transaction committed the same partition *after* this commit. Only a
-            checkpoint sets it. A checkpoint writes an older commit again behind newer ones, and this field keeps their
-            order.
+        overtaken_by: producer ids whose open transactions have committed an offset of the same partition *after* this
+            commit. Only a checkpoint sets this field: it appends the record of this older commit again, behind the
+            records of those newer ones, and the field keeps the order of the commits.
     """
 
     offset: int
@@ -78,7 +79,7 @@ class OffsetValue(NamedTuple):
 
 
 class MemberValue(NamedTuple):
-    """A member of a stable group. `rebalance_timeout_ms` is -1 in versions without it."""
+    """A member of a stable group. `rebalance_timeout_ms` is -1 if the value's version does not contain it."""
 
     member_id: str
     group_instance_id: str | None
@@ -91,7 +92,9 @@ class MemberValue(NamedTuple):
 
 
 class GroupValue(NamedTuple):
-    """A generation of a group. `state_ms`: the time of the last change of state; -1 in versions without it."""
+    """A generation of a group. `state_ms` is the time of the group's last change of state; -1 if the value's version
+    does not contain it.
+    """
 
     protocol_type: str
     generation: int

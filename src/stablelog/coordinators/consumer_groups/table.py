@@ -39,7 +39,7 @@ class GroupTable:
         self.deadlines: Deadlines[Alarm] = Deadlines()
 
     def made(self, group_id: str) -> Group:
-        """Return the group of this id. A missing group is created as a simple group."""
+        """Return the group of this id. A missing group is created as a simple group, which only keeps offsets."""
         group = self.groups.get(group_id)
         if group is None:
             group = self.groups[group_id] = Group(group_id)

@@ -264,8 +264,8 @@ class TransactionCoordinator:
         delayed request therefore has an old epoch, and is refused.
 
         With `open_only`, only the end of an open transaction may add records. Any other request that would add a record
-        gets the answer COORDINATOR_LOAD_IN_PROGRESS, and changes nothing. A commit gets the same answer while
-        `are_sequences_known` is False.
+        gets the answer COORDINATOR_LOAD_IN_PROGRESS, and changes nothing. With or without `open_only`, a commit gets
+        this answer while `table.are_sequences_known` is False.
         """
         version = TV2 if api_version >= END_TXN_TV2 else TV1
         shown = Identity(producer_id, producer_epoch)
@@ -316,16 +316,16 @@ class TransactionCoordinator:
         return draft.decision(EndAnswer(ErrorCode.none, *(txn.client if version >= TV2 else ())))
 
     def _is_first_since_start(self, txn: Transaction, version: int) -> bool:
-        """Whether a repeated request for the end of a transaction must be recorded, because it is the first one since
-        the start.
+        """Whether a repeated EndTxn of a complete TV1 transaction is the first one since the start. Its answer must
+        then be recorded in the commit log.
         """
         return version < TV2 and txn.state.is_complete and txn.settled_epoch < self._coordinator_epoch
 
     def _end_event(
         self, transactional_id: str, txn: Transaction, shown: Identity, *, commit: bool, version: int
     ) -> Event:
-        """Return the event of an EndTxn request: a new end, or a repeated one. With TV2 the epoch of the request shows
-        which.
+        """Return the event of an EndTxn request: the end of a transaction, or a repeated request for its end. With TV2
+        the epoch of the request distinguishes the two.
 
         Raises:
             Refused: the producer does not hold the id.
@@ -334,8 +334,8 @@ class TransactionCoordinator:
         again = Event.COMMIT_AGAIN if commit else Event.ABORT_AGAIN
         if shown == txn.client:
             if self.table.is_repeated(transactional_id) and version < TV2:
-                # A crash may have lost the record that began the producer's next transaction. Only when all partitions
-                # are open is it known whether the request is for that transaction or repeats the end of the last one.
+                # A crash may have lost the record that began the producer's next transaction. The request either ends
+                # that transaction or repeats the end of the last one: the open partitions tell, once all are open.
                 raise Refused(
                     ErrorCode.concurrent_transactions,
                     f"the last transaction of {transactional_id} is being completed; try again",
@@ -345,7 +345,8 @@ class TransactionCoordinator:
             ):
                 if not commit:
                     return Event.ABORT_NOTHING
-                # Refuse the commit even if the transaction has not begun: the request does not repeat the previous commit.
+                # Refuse the commit even if the transaction has not begun: the request does not repeat the previous
+                # commit.
                 raise turned_away(transactional_id)
             if ended and version < TV2:
                 # With TV1 the request repeats the last end: the producer has added no partition since, so it has begun
@@ -386,7 +387,8 @@ class TransactionCoordinator:
             value = with_partitions(transactional_id, value, adopted, txn.transaction_version, now_ms)
             self.table.put(transactional_id, value, draft.records)
         elif self.table.joints.is_over(transactional_id):
-            # Keep only the tombstone of the id: it implies that the transaction is complete.
+            # The id is a child of a joint commit that is over. Only its tombstone is recorded: the tombstone implies
+            # that the transaction is complete.
             draft.records.clear()
             self.table.forget(transactional_id, draft.records)
         return draft.decision(None)
@@ -419,7 +421,7 @@ class TransactionCoordinator:
         return draft.decision(self.table.may_be_expired(now_ms))
 
     def force_abort(self, transactional_id: str, *, now_ms: int) -> Decision[EndAnswer]:
-        """Abort the open transaction for an operator, prepared or not. Its producer is fenced."""
+        """Abort the open transaction for an operator, even if it is prepared (KIP-939). Its producer is fenced."""
         txn = self.table.get(transactional_id)
         if txn is None:
             return Decision(EndAnswer(ErrorCode.transactional_id_not_found))
@@ -438,8 +440,8 @@ class TransactionCoordinator:
         Returns:
             The markers of all transactions that are decided and not complete, in order. The caller holds the markers of
             each partition back until the partition is open, and then passes them to `reconcile`. If the decision has
-            records, they must be durable before any client writes to a partition: they record where the partitions of
-            Kafka's pending decisions ended.
+            records, they must be durable before any client writes to a partition: for decisions that Apache Kafka wrote
+            and that lack markers, they record where the partitions ended.
         """
         draft = Draft(now_ms, self.table.loaded(self._coordinator_epoch, now_ms))
         for transactional_id in self.table.decided():

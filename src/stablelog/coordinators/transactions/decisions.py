@@ -18,7 +18,8 @@ from stablelog.types import TopicPartition
 
 Answer = TypeVar("Answer")
 
-REPAIR: Final = ""  # Stands in place of a transactional id in a marker order that completes no transaction.
+# Stands in place of a transactional id in a marker order whose marker completes no transaction of the commit log.
+REPAIR: Final = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,8 @@ class Draft:
 class InitAnswer(NamedTuple):
     """Answer to InitProducerId.
 
-    The ongoing transaction is the open one that the producer takes over (KIP-939); -1 without one.
+    `ongoing_producer_id` and `ongoing_producer_epoch` are those of the open transaction that the producer takes over
+    (KIP-939); -1 without such a transaction.
     """
 
     error: ErrorCode = ErrorCode.none

@@ -1,7 +1,8 @@
 """The end of a transaction: its epoch, commit sequence and markers.
 
-A decision is one record. The record holds the outcome, the commit sequence and the identity of the producer's next
-transaction. Markers, responses and the answers to repeated requests follow from it, also after a restart.
+The decision to end a transaction is one record in the commit log. The record holds the outcome, the commit sequence and
+the identity (producer id and epoch) of the producer's next transaction. Markers, responses and the answers to repeated
+requests follow from this record, also after a restart.
 
 Source: KIP-98, KIP-890, KIP-939.
 """
@@ -45,7 +46,8 @@ class Ending:
         table: the group's transactional ids.
         group: the transaction group.
         coordinator_epoch: epoch of the coordinator, for the markers.
-        end_offsets: returns the end offsets of partitions now; OFFSET_UNKNOWN where it is unknown.
+        end_offsets: a function that returns the present end offset of each given partition; OFFSET_UNKNOWN for a
+            partition whose end offset is unknown.
     """
 
     def __init__(
@@ -61,7 +63,10 @@ class Ending:
         self._end_offsets = end_offsets
 
     def raised(self, client: Identity, records: list[Record]) -> Identity:
-        """Return a producer's next identity: its next epoch, or a new producer id if the epochs have run out."""
+        """Return a producer's next identity: the next epoch, or a new producer id if the epochs have run out.
+
+        If the new producer id begins a new block of ids, add the record that reserves the block to `records`.
+        """
         if client.producer_epoch < CLIENT_EPOCH_MAX:
             return Identity(client.producer_id, client.producer_epoch + 1)
         return Identity(self._table.take_producer_id(records), 0)
@@ -69,10 +74,10 @@ class Ending:
     def first_identity(self, transactional_id: str, records: list[Record]) -> Identity:
         """Return the producer id and epoch of a new transactional id.
 
-        Add the record of a new block of producer ids if needed.
-
-        A child of a joint commit gets the producer id of a forgotten child, under a new epoch, or a new producer id if
-        there is none or its epochs have run out. Any other transactional id gets a new producer id.
+        A child of a joint commit gets the producer id of a forgotten child, under a new epoch. It gets a new producer
+        id if no such id is free, or if the epochs of the id have run out. Any other transactional id gets a new
+        producer id. If a new producer id begins a new block of ids, add the record that reserves the block to
+        `records`.
         """
         spare = self._table.take_spare_identity() if child_of(transactional_id) is not None else None
         if spare is None:
@@ -101,7 +106,7 @@ class Ending:
             version: the transaction version of the request.
             raise_epoch: whether the producer gets a new epoch after the transaction.
             owner_may_ask: whether a later request with the old epoch gets an answer with the new epoch.
-            commit_sequence: the sequence of a commit that shares it with others; None for a new one.
+            commit_sequence: the commit sequence that all transactions of a joint commit share; None to take a new one.
 
         Returns:
             The new state.
@@ -187,9 +192,9 @@ class Ending:
         owner_may_ask: bool,
         commit_sequence: int | None = None,
     ) -> None:
-        """End the open transaction without a request of its producer, with the transaction version that it has.
+        """End the open transaction without an EndTxn request of its producer. The transaction keeps its version.
 
-        The arguments are those of `decide`.
+        `event` says why the transaction ends. The other arguments are those of `decide`.
 
         Raises:
             Refused: no transaction is open. Nothing has changed.
@@ -208,7 +213,9 @@ class Ending:
         )
 
     def fence(self, transactional_id: str, txn: Transaction, draft: Draft, *, owner_may_ask: bool) -> None:
-        """Abort the open transaction with an epoch that its producer does not have.
+        """Abort the open transaction and raise the epoch, so that the producer's requests with its epoch are refused.
+
+        With `owner_may_ask`, InitProducerId gives the producer the new epoch.
 
         Raises:
             Refused: no transaction is open. Nothing has changed.
@@ -216,10 +223,10 @@ class Ending:
         self.end(transactional_id, txn, Event.FENCE, draft, owner_may_ask=owner_may_ask)
 
     def abort_of_unknown(self, target: TopicPartition, found: OpenTransaction) -> MarkerOrder:
-        """Return the order to abort a transaction that no producer can continue.
+        """Return the order to abort a transaction that is open in `target` and that no producer can continue.
 
-        The markers have a higher epoch than the records, so that the partition refuses late writes. If a producer still
-        has the epoch of the records, the markers have the same epoch.
+        The marker has a higher epoch than the transaction's records, so that the partition refuses late writes of the
+        transaction. If a producer still uses the epoch of the records, the marker has the same epoch.
         """
         epoch = min(found.producer_epoch + 1, EPOCH_MAX)
         transactional_id = self._table.owner(found.producer_id)
@@ -243,7 +250,7 @@ class Ending:
 def completed(txn: Transaction, state: State, now_ms: int) -> Transaction:
     """Return the state that a decided transaction has after all its markers are written.
 
-    The state keeps the fields from which repeated requests are answered.
+    The new state keeps the fields that are needed to answer a repeated request.
     """
     assert state.is_complete
     return Transaction(

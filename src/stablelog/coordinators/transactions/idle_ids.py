@@ -99,7 +99,7 @@ class IdleIds:
         self._owners = {read_idle_head(value).producer_id: key for key, value in self._values.items()}
 
     def drop_owner_index(self) -> None:
-        """Free the memory of the index of `index_owners`."""
+        """Free the memory of the index that `index_owners` has built."""
         self._owners = None
 
     def owner(self, producer_id: int) -> str | None:
@@ -118,9 +118,10 @@ class IdleIds:
 
 
 def idle_value(txn: Transaction, value: bytes) -> bytes:
-    """Return the encoded state of an idle id to keep: `value` of the commit log, or `txn` encoded again.
+    """Return the encoded state under which an idle id is kept in memory.
 
-    The state is encoded again if `read_idle_head` cannot read `value`.
+    It is `value`, as read from the commit log, if `read_idle_head` can read it. Otherwise it is `txn` encoded again,
+    without partitions.
     """
     if value[1] == 1 and not txn.partitions:
         return value

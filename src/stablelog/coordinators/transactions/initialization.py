@@ -139,7 +139,7 @@ class Initialization:
     def _new_incarnation(
         self, transactional_id: str, txn: Transaction, timeout_ms: int, draft: Draft, *, owner: bool
     ) -> InitAnswer:
-        """Give a producer the identity for a transactional id without an open transaction.
+        """Give a producer its id and epoch for a transactional id without an open transaction.
 
         A successor that had to wait for the abort of its predecessor's transaction gets the epoch with which the
         predecessor was fenced. No producer has had that epoch. (With TV1 the epoch is raised again, as in Kafka.)
@@ -165,9 +165,9 @@ class Initialization:
     def _keep_open(
         self, transactional_id: str, txn: Transaction, timeout_ms: int, draft: Draft, *, owner: bool
     ) -> InitAnswer:
-        """Give a producer the identity for a transactional id with its open transaction.
+        """Give a producer its id and epoch for a transactional id, together with the id's open transaction (KIP-939).
 
-        The records keep their producer id and epoch.
+        The transaction's records keep the producer id and epoch with which they were written.
         """
         client = self._ending.raised(txn.client, draft.records)
         value = txn._replace(
@@ -191,5 +191,6 @@ def _repeated_answer(transactional_id: str, txn: Transaction, *, keep: bool) -> 
         return InitAnswer(ErrorCode.none, *txn.client)
     if keep and txn.is_kept:
         return InitAnswer(ErrorCode.none, *txn.client, txn.producer_id, txn.producer_epoch)
-    # The producer must have got the answer, because it has begun a transaction since. (Kafka aborts that transaction.)
+    # The producer has begun a transaction since, so it must have got the answer: this request is a late copy. (Kafka
+    # aborts the transaction here.)
     raise fenced(transactional_id, txn.predecessor, txn)

@@ -24,7 +24,7 @@ _STATES: Final = {state.label: state for state in State}
 
 
 def states_named(labels: Collection[str]) -> tuple[set[State], list[str]]:
-    """Return the states with these names, and the names that are not names of states in Kafka."""
+    """Return the states that have these names, and those of the names that name no state of Kafka."""
     known = {_STATES[label] for label in labels if label in _STATES}
     return known, [label for label in labels if label not in _STATES and label not in KAFKA_ONLY_LABELS]
 
@@ -50,7 +50,7 @@ def id_matcher(pattern: str | None) -> Callable[[str], bool]:
 
 
 def _check_cost(pattern: str) -> None:
-    """Refuse a pattern for which backtracking could take more than about the square of the id's length."""
+    """Refuse a pattern whose match could take more steps than about the square of the transactional id's length."""
     if len(pattern) > PATTERN_SIZE_MAX:
         raise Refused(
             ErrorCode.invalid_regular_expression,

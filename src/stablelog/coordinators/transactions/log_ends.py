@@ -1,7 +1,8 @@
 """The end offsets of a transaction's partitions at the time when the transaction was decided.
 
-A transaction can have thousands of partitions, and one turn of the event loop makes its decision. The ends are
-therefore kept as the commit log has them, in one byte string. The ends are looked up only after a start.
+A transaction can have thousands of partitions, and its decision must not occupy the event loop for long. The ends are
+therefore kept encoded, in one byte string as in the commit log. They are decoded only after a start, when the broker
+looks for transactions that a crash has left open.
 
 Format: docs/formats.md, "Commit log".
 """
@@ -15,7 +16,7 @@ from typing import Final, NamedTuple
 from stablelog.errors import Corrupt
 from stablelog.types import TopicPartition
 
-# The end of a partition that is not known: all offsets of the leader epoch are before this one.
+# Stands for an end offset that is not known. Every offset of the same leader epoch counts as before this end.
 OFFSET_UNKNOWN: Final = 2**63 - 1
 
 END: Final = struct.Struct(
@@ -26,8 +27,10 @@ END: Final = struct.Struct(
 
 
 class LogEnd(NamedTuple):
-    """The end of a partition, with its leader epoch: if a crash loses an offset and a record is written there again,
-    the record has a higher leader epoch.
+    """The end of a partition: its end offset, and the leader epoch in which the partition ended there.
+
+    The leader epoch distinguishes records that get the same offset: if a crash loses a record, another record gets its
+    offset after the restart, with a higher leader epoch.
     """
 
     leader_epoch: int
@@ -65,7 +68,9 @@ class LogEnds(Mapping[TopicPartition, LogEnd]):
 
     @property
     def leader_epoch(self) -> int:
-        """The leader epoch that is recorded with the log end of the first partition. The decision must have at least one partition."""
+        """The leader epoch that is recorded with the log end of the first partition. The decision must have at least
+        one partition.
+        """
         return LogEnd(*END.unpack_from(self.content)).leader_epoch
 
     def __getitem__(self, partition: TopicPartition) -> LogEnd:

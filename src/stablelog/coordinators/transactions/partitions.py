@@ -30,12 +30,14 @@ from stablelog.types import TopicPartition
 def with_partitions(
     transactional_id: str, txn: Transaction, wanted: frozenset[TopicPartition], version: int, now_ms: int
 ) -> Transaction:
-    """Return the transaction with more partitions; the same object if it has them all. The first partition begins it.
+    """Return the transaction with the partitions in `wanted` added; `txn` itself if it has them all.
+
+    If no transaction is open, this begins one.
 
     Args:
         transactional_id: the transactional id.
         txn: its state.
-        wanted: the partitions.
+        wanted: the partitions to add.
         version: the transaction version of the request.
         now_ms: broker time.
 
@@ -77,8 +79,8 @@ class Reconciliation:
     def __init__(self, table: TransactionTable, ending: Ending) -> None:
         self._table = table
         self._ending = ending
-        # By transactional id: partitions of its next transaction, which are added when its last transaction is
-        # complete.
+        # By transactional id: adopted partitions. They belong to the producer's next transaction, and are added to it
+        # when all markers of the last transaction are written.
         self._adopted: dict[str, set[TopicPartition]] = {}
 
     def reconcile(
@@ -89,7 +91,7 @@ class Reconciliation:
         *,
         now_ms: int,
     ) -> Decision[None]:
-        """See `TransactionCoordinator.reconcile`."""
+        """Return the markers that an opened partition needs: see `TransactionCoordinator.reconcile`."""
         draft = Draft(now_ms)
         history = self._table.history
         producer_ids = {txn.producer_id for txn in found} | {order.producer_id for order in held}
@@ -145,8 +147,8 @@ class Reconciliation:
         """
         shown = (found.producer_id, found.producer_epoch)
         if not self._table.is_repeated(transactional_id):
-            # The last transaction was decided since the start: either its marker will end the open transaction, or the
-            # open transaction is another one.
+            # The last transaction was decided since the start. If it is the open one, its marker will end it. Otherwise
+            # the caller has to abort the open one.
             return target in txn.partitions and shown == (txn.producer_id, txn.transaction_epoch)
         if shown != txn.client or (
             target not in txn.partitions and 0 <= found.leader_epoch < txn.decided_under

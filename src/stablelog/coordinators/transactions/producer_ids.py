@@ -38,7 +38,8 @@ class ProducerIdSpace:
     def skip_past(self, producer_id: int) -> None:
         """Note that a log contains this producer id: neither this id nor a lower one is handed out any more.
 
-        An id that a client has invented is ignored: after the greatest possible id no other would be left to hand out.
+        An id above `GIVEN_ID_MAX` is ignored: a client has invented it. If it were the greatest possible id, no id
+        would be left to hand out.
         """
         if producer_id <= GIVEN_ID_MAX:
             self.met_end = max(self.met_end, producer_id + 1)

@@ -14,8 +14,8 @@ The fields hold what Kafka does not keep:
                                        of the markers
     10003  ends                  for each partition, in the order of the partitions field: i32 leader epoch, i64 end
                                  offset of the partition when the transaction was decided
-    10004  settled_epoch         i32   a leader epoch: what the producer began under a lower one, with the same producer
-                                       epoch, is over; written only if there is one
+    10004  settled_epoch         i32   a leader epoch: transactions that the producer began under a lower leader epoch,
+                                       with the same producer epoch, are over; written only if there is one
 
 Tags of later versions are kept with the value, and written back if the value is written again unchanged.
 

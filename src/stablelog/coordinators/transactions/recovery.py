@@ -46,7 +46,7 @@ class DecisionHistory:
         self._least: dict[TopicPartition, int] = {}
         # By rank, in order: the transactional id and the encoded value of the decision's record.
         self._decisions: dict[int, tuple[str, bytes]] = {}
-        # By rank: the number of partitions of the decision that are not taken yet.
+        # By rank: the number of the decision's partitions for which `take` was not called yet.
         self._partition_counts: dict[int, int] = {}
         self.end_rank = 0  # Decisions that were made since the start have this rank or a higher one.
 
@@ -68,7 +68,12 @@ class DecisionHistory:
         producer_ids: set[int],
         to_order: Callable[[Transaction], MarkerOrder],
     ) -> dict[int, list[Ranked]]:
-        """Remove the decisions for a partition. Returns those of some producer ids, by producer id and in order."""
+        """Remove the decisions for a partition from the history.
+
+        Returns:
+            The decisions for transactions of `producer_ids`, by producer id and in order. `to_order` makes the marker
+            order of each.
+        """
         producers = self._partitions.pop(partition, {})
         self._least.pop(partition, None)
         taken = {
@@ -90,12 +95,12 @@ class DecisionHistory:
         return producer_id in self._partitions.get(partition, ())
 
     def knows_producer(self, producer_id: int) -> bool:
-        """Whether a partition still waits for a decision about a transaction of this producer."""
+        """Whether the history still has a decision for this producer in any partition."""
         return any(producer_id in producers for producers in self._partitions.values())
 
     def records(self) -> Iterator[Record]:
-        """Return the decisions that have not been taken, as records in order: a trimmed commit log must keep these
-        records.
+        """Return the records of the decisions in the history, in order. A trimmed commit log must keep these records,
+        because their partitions have not been opened yet.
         """
         for transactional_id, value in self._decisions.values():
             yield transaction_key(transactional_id), value
@@ -110,8 +115,8 @@ class DecisionHistory:
         return {transactional_id for transactional_id, _ in self._decisions.values()}
 
     def partitions(self) -> dict[TopicPartition, int]:
-        """Return the partitions that have not been taken, each with the lowest commit sequence of its decisions; -1
-        without a commit.
+        """Return the partitions that have decisions in the history, each with the lowest commit sequence of its
+        decisions; -1 if none of them is a commit.
         """
         return {partition: self._least.get(partition, NO_SEQUENCE) for partition in self._partitions}
 
@@ -153,8 +158,8 @@ def markers_for(
     for producer_id, waiting in held_of.items():
         before = past.get(producer_id, [])
         if waiting and waiting[0].order.repeated and before:
-            # The last decision in the commit log may also be a held order. Use the held order, because that one
-            # completes a transaction.
+            # The producer's last decision is in the commit log and also in `held`. Use the order in `held`: when its
+            # marker is written, the transaction is complete.
             waiting[0] = Ranked(before.pop().rank, waiting[0].order)
         # An order from before the start is needed only if its transaction is open in the partition. Otherwise its
         # marker is in the log already, perhaps with later markers behind it, or the transaction has no records there.

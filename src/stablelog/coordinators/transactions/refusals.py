@@ -1,4 +1,4 @@
-"""Error codes and messages with which the coordinator refuses a producer, in the codes that the request's version has."""
+"""Errors with which the coordinator refuses a producer's request. A response has only codes that its version knows."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ PRODUCE_KNOWS_ABORTABLE: Final = 11  # Produce returns TRANSACTION_ABORTABLE fro
 
 
 def without_fenced(code: ErrorCode) -> ErrorCode:
-    """Return the error code for a response that cannot have PRODUCER_FENCED."""
+    """Return the error code for a response that cannot contain PRODUCER_FENCED: INVALID_PRODUCER_EPOCH in its place."""
     return ErrorCode.invalid_producer_epoch if code is ErrorCode.producer_fenced else code
 
 
@@ -56,7 +56,7 @@ def mapping_lost(transactional_id: str, shown: Identity, txn: Transaction) -> Re
 
 
 def turned_away(transactional_id: str) -> Refused:
-    """Make the refusal of a commit, because the broker refused the transaction a partition."""
+    """Make the refusal of a commit whose transaction lacks a partition, because the broker refused to add it."""
     return Refused(
         ErrorCode.invalid_txn_state,
         f"the transaction of {transactional_id} was refused a partition: it can only be aborted",

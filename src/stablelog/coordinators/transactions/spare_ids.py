@@ -32,7 +32,7 @@ Barrier = Callable[[], bool | None]
 
 
 def durability_unknown() -> None:
-    """Return None, as the barrier of a caller that cannot check whether markers are durable."""
+    """Return None ("never durable"): the `Barrier` of a caller that cannot check whether markers are durable."""
 
 
 class SpareIds:
@@ -54,7 +54,9 @@ class SpareIds:
         return self._free.pop() if self._free else None
 
     def _admit(self) -> None:
-        """Free the producer ids whose markers are durable, in order. Drop an id whose markers can never become durable."""
+        """Make the producer ids available whose markers are durable, in the order of their release. Drop an id whose
+        markers can never become durable.
+        """
         while self._waiting:
             barrier, identity = self._waiting[0]
             is_durable = barrier()

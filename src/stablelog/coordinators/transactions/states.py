@@ -90,7 +90,8 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, Outcome]]] = {
         Event.EXPIRE: None,
     },
     State.ONGOING: {
-        # The successor of the producer has to retry, because it gets CONCURRENT_TRANSACTIONS.
+        # The new producer's InitProducerId aborts the open transaction. It gets CONCURRENT_TRANSACTIONS, so the new
+        # producer retries.
         Event.INIT: State.PREPARE_ABORT,
         Event.KEEP: State.ONGOING,
         Event.ADD: State.ONGOING,

@@ -45,7 +45,8 @@ from stablelog.types import TopicPartition
 from stablelog.wire.extension.transaction_groups import group_in_words
 
 FIRST_SEQUENCE: Final = 1  # The first commit sequence is 1, so that 0 is the cut before the first commit.
-# The maximum number of decisions of each kind that a checkpoint writes in one batch, which takes about 10 ms.
+# The maximum number of pending decisions, and of decisions from before the start, that a checkpoint writes in one
+# batch. Such a batch takes about 10 ms.
 UNDIVIDED_MAX: Final = 500
 LISTED_AT_ONCE: Final = 100  # The number of ids in one slice of a list.
 
@@ -63,8 +64,8 @@ class TransactionTable:
         history: decisions from before the start whose partitions have not been opened yet.
         joints: the keys of joint commits.
         turned_away: by id, the producer whose transaction was refused a partition. In memory only.
-        are_sequences_known: False while partitions may contain commit sequences that the commit log does not. While it
-            is False, no commit is decided.
+        are_sequences_known: False while partitions may contain commit sequences that are missing in the commit log.
+            While it is False, no commit is decided.
     """
 
     def __init__(
@@ -170,7 +171,7 @@ class TransactionTable:
         """
         wanted, unknown = states_named(states)
         matches = id_matcher(id_pattern)
-        # An id without an open transaction has no duration, and no state of an open one.
+        # Skip the idle ids if the filters ask for a duration or only for states of open transactions.
         may_be_idle = duration_ms < 0 and (not states or any(not state.is_open for state in wanted))
         # Copy the ids now, because ids are added and removed between two slices.
         ids = [*self._live, *self._idle] if may_be_idle else list(self._live)
@@ -325,7 +326,7 @@ class TransactionTable:
         return self._timeouts.is_due(now_ms)
 
     def may_be_expired(self, now_ms: int) -> bool:
-        """Whether more ids, or keys of joint commits, have expired."""
+        """Whether any transactional id has expired, or any key of a joint commit may have expired."""
         return any(self.expired(now_ms, 1)) or self.joints.may_be_expired(now_ms)
 
     def expired(self, now_ms: int, count_max: int) -> Iterator[str]:
@@ -376,8 +377,8 @@ class TransactionTable:
     def loaded(self, leader_epoch: int, now_ms: int) -> list[Record]:
         """Finish the replay, after `replay` was called for all records.
 
-        Times after `now_ms` become `now_ms`. If the machine's clock was set back, transactions would otherwise time out,
-        and ids expire, only when the clock has caught up.
+        Times after `now_ms` become `now_ms`. If the machine's clock was set back, transactions would otherwise time
+        out, and ids expire, only when the clock has caught up.
 
         Args:
             leader_epoch: leader epoch of this start; Kafka's leader epochs are lower.
@@ -412,7 +413,9 @@ class TransactionTable:
         return records
 
     def partitions_opened(self) -> None:
-        """Free the data that is used only to open partitions: all partitions that can be opened are open."""
+        """Free the data that is needed only to open partitions. The caller has opened all partitions that can be
+        opened.
+        """
         self._idle.drop_owner_index()
 
     def live_state(self) -> LiveState | None:
@@ -438,8 +441,9 @@ class TransactionTable:
 
         These are the record of the group, the decisions from before the start, and the pending decisions.
 
-        An id with an earlier decision also has its present state behind it, even if that is not a decision. Otherwise,
-        after a crash that keeps only this batch, the id would have the state of that earlier decision.
+        An id with a decision from before the start also has a record of its present state behind that decision, even if
+        the present state is not a decision. Without this record, a crash that keeps only this batch would give the id
+        the state of the earlier decision.
         """
         records: list[Record] = [self._group_record(), *self.history.records()]
         earlier = sorted(self.history.transactional_ids() - self._decided.keys())
@@ -447,7 +451,9 @@ class TransactionTable:
         return records
 
     def _rest(self) -> Iterator[Record]:
-        """Yield the records whose order does not matter, each made from the state at the time when the caller takes it."""
+        """Yield the records whose order does not matter, each made from the state at the time when the caller takes
+        it.
+        """
         yield from self.joints.records()
         for transactional_id in [*self._live, *self._idle]:
             if transactional_id in self._decided:

@@ -34,8 +34,9 @@ class Transaction(NamedTuple):
         partitions: partitions that the transaction has written to, or may write to. Empty once it is complete.
         update_ms: the time of this record.
         start_ms: the time at which the transaction began; -1 if the present producer has begun no transaction yet.
-        previous_producer_id: together with `last_producer_epoch`, the identity before the current one.
-        last_producer_epoch: -1 if a request with the former identity must not get the current one.
+        previous_producer_id: the producer id that the producer had before its last change of epoch or id.
+        last_producer_epoch: the epoch that the producer had with `previous_producer_id`. A request with these two gets
+            an answer with the current id and epoch. -1 if such a request must be refused.
         next_producer_id: the producer id of the client if that is not `producer_id`; -1 otherwise. It is the
             successor's id if an open transaction was kept for a successor (KIP-939), and the id of the next transaction
             if the epochs have run out.
@@ -110,7 +111,7 @@ class Transaction(NamedTuple):
 
     @property
     def is_kept(self) -> bool:
-        """Whether the open transaction was begun by a predecessor of the producer: it can be committed or aborted, but
-        gets no more records.
+        """Whether the producer has taken over the open transaction of an earlier producer (KIP-939). The producer can
+        commit or abort the transaction, but cannot add records.
         """
         return self.state is State.ONGOING and self.next_producer_id != NO_PRODUCER_ID

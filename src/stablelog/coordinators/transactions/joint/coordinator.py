@@ -12,8 +12,8 @@ The key's record holds the last committed version. This has these effects:
 - Of two commits of the same version the first wins. A version below the last one counts as committed.
 - Children of this or an earlier version that the commit does not name are aborted with it. Children that begin later,
   or write later, are refused.
-- Every client can learn the run and the digest of the last commit. So a writer that has planned the version a second
-  time can compare its plan with the committed version.
+- Every client can ask for the run of the last commit, and for its digest, the writer's own description of the content.
+  So a writer that has computed the content of the version a second time can compare it with the committed version.
 
 A child is committed under an epoch that its producer does not have, so the producer can do nothing more. When the
 child's markers are written, the coordinator forgets the child: the record of the key shows that its version is
@@ -47,8 +47,8 @@ from stablelog.wire.extension.transaction_groups import is_group_name
 KEY_SIZE_MAX: Final = 255
 RUN_SIZE_MAX: Final = 100
 DIGEST_SIZE_MAX: Final = 100
-# The number of superseded runs that a key remembers. An older run could begin the version again, and would then be
-# superseded again.
+# The number of superseded runs that a key remembers. A run that is no longer remembered could take the version over
+# again.
 SUPERSEDED_MAX: Final = 100
 OFFSETS_TIMEOUT_MS: Final = 60_000
 OFFSETS_PART: Final = "offsets"
@@ -113,10 +113,11 @@ class JointCommits:
         order: int = NO_ORDER,
         now_ms: int,
     ) -> Decision[JointAnswer]:
-        """Return whether a version is open. An open version belongs to `run` from now on.
+        """Return whether a version is open, that is, not committed. An open version belongs to `run` from now on.
 
-        Open children of other runs of this version are aborted, and new ones refused. A run with a lower order than a
-        run that had the version is refused: it is an earlier start of the writer.
+        The open children of this version that belong to other runs are aborted. New children of those runs are refused.
+        If `order` is lower than the order of a run that had the version before, `run` is an earlier start of the
+        writer, and the request is refused.
         """
         draft = Draft(now_ms)
         state = self._joints.get(name)
@@ -229,7 +230,7 @@ class JointCommits:
     ) -> Decision[JointAnswer]:
         """Abort the children, unless the version is committed.
 
-        With `run`, abort all children of that run, and refuse children that the run begins later.
+        With `run`, abort also all other children of that run, and refuse the children that the run begins later.
         """
         known = self.check_abort(name, version, children, run)
         if known is not None:
@@ -308,8 +309,8 @@ class JointCommits:
     def check_end(self, transactional_id: str, *, commit: bool) -> bool:
         """Return whether the id is a child's. A child's producer epoch ends with its transaction, even with TV1.
 
-        So if a child was aborted and its producer has begun another transaction, a commit does not take that
-        transaction for the child that the request names.
+        A commit request names each child with its epoch. So if a child was aborted and its producer has begun another
+        transaction, the commit cannot include that other transaction by mistake.
 
         Raises:
             Refused: the request would commit a child alone.

@@ -10,8 +10,8 @@ The value is `HEAD`, then `string run`, `i16 count` and that many strings, the s
 also `string committed_run`, `string digest` and `i64 order`. A string is an int16 size and UTF-8. A null value removes
 the key.
 
-A joint commit is this record *and* the decisions of its children, in one batch of the commit log. A crash keeps or loses
-the batch as a whole.
+A joint commit is this record *and* the decisions of its children, in one batch of the commit log. A crash keeps or
+loses the batch as a whole.
 
 Format: docs/formats.md, "Commit log".
 """

@@ -1,7 +1,7 @@
 """The keys of joint commits and their known children.
 
-`JointTable` is the part of the commit log's state that belongs to joint commits; `transactions.table` is the rest. A key
-is remembered without limit, unless its writer has set a retention, or nothing was ever committed under it.
+`JointTable` is the part of the commit log's state that belongs to joint commits; `transactions.table` is the rest. A
+key is remembered without limit, unless its writer has set a retention, or nothing was ever committed under it.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ class JointTable:
         unused_ms: a key that was begun and never committed is forgotten after this time.
 
     Attributes:
-        change_count: the number of changes since the start, each of which is in a record.
+        change_count: the number of changes since the start. Each change is recorded in the commit log.
     """
 
     def __init__(self, unused_ms: int) -> None:
@@ -87,7 +87,7 @@ class JointTable:
             self._children.setdefault(child.name, {})[transactional_id] = child
 
     def withdraw(self, transactional_id: str) -> None:
-        """Note that a transactional id is forgotten."""
+        """Note that a transactional id is forgotten. `children` no longer returns it."""
         child = child_of(transactional_id)
         if child is not None:
             children = self._children[child.name]
