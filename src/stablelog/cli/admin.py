@@ -91,7 +91,9 @@ def end_offsets(
 
 @contextlib.contextmanager
 def interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt in place of the SystemError that Python raises after Ctrl-C during a call of librdkafka."""
+    """Raise KeyboardInterrupt in place of the SystemError that Python raises after Ctrl-C during a call of
+    librdkafka.
+    """
     try:
         yield
     except SystemError as error:

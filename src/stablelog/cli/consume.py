@@ -123,7 +123,9 @@ def _joined(bootstrap: str, consumer: Consumer, topic: str, group: str, *, follo
 def _places(
     bootstrap: str, topic: str, partitions: list[int], start: str, isolation: str
 ) -> list[TopicPartition]:
-    """Return the start offset of each partition: the offset that `start` names, but at most the partition's end offset."""
+    """Return the start offset of each partition: the offset that `start` names, but at most the partition's end
+    offset.
+    """
     if start in WORDS:
         return [TopicPartition(topic, index, WORDS[start]) for index in partitions]
     offset = int(start)

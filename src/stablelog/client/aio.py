@@ -122,14 +122,15 @@ class AsyncTransaction:
             after a commit. After an abort, the future raises. Cancelling the future does not affect the record.
 
         Raises:
-            Refused: the transaction had ended, or the topic or partition does not exist. This call also raises it after
-                it has aborted the transaction and failed all futures, because the broker has ended the transaction or
-                no broker accepted its batches within the deadline.
+            Refused: the transaction had ended, or the topic or partition does not exist. Or this call has aborted the
+                transaction and failed all futures, because the broker has ended the transaction or no broker accepted
+                its batches within the deadline.
             Unavailable: no broker responds to the request for the topic's metadata. Nothing was written.
         """
         async with self._turn:
-            # Check `_is_ending` again after each wait. Meanwhile another task may have begun to end the transaction by
-            # a call in a thread; then `put` would block the event loop until that call returns.
+            # Check `_is_ending` again after each wait, because another task may have begun to end the transaction in
+            # the meantime. A thread then holds the lock of `put`, and `put` would block the event loop until it
+            # returns.
             while self._is_ending or not self.writing.is_ready(topic):
                 await self._wait(self.writing.make_ready, topic)
             self.writing.put(topic, key, value, headers, partition, timestamp_ms)
@@ -263,8 +264,8 @@ class AsyncClient:
 
         Args:
             topics: one name or several.
-            order: the only order in which transactions are whole.
-            cut: whether a transaction covers all partitions of all topics.
+            order: only "commit" is valid, because in no other order are transactions whole.
+            cut: whether a transaction covers all partitions of all topics. Otherwise each partition is read separately.
             after: the commit sequence after which to begin: that of the last transaction that the caller has handled. 0
                 for the oldest transaction that is left, None for new commits only.
             wait: seconds to wait for another transaction before the reader ends; None for no limit.

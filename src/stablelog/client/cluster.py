@@ -84,7 +84,8 @@ class Cluster:
         self._nodes: dict[int, str] = {}  # node id -> "host:port"
         self._connections: dict[str, Connection] = {}  # by address
         self._idle: dict[str, list[Connection]] = {}  # the idle connections, by the broker's address
-        # The node id of the only broker, which is then every coordinator; None if there are several brokers.
+        # The node id of the broker if the cluster has only one, which is then the coordinator of every id. None if the
+        # cluster has several brokers, or if metadata was not requested yet.
         self._sole_node_id: int | None = None
         self._topics: dict[str, Topic] = {}
         self._retries_are_cancelled = threading.Event()
@@ -170,7 +171,7 @@ class Cluster:
         return self._nodes[node_id]
 
     def connection_to(self, node_id: int) -> Connection:
-        """Return the connection to a broker that metadata has named. All calls return the same one until it breaks.
+        """Return the connection to a broker that metadata has named. All calls return one connection until it breaks.
 
         Raises:
             RetriableError: metadata names no broker with this id now.
@@ -303,7 +304,7 @@ class Cluster:
         return {name: len(topic.partitions) for name, topic in found.items()}
 
     def topic(self, name: str) -> Topic:
-        """Return a topic from cached metadata. After an error, `retrying` requests new metadata.
+        """Return a topic from cached metadata, or request its metadata. `retrying` drops the cache before each retry.
 
         Raises:
             Refused: the topic does not exist.
@@ -314,8 +315,8 @@ class Cluster:
         return self._topics[name]
 
     def leader(self, topic: str, partition: int) -> int:
-        """Return the node id of a partition's leader from cached metadata. After an error, `retrying` requests new
-        metadata.
+        """Return the node id of a partition's leader from cached metadata, or request the metadata. `retrying` drops
+        the cache before each retry.
 
         Raises:
             Refused: the topic or partition does not exist.

@@ -1,4 +1,4 @@
-"""Pool of a client's `Cluster` objects, which hold the connections. Each transaction and each reader uses its own one."""
+"""Pool of a client's `Cluster` objects, which hold connections. No two transactions or readers share an object."""
 
 import threading
 from typing import Final

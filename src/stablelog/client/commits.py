@@ -15,7 +15,7 @@ class Commit(NamedTuple):
     """A committed transaction. Its records in the partition have the positions from `start_offset` to before
     `end_offset`.
 
-    With commit sequence -1, these are adjacent records outside transactions.
+    An item with commit sequence -1 stands for adjacent records outside transactions.
     """
 
     start_offset: int
@@ -59,7 +59,7 @@ def describe_commits(
         partition: the partition's index.
         offset: transactions that end at or before this position are skipped.
         commit_sequence: transactions with a lower commit sequence are skipped.
-        count_max: at most this many are returned.
+        count_max: the maximum number of transactions to return.
         with_outside: whether records outside transactions are listed, too.
 
     Raises:

@@ -1,7 +1,8 @@
 """Connection to one broker. Requests have the newest version that the client and the broker support.
 
-It works with Apache Kafka, too. `ask` and `call` send a message and return the response. `send` and `receive` are for
-requests that the caller has encoded. Several may be in flight; the broker responds in the order of the requests.
+The connection works with Apache Kafka, too. `ask` and `call` send a message and return the response. `send` and
+`receive` are for requests that the caller has encoded. Several of these requests may be in flight; the broker responds
+in their order.
 """
 
 import io

@@ -38,8 +38,8 @@ class Cut:
         holders: the markers whose commits are not in the cut yet, if R is below `last_commit_sequence`.
         removed: by topic and partition, the greatest commit sequence of a transaction that may have lost records to
             retention; -1 if there is none, -2 if it is unknown.
-        torn: by topic and partition, the greatest commit sequence of a torn transaction: it is removed, but positions
-            before it may remain; -1 if there is none.
+        torn: by topic and partition, the greatest commit sequence of a torn transaction, one whose beginning retention
+            has removed. It can no longer be read, although earlier positions may remain; -1 if there is none.
     """
 
     group: str

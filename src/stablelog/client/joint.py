@@ -139,7 +139,7 @@ def begin(
     order: int = NO_ORDER,
     group: str = "",
 ) -> Begun:
-    """Ask whether a version is still open, that is not committed. An open version belongs to `run` from now on.
+    """Ask whether a version is still open, that is, not committed. An open version belongs to `run` from now on.
 
     Args:
         cluster: the brokers.
@@ -147,9 +147,9 @@ def begin(
         version: from 0, rising with each commit; gaps are allowed.
         run: identifies the start of the writer, and is the same in all its tasks. Open children of other runs of this
             version are aborted, and new ones are refused. With None, only ask.
-        order: the order of the run, from `next_order`. A version of a run cannot be taken over by a run with a lower
-            order. So tasks of an earlier start that still run cannot prevent the commit of a later start. -1 for no
-            order.
+        order: the order of the run, from `next_order`; -1 for no order. A run with a lower order cannot take the
+            version over from this run. So tasks of an earlier start that still run cannot prevent the commit of a later
+            start.
         group: the transaction group.
 
     Raises:
@@ -273,8 +273,8 @@ def _offset(target: GroupTarget, value: int | tuple[int, str | None]) -> JointOf
 
 
 def _ask(cluster: Cluster, request: Any, what: str) -> Any:
-    # The coordinator of a joint commit is that of its children's transactional ids, which the transaction group
-    # determines. So any child's id will do.
+    # The transaction group determines the coordinator, both of the joint commit and of its children's transactional
+    # ids. So the coordinator is found by a made-up id of a child.
     child = child_id(request.key, request.version, "", "-", "-", group=request.group)
     what = f"{what} version {request.version} of {request.key!r}"
     answer = call_extension(cluster, lambda: cluster.coordinator(child), request, what, _RETRIABLE)

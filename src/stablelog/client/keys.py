@@ -65,7 +65,9 @@ class WriterKey:
 
 
 class WriterKeys:
-    """Pool of the keys of joint commits that no transaction of the client uses now. Several threads may use the pool."""
+    """Pool of the keys of joint commits that no transaction of the client uses now. Several threads may use the
+    pool.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

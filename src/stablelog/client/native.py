@@ -119,7 +119,7 @@ class Client:
 
         Args:
             topics: one name or several.
-            order: the only order in which transactions are whole.
+            order: only "commit" is valid, because in no other order are transactions whole.
             cut: whether a transaction covers all partitions of all topics; the transactions then come in the order of
                 their commits. Otherwise each partition is read separately, round-robin.
             after: the commit sequence after which to begin: that of the last transaction that the caller has handled. 0

@@ -164,8 +164,8 @@ class Producer:
         return coordinator
 
     def resume(self, producer_id: int, producer_epoch: int) -> None:
-        """Take over an open transaction, for example of another process, in order to end it. All its batches must be
-        acknowledged.
+        """Take over an open transaction, for example of another process, so that `end` can end it. All its batches must
+        be acknowledged.
         """
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self._index = 1
@@ -387,8 +387,8 @@ class Producer:
             self._on_acknowledged(pending.index, base_offset)
 
     def _refuse(self, pending: Pending, result: Any) -> str:
-        """Raise the error of a refused batch. If the batch was refused only because an earlier one is missing, and that
-        one is queued, queue the batch again, and return the error's name.
+        """Raise the error of a refused batch. If the batch was refused only because an earlier batch is missing, which
+        is still queued, queue the batch again, and return the error's name.
         """
         code = result.error_code
         if code in _LOST and self._queue.has_before(pending):

@@ -63,7 +63,7 @@ class Pause(NamedTuple):
 
 
 class _Stream:
-    """Reader of the transactions of one partition after a commit sequence."""
+    """Reader of the transactions of one partition that have a greater commit sequence than `after`."""
 
     def __init__(self, cluster: Cluster, target: TopicPartition, after: int) -> None:
         self._cluster = cluster
@@ -73,7 +73,7 @@ class _Stream:
         # All transactions that end before this position were requested; -1 before the first request.
         self._position = -1
         self._listed: deque[Commit] = deque()
-        self._list_is_full = False  # the last response was full, so more transactions may follow
+        self._list_is_full = False  # the last response had `LISTED_MAX` transactions, so more may follow
         self._known = -1  # all transactions up to this commit sequence were requested
         self._fetched: deque[Record] = deque()
         self._fetched_end = 0

@@ -103,7 +103,7 @@ class Writing:
         self.timeout_s = timeout_s
         self._on_end = on_end
         self._release = release
-        self._token = uuid.uuid4().hex  # identifies this transaction in the broker's record of the key
+        self._token = uuid.uuid4().hex  # the digest of the commit: the broker's record of the key contains it
         self._state = _State.OPEN
         self.records = RecordBuffer()
         # By partition: for each batch the number that `Producer.append` has returned, and the count of its records.
@@ -231,7 +231,7 @@ class Writing:
         self.producer.begin(deadline_s=deadline_s)
 
     def _free_key(self, *, may_be_ending: bool) -> None:
-        """Give the transaction's key back to the pool. Another transaction may use the key from now on."""
+        """Mark the key as free: it returns to the pool when this transaction ends, for use by another transaction."""
         self.key.may_be_ending = may_be_ending
         self.is_key_free = True
 
@@ -386,7 +386,7 @@ class Writing:
         return found.commit_sequence
 
     def _key_shared(self, found: joint.Committed) -> Exception:
-        """Return the error for a key with which another client has committed. Copies of a virtual machine share their keys."""
+        """Return the error for a key under which another client has committed, such as a copy of a virtual machine."""
         sharing = f"another writer uses the key {self.key.name!r} of this transaction, and has committed"
         if found.commit_sequence < 0:
             return Unavailable(

@@ -62,7 +62,8 @@ class DirectoryRequests:
                 try:
                     _sync_directory(path.parent)
                 except OSError as error:
-                    # The object can be read, but a crash may lose it: reading it back would not prove that it is durable.
+                    # The object can be read, but a crash may lose it: reading it back would not prove that it is
+                    # durable.
                     raise Rejected(f"syncing {path.parent} failed: {error.strerror}") from error
 
         _asked(work)

@@ -1,4 +1,6 @@
-"""The bases and the field types of the extension messages, in the form that the message library kio reads and writes."""
+"""The bases and the field types of the extension messages, in the form that the message library kio reads and
+writes.
+"""
 
 from dataclasses import dataclass
 from types import MappingProxyType
