@@ -66,7 +66,7 @@ def known_topic(bootstrap: str, name: str) -> Any:
     """Return a topic's metadata.
 
     Raises:
-        Unavailable: the topic does not exist; the message suggests the topic with the nearest name.
+        Unavailable: the topic does not exist; the message suggests topics with similar names.
     """
     topics = cluster(bootstrap).topics
     if name not in topics:

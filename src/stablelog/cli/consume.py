@@ -18,7 +18,7 @@ from stablelog.cli.output import fail, print_json
 from stablelog.cli.partition_watch import PartitionWatch, unavailable_partitions
 
 POLL_S = 0.5
-# After this time, a reader without --follow fails because of partitions that cannot be read.
+# A reader without --follow fails when its remaining partitions could not be read for this time.
 UNREADABLE_S = 30.0
 OFFSET_MAX = (1 << 63) - 1
 COMMIT_LATER = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR)
@@ -245,7 +245,7 @@ class Reader:
             except KafkaException as error:
                 reason = error.args[0]
             if reason.code() == KafkaError._NO_OFFSET:  # noqa: SLF001 - its name in the library
-                return  # all offsets are committed already
+                return  # the error means that all offsets are committed already
             if reason.code() not in COMMIT_LATER or time.monotonic() >= deadline_s:
                 what = f"committing the offsets of group {self._group}, which reads the last records again"
                 fail_if_full(self._watch.bootstrap, what)

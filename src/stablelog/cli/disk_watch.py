@@ -92,7 +92,7 @@ class Watch:
             self._thread.join()
 
     def progress(self) -> None:
-        """Record that the command makes progress: a record was written."""
+        """Record that the command makes progress, for example that the broker has acknowledged a record."""
         self._progress_s = time.monotonic()
 
     def _watch(self) -> None:

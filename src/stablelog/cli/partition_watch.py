@@ -71,7 +71,7 @@ def read_fault(cluster: Cluster, target: TopicPartition, position: int, isolatio
     except (Refused, Unavailable) as error:
         reason = error.__cause__ if isinstance(error.__cause__, Refused) else error
         if not isinstance(reason, Refused):
-            return None  # the broker does not respond, which the caller reports itself
+            return None  # the broker does not respond; the caller has its own report of that
         if reason.code is ErrorCode.kafka_storage_error:
             return f"{DAMAGED} at offset {position} or after it: the broker's log names the file"
         return f"not readable at offset {position} now: {reason.code.name.upper()}"
@@ -169,7 +169,7 @@ class PartitionWatch(disk_watch.Watch):
                     if fault is not None:
                         faults[index] = fault
         except StablelogError:
-            return {}  # the broker does not respond, which the reader reports itself
+            return {}  # the broker does not respond; the reader has its own report of that
         return faults
 
     def _is_due(self, index: int) -> bool:

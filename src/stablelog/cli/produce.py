@@ -19,7 +19,7 @@ from stablelog.errors import Unavailable
 
 POLL_S = 0.5
 PROGRESS_COUNT = 1000
-DELIVERY_TIMEOUT_MS = 60_000  # how long a record is retried; librdkafka's maximum in a transaction
+DELIVERY_TIMEOUT_MS = 60_000  # how long a record is retried; librdkafka allows no more in a transaction
 # Additional wait in which librdkafka reports the reasons for records that it could not deliver.
 FLUSH_MARGIN_S = 5
 INTERRUPTED_S = 2.0  # after Ctrl-C, how long the command waits for a broker that may not respond
@@ -96,7 +96,7 @@ class Lines:
         bootstrap: the address of the broker.
         topic: the topic to write to.
         separator: the text between key and value; None or "" if the whole line is the value.
-        written: called when a record is written.
+        written: called when the broker has acknowledged a record.
     """
 
     def __init__(

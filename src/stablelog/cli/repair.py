@@ -151,7 +151,7 @@ def _cut_all(
     which the coordinator continues.
 
     Args:
-        disk: has the directories.
+        disk: the file system with the directories.
         data: the data directory.
         examined: the partition directories that could be examined.
         found: those of them whose log is damaged, with the damage.
@@ -166,7 +166,8 @@ def _cut_all(
     is_any = any(group_of_directory(partition) is not None for partition in examined)
     given = read_given(disk, partition_directories(disk, data)) if is_any else Given()
     if not disk.exists(data / CATALOG_FILE):
-        # In Apache Kafka, the controller assigns producer ids, and the commit log has none.
+        # Apache Kafka has written this directory. Kafka's controller assigns producer ids, and its commit log does not
+        # record which ids were assigned, so none are missing there.
         given.producer_ids_end = 0
     is_cut = {partition: _repair(disk, partition, damage, yes=yes) for partition, damage in found}
     logs = commit_logs(partition_directories(disk, data))

@@ -71,7 +71,7 @@ def run_serve(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def ready(at_host: str, at_port: int) -> None:
-        print(f"{READY_LINE}{at_host}:{at_port}, data in {data}", flush=True)  # noqa: T201 - what starts us waits for it
+        print(f"{READY_LINE}{at_host}:{at_port}, data in {data}", flush=True)  # noqa: T201 - for the parent process
 
     run_server(loaded, data.absolute(), ready=ready)
 

@@ -1,4 +1,5 @@
-"""Codec for the fields of Produce and Fetch, the two messages whose envelopes are read and written by hand.
+"""Codec for the envelopes of Produce and Fetch: for all fields but the records. Both messages are read and written
+without the message library kio.
 
 Each field has two forms. In flexible versions, sizes are varints, and tagged fields follow each structure. In older
 versions, sizes have two or four bytes.

@@ -1,10 +1,10 @@
 """Codec for Fetch, written by hand so that records are not copied.
 
 The records stay in the mapped segment (broker) or in the received frame (client). The message library kio would copy
-them into and out of the message. The broker reads requests of versions 4 to 17 into one shape. It writes responses of
-the same versions: it builds the envelope and passes the records to the socket between the pieces of the envelope. The
-client writes a request for one partition, without a fetch session, and reads the response, both in versions 4 to 12;
-from version 13 on, topics have ids.
+them into and out of the message. The broker reads requests of versions 4 to 17 into one class, `FetchRequest`. It
+writes responses of the same versions: it builds the envelope (all fields but the records), and passes the records to
+the socket between the pieces of the envelope. The client writes a request for one partition, without a fetch session,
+and reads the response, both in versions 4 to 12; from version 13 on, topics have ids.
 
 What versions add: v5 log start; v7 error and session; v9 leader epoch; v11 rack and preferred replica; v12 flexible;
 v13 topic ids; v15 without the replica id.
@@ -91,7 +91,8 @@ class FetchRequest(NamedTuple):
     Attributes:
         is_committed: whether the isolation level is read_committed.
         session_id: 0 without a session.
-        session_epoch: 0 for a full fetch that begins a session, -1 for one that does not.
+        session_epoch: 0 for a full fetch that begins a session, -1 for a full fetch without a session; otherwise the
+            number of an incremental fetch in its session.
     """
 
     wait_ms_max: int

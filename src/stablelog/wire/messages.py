@@ -1,4 +1,5 @@
-"""Codec for requests and responses: decode to the newest shape of a message, encode in the version of the client.
+"""Codec for requests and responses. Handlers see each message only in the newest version of its API: a request is
+decoded to that version, and a response is encoded from it in the version of the client.
 
 The message classes and their readers are those of the library kio. The module of a version is imported when a client
 first uses that version.
@@ -82,8 +83,8 @@ def decode_request(api_key: int, version: int, frame: Buffer) -> tuple[str | Non
         frame: the request without its length prefix.
 
     Returns:
-        The client id and the request in its newest shape. A Produce and a Fetch have the shapes of `wire.produce` and
-        `wire.fetch`.
+        The client id, and the request as an object of the API's newest version. For Produce and Fetch it is an object
+        of `wire.produce` or `wire.fetch`.
 
     Raises:
         Refused: the bytes are not a request of this API and version.
@@ -159,13 +160,15 @@ def _read_header(frame: Buffer, *, flexible: bool) -> tuple[str | None, int]:
 
 
 def response_header(api_key: int, version: int, correlation_id: int) -> bytes:
-    """Encode a response header: v1, with empty tagged fields, if the version is flexible; v0 for ApiVersions always."""
+    """Encode a response header: v1, with empty tagged fields, if the version is flexible; otherwise, and always for
+    ApiVersions, v0.
+    """
     flexible = message_class(api_key, version, "response").__flexible__ and api_key != ApiKey.API_VERSIONS
     return RESPONSE_HEADER.pack(correlation_id) + (b"\0" if flexible else b"")
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, response: Any) -> list[bytes]:
-    """Encode a response, given in its newest shape, in the version of the client.
+    """Encode a response, which is an object of the API's newest version, in the version of the client.
 
     Returns:
         Header and body, without the length prefix.
@@ -205,7 +208,7 @@ def _encode_once(api_key: int, version: int, response: Any) -> bytes:
 
 
 def _with_known_errors(api_key: int, version: int, response: Any) -> Any:
-    """Replace error codes that are unknown in the client's version of the API."""
+    """Replace the error codes that the client's version of the API does not know by codes that it knows."""
     if version >= 11 or api_key not in APIS_WITH_NEWER_ERRORS:
         return response
     return _map_errors(api_key, version, response)

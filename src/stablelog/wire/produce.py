@@ -1,9 +1,10 @@
 """Codec for Produce, written by hand so that batches are not copied.
 
-The message library kio would copy every batch into and out of a request. Here the broker decodes the envelope, and each
-batch is a view of the frame; the client passes each batch to the socket between the pieces of the envelope. Versions 3
-to 12. A request is read by the schema of its own version. Counts and sizes that are greater than the bytes that are
-left are refused, as `wire.guard` refuses them for all other requests.
+The message library kio would copy every batch into and out of a request. Here the broker decodes the envelope (all
+fields but the records), and each batch is a memoryview of the received frame. The client passes each batch to the
+socket between the pieces of the envelope. The module knows versions 3 to 12, and reads a request by the schema of its
+own version. It refuses a count or size that is greater than the number of bytes left, as `wire.guard` does for all
+other requests.
 
 What versions add: v5 log start; v8 error messages; v9 flexible.
 """
@@ -41,7 +42,7 @@ _PARTITION = struct.Struct(">ihqq")  # A partition of a response: index, error, 
 
 @dataclass(slots=True)
 class PartitionRecords:
-    """The records for one partition: a view of the request, or None for null."""
+    """The records for one partition: a memoryview of the received frame; None if the request has null."""
 
     index: int
     records: memoryview | None
@@ -168,7 +169,7 @@ def encode_produce_request(
     timeout_ms: int,
     batches: Iterable[tuple[TopicPartition, Buffer]],
 ) -> list[Buffer]:
-    """Encode the body of a request with acks=-1 as a list of buffers.
+    """Encode the body of a request with acks=-1 as a list of buffers, without copying the batches.
 
     Args:
         version: the version of the request.

@@ -27,7 +27,7 @@ class DescribeCommitsRequest(Request):
         offset: the response leaves out transactions that end at or before this position.
         commit_sequence: the response leaves out transactions with a lower commit sequence; -1 for none.
         count_max: the number of transactions to list. The broker lists at most COUNT_MAX.
-        with_outside: whether to list also the runs of records outside transactions, with commit sequence -1.
+        with_outside: whether to list also the ranges of adjacent records outside transactions, with commit sequence -1.
     """
 
     __api_key__: ClassVar = i16(ApiKey.DESCRIBE_COMMITS)

@@ -18,7 +18,7 @@ from stablelog.wire.extension.fields import ERROR, INT32, INT64, STRING, Nested,
 NOT_KNOWN: Final = (
     -2
 )  # The value of removed_commit_sequence if it is unknown which commits have lost records.
-RESOLVED: Final = -1  # A request with this in place of a commit sequence asks for the last resolved one.
+RESOLVED: Final = -1  # Stands in a request for the last commit sequence that is resolved.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +45,8 @@ class CutPartition(Nested):
         offset: the first position that is not in the cut.
         removed_commit_sequence: the greatest commit sequence of a transaction that may have lost records; -1 for none,
             -2 if that is unknown.
-        torn_commit_sequence: the greatest commit sequence of a transaction that retention has removed from the view,
-            although records at positions before it may be left; -1 for none.
+        torn_commit_sequence: the greatest commit sequence of a torn transaction: retention has removed its beginning,
+            so it can no longer be read in commit order, although earlier positions may be left; -1 for none.
     """
 
     partition_index: i32 = field(metadata=INT32)

@@ -1,6 +1,4 @@
-"""The bases and the field types of the extension messages, in the form that the message library kio reads and
-writes.
-"""
+"""Base classes and field types of the messages of stablelog's own APIs, as the message library kio expects them."""
 
 from dataclasses import dataclass
 from types import MappingProxyType

@@ -107,8 +107,8 @@ class CommitJointRequest(Request):
             commit.
         retention_ms: how long the broker remembers the key after its last commit, for keys that are used only once; -1
             for ever.
-        digest: a description of the content of the version, at most 100 bytes. The broker returns the digest to a run
-            that plans the version again, and does not interpret it.
+        digest: a description of the content of the version, at most 100 bytes. The broker does not interpret it. It
+            returns the digest to a later run that begins or commits the same version again.
         children: if empty, only the version and the offsets are recorded.
         group_offsets: offsets of consumer groups, which take effect with the commit.
     """
