@@ -153,8 +153,8 @@ class LocalFile:
         return self._map[position:end]
 
     def will_need(self, position: int, size: int) -> None:
-        """Ask the kernel to read exactly these bytes into the page cache. Without that, a page fault would also read
-        megabytes around them.
+        """Ask the kernel to read exactly these bytes into the page cache. Without this call, a later page fault would
+        read megabytes around these bytes, too.
         """
         if hasattr(os, "posix_fadvise"):
             with contextlib.suppress(OSError):

@@ -137,7 +137,7 @@ def _check_live(
     live: Mapping[int, Sequence[Seen]], reads: Mapping[int, Read], transactions: Sequence[Written]
 ) -> Iterator[str]:
     """Check that no record was read before its commit was requested, and that a reader during the writes got the same
-    records as a later one.
+    records as a reader after the writes.
     """
     asked_s = {value: txn.commit_asked_s for txn in transactions for value in txn.values}
     for partition, seen in live.items():

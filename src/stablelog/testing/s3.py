@@ -41,7 +41,7 @@ class Fault:
             requests of multipart uploads.
         key: a text that the request's key must contain.
         status: the status of the answer; 0 for no answer: the connection is closed.
-        is_applied: whether the request is applied first.
+        is_applied: whether the server applies the request before it answers with the fault.
         cut_size: bytes of the body after which the answer ends; None for the whole answer, as without a fault.
         count: the number of requests that fail.
     """
@@ -374,7 +374,7 @@ def main() -> None:
 
     async def work() -> None:
         await s3.serve(
-            lambda: print(f"http://127.0.0.1:{s3.port}", flush=True),  # noqa: T201 - whoever starts it reads the address
+            lambda: print(f"http://127.0.0.1:{s3.port}", flush=True),  # noqa: T201 - for the process that starts this one
             asyncio.get_running_loop().create_future(),
             arguments.port,
         )

@@ -1,10 +1,10 @@
 """A simulated disk in memory. A simulated crash loses any data that a real disk may lose.
 
-It fulfils the contract of `stablelog.env.disk` and guarantees nothing more. A crash keeps any subset of the pages that
-were appended to a file since its last sync, and may cut a page at any byte. It keeps or undoes each creation, rename
-and removal of a name since the directory's last sync; a renamed file has at least one of its two names. Synced data
-always survives. The disk rejects what a real disk rejects, with the same error numbers: missing paths and wrong kinds
-of paths, long names, closed files, and data that does not fit into `capacity`, if that is set.
+The disk fulfils the contract of `stablelog.env.disk` and guarantees nothing more. A crash keeps any subset of the pages
+that were appended to a file since its last sync, and may cut a page at any byte. It keeps or undoes each creation,
+rename and removal of a name since the directory's last sync; a renamed file keeps at least one of its two names. Synced
+data always survives. The disk rejects what a real disk rejects, with the same error numbers: missing paths and wrong
+kinds of paths, long names, closed files, and data that does not fit into `capacity`, if that is set.
 """
 
 import contextlib
@@ -100,7 +100,7 @@ class SimFile:
         """Do nothing: all bytes are in memory."""
 
     def populate(self, view: memoryview) -> bool:
-        """Do nothing except fail if `fault` says so."""
+        """Raise the error that the disk's `fault` returns for this call, if any. All bytes are in memory already."""
         self._call("reading")
         return True
 
@@ -135,8 +135,8 @@ class SimDisk:
         steps: how many operations have changed something.
         crash_at: the number of the operation in which the machine stops; None for never.
         fail_at: the number of the operation that fails; None for none.
-        fault: a function that is called with the name and the path of every call, also of those that only read. It
-            returns the error number with which the call fails, or None.
+        fault: a function that is called with the name and the path of every call, also of a call that only reads. It
+            returns the error number with which the call fails, or None if the call is to succeed.
         number: the error number with which the operation `fail_at` fails.
         fails_late: whether an operation fails after its effect, as on a real disk: names are changed, bytes are synced.
             A failed append leaves half of its bytes, which cannot be removed.
@@ -159,7 +159,15 @@ class SimDisk:
     # -- faults ------------------------------------------------------------------------------------------------
 
     def step(self, what: str, torn: tuple[Inode, bytes] | None = None, path: Path | None = None) -> None:
-        """Count an operation; stop or fail if it is the operation `crash_at` or `fail_at`."""
+        """Count an operation that changes something. Stop the machine at the operation `crash_at`, and fail at
+        `fail_at`.
+
+        Args:
+            what: the operation, for messages.
+            torn: a file and the bytes that the operation appends. They are added to the file before a crash, because a
+                part of them may have reached the disk.
+            path: the path of the operation, for messages.
+        """
         self.steps += 1
         if self.steps == self.crash_at:
             if torn is not None:
@@ -171,9 +179,10 @@ class SimDisk:
 
     @contextlib.contextmanager
     def effect(self, what: str, path: Path) -> Iterator[None]:
-        """Count a step whose change the body of the `with` statement makes.
+        """Count an operation. The body of the `with` statement makes its change.
 
-        A step that fails makes no change. With `fails_late`, the change happens, and the call fails then.
+        If the operation fails, the body does not run. With `fails_late`, the body runs first, and the operation fails
+        after it.
         """
         late = None
         try:
@@ -197,7 +206,7 @@ class SimDisk:
         self._open.discard(file)
 
     def take_room(self, size: int, what: str, path: Path) -> None:
-        """Fail with ENOSPC if this many more bytes do not fit into the capacity."""
+        """Raise DiskError with ENOSPC if `size` more bytes do not fit into the disk's capacity."""
         if size and self.capacity is not None and size > self.free_size(Path("/")):
             raise DiskError(f"{what} {path} failed", errno.ENOSPC)
 

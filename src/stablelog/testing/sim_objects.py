@@ -15,14 +15,14 @@ from stablelog.env.objects.requests import Exists, Missing, Rejected, StoredObje
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """How often something goes wrong, as a share of all requests.
+    """How often each fault occurs: a number from 0 to 1, the share of all requests that have the fault.
 
     Attributes:
         refused: the store answers 503 and applies nothing.
         unanswered: the store applies the request, and its answer is lost.
         late: the answer is lost, and the store applies a write up to `late_s_max` later.
-        wrong_exists: the store responds to a create that the key exists, although it may not, and applies nothing (as
-            S3 does with status 409).
+        wrong_exists: the store answers a create with "the key exists", even if it does not exist, and applies nothing
+            (as S3 does with status 409).
         late_s_max: the longest delay of a write that is applied late, in seconds.
         latency_s: mean time of a request, in seconds.
     """

@@ -58,8 +58,8 @@ class Survivors:
 
         Args:
             root: the root of the tree.
-            renamed: directory, name and node of each rename since the directory's last sync. The node has at least one
-                of its two names.
+            renamed: (target directory, new name, node) of each rename since the directory's last sync. A renamed node
+                keeps at least one of its two names.
         """
         after = self._directory(root)
         for directory, name, node in renamed:
@@ -79,7 +79,7 @@ class Survivors:
             now, durable = directory.names.get(name), directory.durable.get(name)
             kept = now if now is durable or self._chance.random() < 0.5 else durable
             if kept is None or (isinstance(kept, Directory) and id(kept) in self._made):
-                continue  # a directory has only one name
+                continue  # the name is lost, or a renamed directory survives under its other name
             after.names[name] = after.durable[name] = self._node(kept)
         return after
 

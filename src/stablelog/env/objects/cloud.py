@@ -12,7 +12,8 @@ from obstore.store import from_url
 from stablelog.env.disk import Buffer
 from stablelog.env.objects.requests import Exists, Missing, Rejected, StoredObject, TooShort, Unclear
 
-ATTEMPT_S_MAX = 20  # The retries of obstore, which last up to 180 s, are off: `ObjectStore` retries.
+# The time limit of one attempt. obstore's own retries, which last up to 180 s, are off, because `ObjectStore` retries.
+ATTEMPT_S_MAX = 20
 PART_SIZE = 16 << 20  # The size of one part of a multipart upload, in bytes. Stores allow 10,000 parts.
 PARTS_AT_ONCE = 4
 REJECTED = (
@@ -22,7 +23,8 @@ REJECTED = (
     exceptions.InvalidPathError,
     exceptions.UnknownConfigurationKeyError,
 )
-# In messages of errors for which obstore has no class: the rights, the bucket or the container are wrong.
+# obstore has no exception class for some errors. If the error's message contains one of these texts, the access rights,
+# the bucket or the container are wrong.
 REJECTIONS = (
     "<Code>NoSuchBucket</Code>",
     "<Code>ContainerNotFound</Code>",
@@ -88,8 +90,8 @@ class CloudRequests:
         try:
             found = _asked(lambda: obstore.get_range(self._store, key, start=start, length=size).to_bytes())
         except Unclear as unclear:
-            # Each store has another error for a range that begins behind the object's end, so the object's size is
-            # requested.
+            # The error may mean that the range begins behind the object's end: each store has another error for that.
+            # So ask for the object's size.
             if _asked(lambda: obstore.head(self._store, key))["size"] < start + size:
                 raise TooShort from unclear
             raise

@@ -44,7 +44,7 @@ class DirectoryRequests:
             self._make_directory(self._unfinished)
         except OSError as error:
             raise ValueError(f"{self._root} cannot hold objects: {error.strerror}") from error
-        with contextlib.suppress(OSError):  # What cannot be removed now is removed at a later start.
+        with contextlib.suppress(OSError):  # A file that cannot be removed now is removed at a later start.
             self._remove_unfinished()
 
     @property
@@ -62,8 +62,8 @@ class DirectoryRequests:
                 try:
                     _sync_directory(path.parent)
                 except OSError as error:
-                    # The object can be read, but a crash may lose it: reading it back would not prove that it is
-                    # durable.
+                    # A crash may still lose the object. Raise Rejected and not Unclear: after Unclear, the caller would
+                    # read the object back and take it for durable.
                     raise Rejected(f"syncing {path.parent} failed: {error.strerror}") from error
 
         _asked(work)
@@ -165,7 +165,9 @@ class DirectoryRequests:
 
 
 def _raise_unless_missing(error: OSError) -> None:
-    """Raise the error of a directory that cannot be read. Otherwise its objects would be missing from the listing."""
+    """Raise the error of a directory that cannot be read, because a listing without its objects would be wrong. Ignore
+    a directory that was removed meanwhile.
+    """
     if not isinstance(error, FileNotFoundError):
         raise error
 

@@ -23,7 +23,7 @@ from stablelog.env.objects.requests import (
 from stablelog.errors import Corrupt, ObjectExists, ObjectMissing, StoreError
 
 Answer = TypeVar("Answer")
-READS = ("get", "get_range")  # The calls for which a missing object is an answer.
+READS = ("get", "get_range")  # The calls that raise ObjectMissing for a missing object and do not retry.
 WRITES = ("create", "upload", "delete")
 
 
@@ -42,7 +42,8 @@ class Patience(NamedTuple):
 
 
 class _Source:
-    """The pieces of an upload. An exception of the caller's own code is kept, so that it is not taken for the store's.
+    """The pieces of an upload, which the caller's code makes. If that code raises an exception, the exception is kept,
+    so that the upload ends with this exception and is not repeated like a failure of the store.
 
     Args:
         pieces: returns the content from its beginning.
