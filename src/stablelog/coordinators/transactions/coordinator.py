@@ -334,8 +334,8 @@ class TransactionCoordinator:
         again = Event.COMMIT_AGAIN if commit else Event.ABORT_AGAIN
         if shown == txn.client:
             if self.table.is_repeated(transactional_id) and version < TV2:
-                # A crash may have lost the record that began the producer's next transaction. The request either ends
-                # that transaction or repeats the end of the last one: the open partitions tell, once all are open.
+                # A crash may have lost the record that began the producer's next transaction. Whether the request ends
+                # that transaction or repeats the end of the last one is known only when all partitions are open.
                 raise Refused(
                     ErrorCode.concurrent_transactions,
                     f"the last transaction of {transactional_id} is being completed; try again",
