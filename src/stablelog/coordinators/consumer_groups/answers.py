@@ -29,7 +29,8 @@ class GroupConfig:
         session_timeout_ms_max: the longest session timeout that a member may ask for.
         group_size_max: maximum number of members of one group. Also the maximum number of members that were given an id
             and have not used it yet.
-        offsets_retention_ms: the time after which offsets expire, from when their group became empty.
+        offsets_retention_ms: the time after which the offsets of a group expire, counted from the time at which the
+            group became empty.
         offsets_check_interval_ms: the least time after which a group without members and offsets is forgotten.
         offset_metadata_size_max: maximum of bytes of the metadata of one committed offset.
         group_metadata_size_max: maximum of bytes of the record of one generation, with the subscriptions and

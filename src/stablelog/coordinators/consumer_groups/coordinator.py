@@ -172,7 +172,7 @@ class GroupCoordinator:
     # -- groups ----------------------------------------------------------------------------------------------
 
     def describe(self, group_ids: Iterable[str]) -> GroupDecision[list[DescribedGroup]]:
-        """Describe groups."""
+        """Describe groups. The description of a missing group has GROUP_ID_NOT_FOUND."""
         return GroupDecision([_described(group_id, self._groups.get(group_id)) for group_id in group_ids])
 
     def list_groups(
@@ -278,7 +278,7 @@ class GroupCoordinator:
         return decision
 
     def txn_offsets_appended(self, producer_id: int, records: Iterable[Record], *, now_ms: int) -> None:
-        """Add a transaction's offsets, whose records are in the log now, as pending until the marker."""
+        """Add a transaction's offsets as pending until its marker. Their records have just been appended to the log."""
         for key, value in records:
             group = self.table.replay(key, value, producer_id)
             if group is not None:
@@ -380,8 +380,8 @@ class GroupCoordinator:
     def topic_deleted(self, topic: str, *, now_ms: int) -> Iterator[GroupDecision[None]]:
         """Remove the offsets of all groups for a deleted topic, pending or not.
 
-        Each decision takes one turn of the event loop. The caller applies it before it takes the next one. Other
-        decisions may be made in between.
+        Each decision is small enough for one turn of the event loop. The caller carries it out before it takes the next
+        decision. Other decisions may be made in between.
         """
         gone = iter(self._offsets.of_topic(topic))
         while some := list(islice(gone, TICK_RECORDS_MAX)):

@@ -8,7 +8,9 @@ from stablelog.types import TopicPartition
 def offset_expiry_ms(
     group: Group, partition: TopicPartition, offset: OffsetValue, retention_ms: int
 ) -> int | None:
-    """Return the time at which an offset that no open transaction may change expires.
+    """Return the time, in ms, at which a committed offset expires.
+
+    Do not call this for an offset that an open transaction may change: it does not expire before the transaction ends.
 
     Args:
         group: the consumer group that has committed the offset.

@@ -87,7 +87,8 @@ class Joining:
         """Let a member join the next generation. If its join changes nothing, it gets the current generation.
 
         Raises:
-            Refused: the message says why. Nothing has changed, except that a member above the limit may be dismissed.
+            Refused: the message says why. Nothing has changed, except that a member may be removed if the group has
+                more members than allowed.
         """
         join = _Join(group, request, token, decision, now_ms)
         member_id = request.member_id

@@ -240,7 +240,7 @@ class Group:
     # -- protocol --------------------------------------------------------------------------------------------
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether a member with these protocols may join: all members must support one of them."""
+        """Whether a member with these protocols may join: all members must have at least one of them in common."""
         names = set(names)
         if self.state is State.EMPTY:
             return bool(protocol_type) and bool(names)

@@ -21,7 +21,7 @@ from stablelog.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """A committed offset, and the position of its commit."""
+    """A committed offset, and the position of its commit: a number that rises in the order of the log's records."""
 
     value: OffsetValue
     position: int
@@ -65,7 +65,7 @@ class Offsets:
     def _position_of(
         self, group_id: str, partition: TopicPartition, value: OffsetValue, position: int
     ) -> int:
-        """The position of a plain commit.
+        """Return the position of a commit outside transactions: its number in the order of the commits.
 
         A commit that a checkpoint has written again gets a position before the pending commits that were made after it.
         """

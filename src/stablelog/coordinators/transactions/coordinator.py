@@ -69,7 +69,7 @@ from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import child_of
 
 END_TXN_TV2: Final = 5  # From this version of EndTxn on, the client uses TV2 (transaction version 2).
-# The maximum number of transactions that one call aborts, and of ids that one call forgets.
+# The maximum number of transactions that one `abort_overdue` aborts, and of ids that one `forget_expired` forgets.
 TICK_COUNT_MAX: Final = 100
 
 _AGAIN: Final = (Event.COMMIT_AGAIN, Event.ABORT_AGAIN)
@@ -88,7 +88,7 @@ class TransactionCoordinator:
             start, OFFSET_UNKNOWN for an unknown one. After a crash these offsets distinguish a TV1 transaction from the
             producer's next one.
         marker_barrier: makes a function that tells whether all markers written until now are durable: True, False (not
-            yet) or None (never). Without this argument it is never known, and no producer id is used again.
+            yet) or None (never). Without this argument the coordinator never knows, and uses no producer id again.
 
     Attributes:
         table: the state of the group.
@@ -183,8 +183,8 @@ class TransactionCoordinator:
         Without this note, clients with TV1 would handle the refusal wrongly. librdkafka also aborts a transaction that
         has not begun at the coordinator. Such a request looks like an abort of the previous transaction, and a refusal
         of the request would end the producer. aiokafka does not abort the records that it has written to other
-        partitions, and would commit them with its next transaction. So `end` accepts the abort, and `add_partitions`
-        aborts the records that were left when the producer begins its next transaction.
+        partitions, and would commit them with its next transaction. So `end` accepts the abort of librdkafka. When the
+        producer begins its next transaction, `add_partitions` aborts the records that aiokafka has left.
         """
         txn = self.table.get(transactional_id)
         if txn is not None and txn.client == (producer_id, producer_epoch):
@@ -309,8 +309,8 @@ class TransactionCoordinator:
                 owner_may_ask=True,
             )
         elif settles:
-            # Record that the producer's last transaction is over. A crash may have left its records open in partitions
-            # that are not open yet, and these records must not become part of the producer's next transaction.
+            # Record that the producer's last transaction is over. A crash may have lost its markers in partitions that
+            # the broker has not opened yet. Its records there must not become part of the producer's next transaction.
             settled = txn._replace(settled_epoch=self._coordinator_epoch, unknown_tags=())
             self.table.put(transactional_id, settled, draft.records)
         return draft.decision(EndAnswer(ErrorCode.none, *(txn.client if version >= TV2 else ())))
@@ -345,8 +345,8 @@ class TransactionCoordinator:
             ):
                 if not commit:
                     return Event.ABORT_NOTHING
-                # Refuse the commit even if the transaction has not begun: the request does not repeat the previous
-                # commit.
+                # Refuse the commit even if no transaction is open here: the producer means the transaction that was
+                # refused a partition, so the request does not repeat the previous commit.
                 raise turned_away(transactional_id)
             if ended and version < TV2:
                 # With TV1 the request repeats the last end: the producer has added no partition since, so it has begun
@@ -401,7 +401,7 @@ class TransactionCoordinator:
         The producer of such a transaction may continue: InitProducerId gives it the new epoch.
 
         Returns:
-            The decision. Its answer is True if there may be more.
+            The decision. Its answer is True if more transactions may have timed out.
         """
         draft = Draft(now_ms)
         for transactional_id, txn in self.table.overdue(now_ms, count_max):
@@ -412,7 +412,7 @@ class TransactionCoordinator:
         """Forget transactional ids and keys of joint commits that have expired, at most `count_max` of each.
 
         Returns:
-            The decision. Its answer is True if there may be more.
+            The decision. Its answer is True if more ids or keys may have expired.
         """
         draft = Draft(now_ms)
         for transactional_id in self.table.expired(now_ms, count_max):
@@ -461,7 +461,7 @@ class TransactionCoordinator:
 
         A crash may have lost a marker of a transaction that the commit log has as complete, or the record of a
         transaction that the partition contains. A lost marker is ordered again. A transaction that its producer can
-        continue is adopted. Any other open transaction is aborted.
+        continue becomes the producer's current transaction. Any other open transaction is aborted.
 
         The decision's markers are all that must be written to `target`, in order. They repeat durable decisions, or end
         transactions whose end was acknowledged to no client, so they need not wait until the records are durable.

@@ -96,12 +96,12 @@ class Ending:
         owner_may_ask: bool,
         commit_sequence: int | None = None,
     ) -> Transaction:
-        """Decide a transaction: add one record, and the order for its markers.
+        """Decide the end of a transaction: add the record of the decision, and the order to write its markers.
 
         Args:
             transactional_id: the transactional id.
-            txn: its state.
-            state: the next state: decided, or complete if there is nothing to mark.
+            txn: its state before the decision.
+            state: its state after the decision: decided, or complete if no partition needs a marker.
             draft: gets the record and the marker order.
             version: the transaction version of the request.
             raise_epoch: whether the producer gets a new epoch after the transaction.
@@ -158,13 +158,13 @@ class Ending:
         return value
 
     def _ends(self, txn: Transaction) -> LogEnds:
-        # Sort the partitions: for thousands of partitions the lookup takes half the time if partitions of a topic
+        # Sort the partitions: the lookup of thousands of end offsets takes half the time if the partitions of a topic
         # follow each other.
         partitions = in_order(txn.partitions)
         return LogEnds.under(self._coordinator_epoch, partitions, self._end_offsets(partitions))
 
     def order(self, transactional_id: str, txn: Transaction) -> MarkerOrder:
-        """Return the order for the markers of a decided transaction."""
+        """Return the order to write the markers of a decided transaction into its partitions."""
         assert txn.state.is_decided
         return MarkerOrder(
             transactional_id=transactional_id,

@@ -312,4 +312,4 @@ def _with_kafkas_epochs(txn: Transaction) -> Transaction:
         return txn
     if txn.producer_epoch > 0:
         return txn._replace(previous_producer_id=txn.producer_id, last_producer_epoch=txn.producer_epoch - 1)
-    return txn._replace(last_producer_epoch=2**15 - 2)  # The former id's epochs had run out.
+    return txn._replace(last_producer_epoch=2**15 - 2)  # The former producer id has reached its last epoch.

@@ -44,7 +44,7 @@ from stablelog.errors import Refused
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.transaction_groups import group_in_words
 
-FIRST_SEQUENCE: Final = 1  # The first commit sequence is 1, so that 0 is the cut before the first commit.
+FIRST_SEQUENCE: Final = 1  # The first commit sequence is 1, so that 0 stands for "before the first commit".
 # The maximum number of pending decisions, and of decisions from before the start, that a checkpoint writes in one
 # batch. Such a batch takes about 10 ms.
 UNDIVIDED_MAX: Final = 500
@@ -58,7 +58,8 @@ class TransactionTable:
         group: the transaction group.
         expiration_ms: the time without use after which an id is forgotten.
         producer_ids: hands out producer ids.
-        marker_barrier: called when a child of a joint commit is forgotten; see `spare_ids`.
+        marker_barrier: called when a child of a joint commit is forgotten. It returns a function that tells whether all
+            markers written until then are durable (`spare_ids.Barrier`).
 
     Attributes:
         history: decisions from before the start whose partitions have not been opened yet.
@@ -208,7 +209,7 @@ class TransactionTable:
     # -- changing ------------------------------------------------------------------------------------------
 
     def put(self, transactional_id: str, txn: Transaction, records: list[Record]) -> None:
-        """Change the state of a transactional id, and add the record of the change."""
+        """Change the state of a transactional id, and add the record of the change to `records`."""
         self._change_count += 1
         before = self._live.pop(transactional_id, None)
         if before is not None:
@@ -224,7 +225,7 @@ class TransactionTable:
         records.append((transaction_key(transactional_id), value))
 
     def forget(self, transactional_id: str, records: list[Record]) -> None:
-        """Forget an id without an open transaction, and add its tombstone."""
+        """Forget an id without an open transaction, and add its tombstone to `records`."""
         self._change_count += 1
         txn = self.known(transactional_id)
         assert next_state(txn.state, Event.EXPIRE) is None
@@ -240,7 +241,7 @@ class TransactionTable:
         return self.turned_away.get(transactional_id) == txn.client
 
     def take_producer_id(self, records: list[Record]) -> int:
-        """Take a new producer id, and add the record of its block if the block is new."""
+        """Take a new producer id. If it begins a new block, add the record that reserves the block to `records`."""
         if self._producer_ids.needs_block:
             self._change_count += 1
             self._producer_ids.reserve()
@@ -279,7 +280,8 @@ class TransactionTable:
         """Note that a marker in a partition has this commit sequence: the next commit gets a greater one.
 
         Returns:
-            Whether the commit log lacks this commit: the log has lost its end, or is older than the partition.
+            Whether the commit log does not contain this commit, because the log has lost its end, or is an older copy
+            than the partition.
         """
         is_new = sequence >= self._next_sequence
         self._next_sequence = max(self._next_sequence, sequence + 1)

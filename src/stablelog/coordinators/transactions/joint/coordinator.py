@@ -394,7 +394,7 @@ _ABORTED: Final = (State.PREPARE_ABORT, State.COMPLETE_ABORT)
 
 
 def _committed(state: JointState, version: int) -> JointAnswer:
-    """Return the answer for a committed version. Only the last one is remembered in detail."""
+    """Return the answer for a committed version. Commit sequence, run and digest are known of the last version only."""
     known = state if version == state.last_version else UNKNOWN
     return JointAnswer(
         committed=True,

@@ -40,7 +40,7 @@ class JointTable:
         self._expiries: Deadlines[JointName] = Deadlines()
 
     def get(self, name: JointName) -> JointState:
-        """Return the state of a key."""
+        """Return the state of a key; the state without any version if the key is unknown."""
         return self._states.get(name, UNKNOWN)
 
     def put(self, name: JointName, state: JointState, records: list[Record]) -> None:
