@@ -35,7 +35,7 @@ NEWER_MAX: Final = 100  # a version number above the highest known one by more t
 
 
 class StablelogError(Exception):
-    """The base class of all errors of stablelog. It is never raised itself."""
+    """The base class of all errors of stablelog."""
 
 
 class Refused(StablelogError):

@@ -51,12 +51,12 @@ class Kind:
 
 
 def integer(low: int, high: int) -> Kind:
-    """Accept a whole number from `low` to `high`."""
+    """Make the `Kind` of a setting whose value is a whole number from `low` to `high`."""
     return Kind(lambda text: _within(int(text), low, high), f"{low} to {high}")
 
 
 def share() -> Kind:
-    """Accept a number from 0 to 1."""
+    """Make the `Kind` of a setting whose value is a number from 0 to 1."""
     return Kind(lambda text: _within(float(text), 0, 1), "0 to 1")
 
 
@@ -67,17 +67,17 @@ def _within(value: float, low: float, high: float) -> float:
 
 
 def boolean() -> Kind:
-    """Accept `true` or `false`."""
+    """Make the `Kind` of a setting whose value is `true` or `false`."""
     return Kind(lambda text: {"true": True, "false": False}[text.strip().lower()], "true or false")
 
 
 def choice(*words: str) -> Kind:
-    """Accept one of these words."""
+    """Make the `Kind` of a setting whose value is one of these words."""
     return Kind({word: word for word in words}.__getitem__, " or ".join(words))
 
 
 def choices(*words: str) -> Kind:
-    """Accept one or more of these words, with commas between them."""
+    """Make the `Kind` of a setting whose value is one or more of these words, with commas between them."""
 
     def parse(text: str) -> frozenset[str]:
         found = frozenset(word.strip() for word in text.split(",") if word.strip())

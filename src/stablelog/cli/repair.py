@@ -154,7 +154,7 @@ def _cut_all(
         disk: the file system with the directories.
         data: the data directory.
         examined: the partition directories that could be examined.
-        found: those of them whose log is damaged, with the damage.
+        found: the partition directories whose log is damaged, each with the damage.
         failed: the partition directories that could not be examined. Nothing is written to them.
         yes: whether to write without a question.
 

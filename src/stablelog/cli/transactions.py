@@ -34,7 +34,7 @@ OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 class OpenInPartition(NamedTuple):
-    """A transaction that is open in a partition."""
+    """A transaction that is open in a partition. `open_ms` is the time since the producer's last record there."""
 
     topic: str
     partition: int

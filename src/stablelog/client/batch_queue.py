@@ -17,7 +17,7 @@ class Pending:
 
     Attributes:
         index: the number of the batch in the order of the calls of `Producer.append`.
-        batch: its bytes, with the producer's fields.
+        batch: its bytes, with the producer's id, epoch and sequence number.
         base_sequence: the sequence number of its first record.
         record_count: how many records it has.
     """

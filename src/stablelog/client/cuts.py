@@ -61,7 +61,7 @@ class Cut:
 def describe_cut(
     cluster: Cluster, topics: Iterable[str], commit_sequence: int = RESOLVED, *, group: str | None = None
 ) -> Cut:
-    """Return the cut at a commit sequence, by default at the last resolved one: all markers up to it are durable.
+    """Return the cut at a commit sequence, by default at the last resolved one, up to which all markers are durable.
 
     Args:
         cluster: the brokers.

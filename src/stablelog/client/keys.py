@@ -47,7 +47,7 @@ class WriterKey:
     Attributes:
         group: the transaction group.
         name: the key.
-        version: above every version of the key that was committed.
+        version: the version of the next commit; greater than every version of the key that was committed.
         may_be_ending: whether the broker may still be writing the abort markers of the key's last transaction.
         process_id: the id of the process that made the key.
     """

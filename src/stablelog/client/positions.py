@@ -38,7 +38,7 @@ def offsets_after_commit(
 
     Raises:
         OffsetOutOfRange: the transaction has been removed.
-        Unavailable: the transaction was not listed within the deadline.
+        Unavailable: the broker did not list the transaction within the deadline.
     """
     try:
         start = _start_in_commit_order(cluster, target, commit_sequence)
@@ -57,7 +57,7 @@ def _start_in_commit_order(cluster: Cluster, target: TopicPartition, commit_sequ
     Raises:
         OffsetOutOfRange: the transaction has been removed.
         Refused: with the code invalid_request, the topic is not commit-ordered.
-        Unavailable: the transaction was not listed within the deadline.
+        Unavailable: the broker did not list the transaction within the deadline.
     """
     what = f"commit {commit_sequence} in {target[0]}-{target[1]}"
     deadline = time.monotonic() + cluster.deadline_s

@@ -304,8 +304,8 @@ def _at_cuts(
 
 
 def _between(streams: dict[TopicPartition, _Stream], commit_sequence: int) -> Iterator[CommittedTransaction]:
-    """Merge the streams up to a cut, and yield the transactions. Each stream is in the order of the commit
-    sequences.
+    """Yield the transactions of all partitions up to a cut, in the order of their commits. Each stream has the
+    transactions of one partition in that order.
     """
     while True:
         nexts = [

@@ -454,7 +454,7 @@ class Writing:
             cause: the error that makes the abort necessary; None if the caller has asked for the abort.
 
         Returns:
-            The failure of the transaction.
+            The error with which the transaction has failed.
         """
         if self.producer is not None and self.producer.producer_id >= 0:
             self.producer.close()

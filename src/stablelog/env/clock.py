@@ -22,7 +22,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's wall clock, read once at the start and then advanced by a clock that nobody can set.
+    """The machine's wall clock, read once at the start and then advanced by a clock that cannot be set.
 
     A broker that used the wall clock itself would expire transactions at the wrong time or never when an administrator
     or NTP sets that clock back. A clock that stopped while the machine is suspended would stay behind the wall clock

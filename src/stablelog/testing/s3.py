@@ -330,7 +330,7 @@ class S3:
         return Request(method, bucket, key, query, headers, body)
 
     async def serve(self, ready: Callable[[], object], stopped: Awaitable[object], port: int = 0) -> None:
-        """Serve until `stopped` is done."""
+        """Serve the requests of all connections until `stopped` is done. Call `ready` when the port is open."""
         server = await asyncio.start_server(self.converse, "127.0.0.1", port, limit=HEADER_SIZE_MAX)
         async with server:
             self.port = server.sockets[0].getsockname()[1]
@@ -343,7 +343,7 @@ class S3:
 
 @contextlib.contextmanager
 def serve_s3(bucket: str = "bucket", *, delay_s: float = 0.0) -> Iterator[S3]:
-    """Run an S3 server in a thread of this process for the `with` block."""
+    """Run an S3 server in a thread of this process until the `with` block ends."""
     s3 = S3(bucket, delay_s=delay_s)
     is_up = threading.Event()
     stops: list[Callable[[], object]] = []

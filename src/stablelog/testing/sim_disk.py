@@ -44,7 +44,7 @@ class SimFile:
 
     @property
     def size(self) -> int:
-        """Bytes in the file."""
+        """The size of the file in bytes."""
         return self._size
 
     def _call(self, what: str) -> None:
@@ -53,7 +53,7 @@ class SimFile:
         self._disk.call(what, self.path)
 
     def append(self, *buffers: Buffer) -> int:
-        """Write at the end."""
+        """Write the buffers at the end of the file. Return the position of the first byte."""
         if self._failed is not None:
             raise DiskError(
                 f"{self.path} takes no writes after a failed one",
@@ -82,7 +82,7 @@ class SimFile:
         return position
 
     def read(self, position: int, size: int) -> bytes:
-        """A copy of up to `size` bytes."""
+        """Return a copy of up to `size` bytes, from `position` on."""
         self._call("reading")
         if position < 0 or size < 0:
             raise DiskError(f"reading {self.path} failed", errno.EINVAL)
@@ -105,7 +105,7 @@ class SimFile:
         return True
 
     def truncate(self, size: int) -> None:
-        """Truncate or extend."""
+        """Truncate the file to `size` bytes, or extend it by zeros."""
         self._call("truncating")
         if size < 0:
             raise DiskError(f"truncating {self.path} to {size} bytes failed", errno.EINVAL)
@@ -304,7 +304,7 @@ class SimDisk:
     # -- the protocol ------------------------------------------------------------------------------------------
 
     def open(self, path: Path, *, create: bool = False) -> SimFile:
-        """Open for reading and appending."""
+        """Open a file for reading and appending."""
         self.call("opening", path)
         home = self._home(path, "opening")
         if create and path.name not in home.names:
@@ -325,17 +325,17 @@ class SimDisk:
         return isinstance(self._find(path), Directory)
 
     def size(self, path: Path) -> int:
-        """Bytes in a file."""
+        """Return the size of a file in bytes."""
         self.call("looking at the size of", path)
         return len(self._inode(path, "looking at the size of").content)
 
     def read_bytes(self, path: Path) -> bytes:
-        """The whole file."""
+        """Return the content of a file."""
         self.call("reading", path)
         return bytes(self._inode(path, "reading").content)
 
     def write_atomic(self, path: Path, content: Content) -> None:
-        """Replace the file as a whole."""
+        """Replace the whole file. Durable on return."""
         content = b"".join(pieces_of(content))
         home = self._replaceable(path, content)
         with self.effect(f"write {path.name}", path):
@@ -365,7 +365,7 @@ class SimDisk:
             raise
 
     def write_unsynced(self, path: Path, content: bytes) -> None:
-        """Replace the file as a whole, without a sync."""
+        """Replace the whole file without a sync."""
         home = self._replaceable(path, content)
         with self.effect(f"write unsynced {path.name}", path):
             home.names[path.name] = Inode(bytearray(content))
@@ -473,7 +473,7 @@ class SimDisk:
         home.names[path.name] = Inode(bytearray(size))
 
     def free_size(self, path: Path) -> int:
-        """Bytes that may still be written."""
+        """Return how many bytes may still be written to the disk."""
         self.call("looking at the free space of", path)
         self._directory(path, "looking at the free space of")
         if self.capacity is None:

@@ -110,7 +110,7 @@ class SimObjects:
         return self.objects[key]
 
     def get_range(self, key: str, start: int, size: int) -> bytes:
-        """Return a range of an object."""
+        """Return `size` bytes of an object, from byte `start` on."""
         self._read("get_range", key)
         if key not in self.objects:
             raise Missing(key)
@@ -120,7 +120,7 @@ class SimObjects:
         return found
 
     def list_after(self, directory: str, after: str) -> Iterator[StoredObject]:
-        """Return a listing."""
+        """Return the objects whose keys begin with `directory/` and are greater than `after`, in the order of keys."""
         self._read("list_after", directory)
         return iter(
             StoredObject(key, len(content))

@@ -18,7 +18,9 @@ NULL_SIZE = -1
 
 
 def encode_size(size: int, form: struct.Struct, *, flexible: bool) -> bytes:
-    """Encode the size of an array, a text or bytes; NULL_SIZE encodes null."""
+    """Encode the size of an array, a text or bytes; NULL_SIZE encodes null. `form` is the size's layout in versions
+    that are not flexible.
+    """
     return encode_uvarint(size + 1) if flexible else form.pack(size)
 
 
@@ -30,6 +32,8 @@ def encode_text(text: str | None, *, flexible: bool) -> bytes:
 
 def read_size(data: Buffer, at: int, form: struct.Struct, *, flexible: bool) -> tuple[int, int]:
     """Read the size of an array, a text or bytes. Return (size, position of the content). A size below 0 means null.
+
+    `form` is the size's layout in versions that are not flexible.
 
     Raises:
         ValueError: the size is greater than the number of bytes left.

@@ -45,7 +45,7 @@ def _module(api_key: int, version: int, kind: str) -> Any:
 
 @cache
 def message_class(api_key: int, version: int, kind: str) -> Any:
-    """Return the class of a whole request or response in one version."""
+    """Return the class of a whole message in one version. `kind` is "request" or "response"."""
     return getattr(_module(api_key, version, kind), ApiKey(api_key).message_name + kind.capitalize())
 
 

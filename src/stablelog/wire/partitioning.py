@@ -25,5 +25,5 @@ def murmur2(key: bytes) -> int:
 
 
 def partition_for(key: bytes, partition_count: int) -> int:
-    """Return the partition of a key."""
+    """Return the partition that Kafka's Java producer chooses for a record with this key."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count

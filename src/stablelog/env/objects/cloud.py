@@ -86,7 +86,7 @@ class CloudRequests:
         return cast("bytes", _asked(lambda: obstore.get(self._store, key).bytes().to_bytes()))
 
     def get_range(self, key: str, start: int, size: int) -> bytes:
-        """Return a range of an object."""
+        """Return `size` bytes of an object, from byte `start` on."""
         try:
             found = _asked(lambda: obstore.get_range(self._store, key, start=start, length=size).to_bytes())
         except Unclear as unclear:
@@ -100,7 +100,7 @@ class CloudRequests:
         return cast("bytes", found)
 
     def list_after(self, directory: str, after: str) -> Iterator[StoredObject]:
-        """Return the objects of a listing. obstore requests the listing in pages."""
+        """Return the objects in a directory whose keys are greater than `after`. obstore requests the list in pages."""
         pages = _asked(
             lambda: list(
                 obstore.list(self._store, prefix=f"{directory}/", offset=after or None, chunk_size=1000)

@@ -84,7 +84,7 @@ class DirectoryRequests:
         return _asked((self._root / key).read_bytes)
 
     def get_range(self, key: str, start: int, size: int) -> bytes:
-        """Return a range of an object."""
+        """Return `size` bytes of an object, from byte `start` on."""
 
         def work() -> bytes:
             with (self._root / key).open("rb") as file:
@@ -97,7 +97,7 @@ class DirectoryRequests:
         return found
 
     def list_after(self, directory: str, after: str) -> Iterator[StoredObject]:
-        """Return a listing."""
+        """Return the objects whose keys begin with `directory/` and are greater than `after`, in the order of keys."""
         return iter(_asked(lambda: sorted(self._found(self._root / directory, after))))
 
     def delete(self, key: str) -> None:

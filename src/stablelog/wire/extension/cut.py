@@ -84,9 +84,9 @@ class DescribeCutResponse(Response):
     Attributes:
         error_message: the error as text; null without an error.
         group: the transaction group of the commit sequences; empty for the default group, and after an error.
-        commit_sequence: R of this cut.
+        commit_sequence: R, the commit sequence of this cut.
         last_commit_sequence: the commit sequence of the last decided commit.
-        holders: the markers that the commits after R lack.
+        holders: the markers of commits after R that are not durable yet.
     """
 
     __api_key__: ClassVar = i16(ApiKey.DESCRIBE_CUT)
