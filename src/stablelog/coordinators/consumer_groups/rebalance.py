@@ -45,7 +45,9 @@ class Rebalances:
     # -- the join phase --------------------------------------------------------------------------------------
 
     def rebalance_or_complete(self, group: Group, decision: Decision, now_ms: int) -> None:
-        """Begin a join phase. If the group is in a join phase already, end it in case all members have joined."""
+        """Begin a join phase. If one is in progress, end it if all members have joined, unless the group was empty
+        before it: the group then still waits for more members.
+        """
         if group.state is not State.PREPARING_REBALANCE:
             self.rebalance(group, decision, now_ms)
         elif not group.is_initial:

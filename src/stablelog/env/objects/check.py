@@ -1,4 +1,4 @@
-"""Tests of an object store: does the store keep the promises on which stablelog relies?
+"""Tests whether an object store keeps the promises on which stablelog relies.
 
 A store may ignore the condition "only if the key does not exist" of a put. Two brokers could then overwrite each
 other's objects, so stablelog must not use such a store. Each test uses a directory of its own in the store.
