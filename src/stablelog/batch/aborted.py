@@ -24,8 +24,8 @@ class AbortedFilter:
     """
 
     def __init__(self) -> None:
-        # Heap of (first_offset, producer_id) of the added aborted transactions whose first batch the filter has not got
-        # yet.
+        # Heap of the aborted transactions that were added and whose first batch has not come yet, as (first_offset,
+        # producer_id).
         self._ahead: list[tuple[int, int]] = []
         self._known: set[tuple[int, int]] = set()  # the entries of the heap `_ahead`
         self._aborting: set[int] = set()  # producers whose batches are dropped until their abort marker
@@ -52,7 +52,9 @@ class AbortedFilter:
         return not self._ahead and not self._aborting
 
     def drops(self, producer_id: int, last_offset: int) -> bool:
-        """Whether a transactional batch of this producer belongs to an aborted transaction."""
+        """Whether a transactional batch belongs to an aborted transaction. The arguments are the batch's producer and
+        last offset.
+        """
         while self._ahead and self._ahead[0][0] <= last_offset:
             entry = heappop(self._ahead)
             self._known.discard(entry)

@@ -20,7 +20,7 @@ from stablelog.errors import Corrupt
 SIZE_MAX = 64 << 20
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
-XERIAL_HEADER = struct.Struct(">8sii")  # of the snappy framing: magic, version, oldest compatible version
+XERIAL_HEADER = struct.Struct(">8sii")  # header of snappy data: magic, version, oldest compatible version
 XERIAL_CHUNK_SIZE = 32 << 10
 CHUNK_LENGTH = struct.Struct(">i")
 
@@ -66,7 +66,7 @@ def _decompress_gzip(packed: Buffer, size_max: int) -> bytes:
 
 
 def _decompress_into(unpack: Callable[[Buffer, bytearray], int], packed: Buffer, size_max: int) -> bytes:
-    """Decompress into a buffer. While the data does not fit, try again with a larger buffer, up to the limit."""
+    """Decompress into a buffer. If the data does not fit, try again with a larger buffer, up to `size_max` bytes."""
     size = min(max(len(packed) * 4, 4096), size_max)
     while True:
         target = bytearray(size)
@@ -121,7 +121,7 @@ COMPRESSORS: dict[Codec, Callable[[Buffer], Any]] = {
     Codec.NONE: bytes,
     Codec.GZIP: cramjam.gzip.compress,
     Codec.SNAPPY: _compress_xerial,
-    Codec.LZ4: partial(cramjam.lz4.compress, level=1),  # level 1, as in Kafka, takes a fifth of the time
+    Codec.LZ4: partial(cramjam.lz4.compress, level=1),  # as in Kafka; much faster than cramjam's default
     Codec.ZSTD: cramjam.zstd.compress,
 }
 DECOMPRESSORS: dict[Codec, Callable[[Buffer, int], bytes]] = {

@@ -58,7 +58,9 @@ def raw_records(batch: Buffer, header: BatchHeader) -> list[RawRecord]:
 
 
 def walk_records(batch: Buffer, header: BatchHeader) -> Iterator[RawRecord]:
-    """Yield the records of the batch one at a time, to save memory. May raise Corrupt after some records."""
+    """Yield the records of the batch one at a time, to save memory. Raises Corrupt if the records do not match the
+    header, perhaps after it has yielded some of them.
+    """
     data = decompress(header.codec, memoryview(batch)[HEADER.size : header.size])
     last_delta = -1
     for at, end in record_ranges(data, header.record_count):
@@ -91,7 +93,7 @@ def walk_records(batch: Buffer, header: BatchHeader) -> Iterator[RawRecord]:
 
 
 def with_records(header: BatchHeader, records: Sequence[RawRecord], horizon_ms: int | None) -> bytes:
-    """Build the batch with only these records, at least one.
+    """Build a copy of a batch that contains only these records. There must be at least one.
 
     Args:
         header: the header of the original batch.

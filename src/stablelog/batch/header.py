@@ -62,7 +62,7 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
-CODECS = tuple(Codec)  # indexed by codec number: a tuple is faster than a lookup in the enum
+CODECS = tuple(Codec)  # by codec number: indexing a tuple is faster than a call of the enum
 
 
 class BatchHeader(NamedTuple):
@@ -197,8 +197,8 @@ def write_crc(batch: bytearray) -> None:
 
 
 def assemble(header: BatchHeader, packed: bytes) -> bytes:
-    """Return the batch with this header and these compressed records. The function computes
-    `batch_length` and `crc`.
+    """Build a batch from a header and its compressed records, `packed`. The function computes `batch_length` and `crc`,
+    and ignores these two fields of `header`.
     """
     batch_length = HEADER.size + len(packed) - LENGTH_AND_OFFSET_SIZE
     batch = bytearray(HEADER.pack(header.base_offset, batch_length, *header[2:]))

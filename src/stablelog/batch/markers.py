@@ -67,7 +67,7 @@ def encode_marker(
     position_count: int = 0,
     by_broker_time: bool = False,
 ) -> bytes:
-    """Encode the control batch of a marker: 78 bytes as in Kafka, and more if the marker names a group.
+    """Encode the control batch of a marker: 78 bytes as in Kafka, and more if the marker names a transaction group.
 
     Args:
         marker: the content.

@@ -27,17 +27,17 @@ from stablelog.varint import encode_varint, read_varint
 
 Header = tuple[str, bytes | None]
 
-LOOK_SIZE_MAX = 16 << 20  # the greatest decompressed size of a batch that `look_into` decodes
+LOOK_SIZE_MAX = 16 << 20  # bytes: the greatest decompressed size of a batch that `look_into` decodes
 LOOK_COUNT_MAX = 20_000
-# A batch within these two limits (records, compressed bytes) is decoded in some milliseconds, because 4 KiB of gzip
-# decompress to 4 MiB at most. Zstd has no such bound.
+# A batch with at most this number of records and of compressed bytes is decoded in some milliseconds, because 4 KiB of
+# gzip decompress to at most 4 MiB. The output of zstd has no such bound.
 QUICK_COUNT_MAX = 1000
 QUICK_PACKED_SIZE_MAX = 4 << 10
 
 
 class Record(NamedTuple):
-    """One record. `offset` is the absolute offset, not relative to the batch. The encoder ignores it and numbers the
-    records itself.
+    """One record. `offset` is the absolute offset, not relative to the batch. `encode_batch` ignores this field and
+    numbers the records itself.
     """
 
     offset: int
@@ -51,7 +51,9 @@ NULL_SIZE = encode_varint(-1)
 
 
 def _field(value: bytes | None) -> tuple[bytes, bytes]:
-    """Encode a key, a value or a part of a header: its size as a varint, followed by its bytes."""
+    """Encode a key, a value, or the name or value of a record header. Return its size as a varint, and its bytes. A
+    null has size -1.
+    """
     return (NULL_SIZE, b"") if value is None else (encode_varint(len(value)), value)
 
 
@@ -98,8 +100,8 @@ def encode_batch(
 ) -> bytes:
     """Encode a batch of these records, in this order, with consecutive offsets from `base_offset`.
 
-    `position_count` is only for a commit marker in a commit-ordered topic: the marker takes this number of offsets in
-    addition to its own offset.
+    `position_count` is only for a commit marker in a commit-ordered topic: the marker takes this number of offsets, one
+    for each record of its transaction, in addition to its own offset.
     """
     records = list(records)
     assert records, "a batch of no records"
@@ -226,14 +228,14 @@ def find_by_time(
 
 
 def is_decoded_quickly(header: BatchHeader) -> bool:
-    """Whether a batch with this header is decoded within some milliseconds, whatever its record bytes are."""
+    """Whether a batch with this header is decoded within some milliseconds, whatever bytes its records consist of."""
     if header.record_count > QUICK_COUNT_MAX or header.codec is Codec.ZSTD:
         return False
     return header.codec is Codec.NONE or header.size <= QUICK_PACKED_SIZE_MAX
 
 
 def look_into(batch: Buffer, position: int = 0) -> list[Record] | None:
-    """Decode the records of a client's batch; return None if the batch is too large or its records do not match its
+    """Decode the records of a client's batch; return None if the batch is too large, or if its records do not match its
     header.
     """
     header = read_header(batch, position)

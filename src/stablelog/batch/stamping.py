@@ -12,7 +12,8 @@ _PRODUCER_POSITION = HEADER.size - 4 - _PRODUCER.size
 def stamp(
     batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool
 ) -> int:
-    """Write producer id, producer epoch and base sequence into a batch, then its CRC. All other bytes must be final.
+    """Write producer id, producer epoch, base sequence and the attribute `transactional` into a batch. Then compute its
+    CRC again. All other bytes must be final.
 
     Returns:
         The number of sequence numbers that the batch uses: one for each offset.

@@ -34,7 +34,7 @@ ATTRIBUTES = slice(21, 23)
 MAX_TIMESTAMP = slice(35, 43)
 RECORD_SIZE_MIN = 7  # bytes of the smallest record: each of its seven fields takes at least one byte
 # The greatest number of records of a transaction in a commit-ordered partition. The field `lastOffsetDelta` of the
-# commit marker holds this number.
+# commit marker holds the number of records.
 POSITION_COUNT_MAX = 2**31 - 1
 
 
@@ -167,7 +167,7 @@ class PlannedBatch(NamedTuple):
     Attributes:
         header: the header, with the offset and the leader epoch that the log assigns.
         head: the 61 bytes of the header.
-        buffers: all bytes of the batch, in pieces.
+        buffers: all bytes of the batch, in one or more buffers.
         marker: the decoded marker of a control batch; None if the batch is no transaction marker.
     """
 
@@ -191,7 +191,9 @@ class PlannedLog(Protocol):
 
     @property
     def producer_state(self) -> Producers:
-        """The producer state of the log, which planning only reads."""
+        """The producer state of the log. Planning changes it only for a batch that transaction verification has
+        refused.
+        """
 
 
 def plan_append(
@@ -343,8 +345,8 @@ def plan_markers(
 
 
 def fitting(batches: list[PlannedBatch], relative_offset_max: int) -> int:
-    """Return how many of the first batches fit into the offsets of one segment: at least one. In a commit-ordered
-    topic, a commit marker may take very many offsets.
+    """Return how many of the first batches fit into one segment, whose offsets span at most `relative_offset_max`. The
+    result is at least 1. The limit matters in a commit-ordered topic, where a commit marker may take very many offsets.
     """
     base_offset = batches[0].header.base_offset
     count = len(batches)

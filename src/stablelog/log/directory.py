@@ -122,8 +122,8 @@ class PartitionDirectory:
         }
 
     def held_indexes(self, progress: Summary) -> tuple[bytes, ...] | None:
-        """Return the indexes of the growing segment up to a snapshot; None if the index files do not match the
-        snapshot.
+        """Return the indexes of the growing segment up to a snapshot, whose `.producers` file contains `progress`. None
+        if the index files do not match it.
 
         The index files may have further entries, which are not returned.
         """

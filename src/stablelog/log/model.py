@@ -16,7 +16,7 @@ AS_TOTAL = -2  # a limit of local retention that is that of the whole log
 class Isolation(IntEnum):
     """The isolation level of a reader. It decides up to which offset the reader sees records."""
 
-    LOG_END = -1
+    LOG_END = -1  # the reader sees all records, also those that are not durable yet
     READ_UNCOMMITTED = 0  # the reader sees records up to the high watermark
     READ_COMMITTED = 1  # the reader sees records up to the last stable offset
 
@@ -115,7 +115,7 @@ class Slice:
     """Whole batches that a read returns.
 
     Attributes:
-        buffers: the bytes of the batches, in pieces.
+        buffers: the bytes of the batches, in one or more buffers that follow each other.
         start_offset: the offset that the reader asked for. The first batch contains it or begins after it.
         end_offset: the end of the last batch, exclusive; `start_offset` if there is no batch.
         aborted: the aborted transactions with offsets in these batches; None if the reader is not read-committed.

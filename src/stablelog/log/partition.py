@@ -5,8 +5,8 @@ Invariants, at every return:
 - segments are consecutive; all but the last are sealed
 - only `truncate_to` moves one of these offsets back
 
-`log.append` checks batches and assigns their offsets, and `log.writer` writes them. If the partition has a view, the view
-serves read-committed readers.
+`log.append` checks batches and assigns their offsets, and `log.writer` writes them. If the partition is commit-ordered,
+its view serves read-committed readers.
 
 Format: docs/formats.md.
 """
@@ -53,8 +53,8 @@ __all__ = [
 
 
 class Partition(PrunableLog):
-    """One open partition, made by `open`. Only one thread uses it, except that `SyncWork.run` may run in another
-    thread.
+    """One open partition, made by `open`. Only one thread uses this object, except that `SyncWork.run` may run in
+    another thread.
     """
 
     @classmethod
@@ -88,8 +88,8 @@ class Partition(PrunableLog):
             config: the partition's settings.
             topic: the name of the topic.
             partition: the number of the partition in its topic.
-            clean: whether the last broker closed the partition, so that the whole log was durable. If so, no crash is
-                the reason for damage at the end of the log or for a gap between segments.
+            clean: whether the last broker closed the partition, so that the whole log was durable. If so, damage at the
+                end of the log, or a gap between segments, is not the effect of a crash.
             now_ms: the time of the broker's clock.
             log_start_offset: the log start offset that the data directory records. The log begins there, or later if
                 the partition's own file says so.
@@ -97,11 +97,12 @@ class Partition(PrunableLog):
                 is recorded.
             first_dirty_offset: the first offset that has not been compacted.
             leader_epoch: the leader epoch of the batches that will be appended.
-            is_established: whether the directory once had all files that this release makes, so that a missing file
-                means loss.
-            gapless_epoch: the first leader epoch whose batches follow each other without a gap in the growing segment.
+            is_established: whether an earlier start of this release has made all its files in the directory. If so, a
+                missing file has been lost.
+            gapless_epoch: in the growing segment, a gap in the offsets before a batch of this leader epoch, or of a
+                later one, means that batches were lost.
             progress: called with (bytes done, bytes in all) while recovery reads.
-            open_files: limits the open segments.
+            open_files: the cache that limits how many sealed segments have open files.
             listing: the current listing of the directory, if the caller has one. The directory must exist then.
             order: makes the view of a commit-ordered partition; None for another partition.
 
@@ -168,9 +169,10 @@ class Partition(PrunableLog):
             }
             if self._order is not None:
                 self.view = self._order.load(self, known, progress)
-                # Kafka's snapshot file does not contain the number of records of an open transaction.
+                # Kafka's snapshot file does not contain the number of records of an open transaction, so the view
+                # supplies it.
                 log.producers.set_open_record_counts(self.view.open_record_counts())
-        except BaseException:  # close the files: other partitions need the descriptors if these have run out
+        except BaseException:  # close the files: file descriptors may have run out
             log.close()
             raise
 
@@ -194,8 +196,8 @@ class Partition(PrunableLog):
                 LogAppendTime, the timestamps.
             now_ms: the time of the broker's clock.
             origin: the origin of the batches, which decides how they are checked.
-            transaction_check: verifies with the coordinator that the transaction of a batch may write here; raises
-                Refused. It is called for each transactional batch that is not a duplicate.
+            transaction_check: verifies with the coordinator that the transaction of a batch may write here, and raises
+                Refused if not. It is called for each transactional batch that is not a duplicate.
             require_first_sequence_zero: whether the first batch of a producer without state in this partition must have
                 sequence 0.
             are_keys_checked: whether `log.append.check_keys` has accepted the batch.
@@ -242,7 +244,8 @@ class Partition(PrunableLog):
             producer is not written again and counts as a success.
 
         Raises:
-            Unavailable: the disk failed. Some of the first markers may be written; recovery will find exactly these.
+            Unavailable: the disk failed. Some of the first markers may have been written. The next recovery finds
+                exactly these.
         """
         self.usability.check()
         self._now_ms = now_ms
@@ -268,8 +271,8 @@ class Partition(PrunableLog):
         return self.log.has_pending_writes(self.config)
 
     def unsynced(self) -> SyncWork | None:
-        """Return the `SyncWork` that makes all appended batches durable; None if they are. Raises the same errors as
-        `LogWriter.sync_work`.
+        """Return the steps that make all appended batches durable, as a `SyncWork`. Return None if there is nothing to
+        sync or to write. Raises the same errors as `LogWriter.sync_work`.
         """
         if self.high_watermark == self.end_offset and not self.has_pending_writes:
             return None
@@ -336,8 +339,8 @@ class Partition(PrunableLog):
         self._cleaning.cut(self.end_offset)
 
     def _lower_starts(self, end_offset: int) -> None:
-        """Before a truncation, move the start of the log, or of the view, back to the log's new end, if the start is
-        behind this end.
+        """Before a truncation to `end_offset`, move the start of the log back to this offset if the start is behind it.
+        Do the same with the start of the view.
         """
         if end_offset < self.start_offset:
             self.start_offset = end_offset
@@ -352,8 +355,8 @@ class Partition(PrunableLog):
         recovery.
 
         A clean close completes the time index with an entry of the greatest timestamp, because Kafka relies on that
-        entry. Later calls raise Unavailable, because the directory may be deleted and made again for a new topic of the
-        same name.
+        entry. After the close, calls raise Unavailable, because the directory may be deleted and made again for a new
+        topic of the same name.
 
         Raises:
             Unavailable: not everything could be made durable. The partition stays open.

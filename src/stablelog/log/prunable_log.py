@@ -12,7 +12,7 @@ from stablelog.log.readable_log import ReadableLog
 from stablelog.log.remote_tier import RemoteTier
 from stablelog.log.retention import count_durable, count_too_much, count_too_old
 
-RECENT_MS = 60_000  # the state of a producer that has not written for this time is packed
+RECENT_MS = 60_000  # a producer that has not written for this time is kept only in packed form
 
 
 class PrunableLog(ReadableLog):
@@ -24,9 +24,9 @@ class PrunableLog(ReadableLog):
         """Delete the records before `before_offset`, and the segments that no reader can need any more. Return the new
         start offset.
 
-        The new start is durable on return. If `before_offset` is in the middle of a transaction of the view, the view
-        begins behind this transaction. The log keeps the batches of all transactions that the view contains or that may
-        still commit.
+        The new start is durable on return. In a commit-ordered partition, `before_offset` is an offset of the view. If
+        it is in the middle of a transaction, the view then begins behind this transaction. The log keeps the batches of
+        all transactions that the view contains or that may still commit.
 
         Raises:
             OffsetOutOfRange: `before_offset` is past the high watermark.
@@ -40,7 +40,8 @@ class PrunableLog(ReadableLog):
         if view is not None and order is not None:
             start_offset = max(view.whole_from(before_offset), view.start_offset)
             self._sync_up_to(start_offset)
-            # The start of the view is recorded before it moves in memory, so that a restart never moves it back.
+            # The new start of the view is written to disk before it is used in memory. Otherwise, after a crash, the
+            # view could begin at its old start again, and readers could see deleted records.
             order.write_start(self, start_offset)
             view.begin_at(start_offset)
             before_offset = view.first_needed_offset()
@@ -63,7 +64,8 @@ class PrunableLog(ReadableLog):
         """Sync the log, unless it is synced up to this offset. Without the sync, a crash could leave a log that ends
         before its recorded start, and the next start of the broker would refuse it.
 
-        Only with `stablelog.flush=os` can the high watermark be ahead of the synced end.
+        A sync can be needed only with `stablelog.flush=os`, because only then can the high watermark be ahead of the
+        synced end.
 
         Raises:
             DiskError: it is unknown which bytes are durable, and the partition has failed.
@@ -122,8 +124,9 @@ class PrunableLog(ReadableLog):
         if view is not None:
             first_open = self.log.producers.first_unstable_offset()
             if first_open is not None:
-                # Segments with batches of an open transaction must stay: the transaction would be torn when it commits.
-                # A transaction whose marker is not durable counts as open, because a crash could remove the marker.
+                # Segments with batches of an open transaction must stay: otherwise, the transaction would lack its
+                # first records when it commits. A transaction whose marker is not durable counts as open, because a
+                # crash could remove the marker.
                 count = min(count, segments.place_of(first_open))
             view.advance()  # moves the view's reading position out of the segments that will be deleted
         durable_count = min(count, count_durable(segments, self.high_watermark))
@@ -141,8 +144,8 @@ class PrunableLog(ReadableLog):
         return durable_count
 
     def remove_deleted(self, now_ms: int) -> list[File]:
-        """Remove the files of deleted segments whose `file.delete.delay.ms` has passed. Return the removed files, which
-        the caller closes in a thread.
+        """Remove the files of deleted segments whose `file.delete.delay.ms` has passed. Return the removed files, still
+        open. The caller closes them in a thread.
 
         After a DiskError, the next call continues.
         """
@@ -162,8 +165,8 @@ class PrunableLog(ReadableLog):
         """Return a new compaction pass; None if the topic is not compacted, or if too few records are new since the
         last pass.
 
-        The steps of the pass may run in any thread. The caller passes each segment that they yield to `take_cleaned`,
-        and at the end the pass to `compacted`. Only one pass may exist at a time.
+        The steps of the pass may run in any thread. A step may yield a rewritten segment, which the caller passes to
+        `take_cleaned`. At the end, the caller passes the pass itself to `compacted`. Only one pass may exist at a time.
 
         Args:
             now_ms: the time of the broker's clock.
@@ -181,7 +184,7 @@ class PrunableLog(ReadableLog):
         )
 
     def take_cleaned(self, cleaned: Cleaned) -> bool:
-        """Replace segments by the segment that compaction has made of them.
+        """Replace segments of the log by the one segment into which compaction has rewritten them.
 
         Returns:
             False if one of the segments to be replaced was deleted or replaced meanwhile: the caller must end the pass.

@@ -44,12 +44,12 @@ class ReadableLog:
         high_watermark: the first offset that is not known to be durable.
         synced_offset: the first offset that is not known to be synced. With `stablelog.flush=os` it may be less than
             the high watermark.
-        cuts: the parts by which recovery has truncated the log.
-        open_files: limits the open segments of the partition. After the open, the broker joins it with its own limit
-            for all partitions.
+        cuts: the parts that recovery has removed from the end of the log.
+        open_files: the cache that limits how many sealed segments have open files. After the open, the broker joins it
+            with the cache for all partitions.
         usability: whether the partition can be used. After a failure or a close, every call that uses a file raises
             Unavailable.
-        view: the view that read-committed readers read; None if they read the log itself.
+        view: the log in commit order, which read-committed readers read; None if they read the log itself.
         remote: the segments of the log in an object store; None if the topic has no remote tier.
         log: the partition's segments and producer state. Other packages only read it.
     """
@@ -198,19 +198,19 @@ class ReadableLog:
 
     @property
     def side_failure(self) -> DiskError | None:
-        """The error that has kept a file of the view from being written; None if all are written. The log is not
-        affected.
+        """The error because of which a file of the commit-ordered view could not be written; None if all files are
+        written. The log is not affected.
         """
         return None if self.view is None else self.view.failure
 
     def unproven_ahead(self, offset: int) -> Unproven | None:
-        """Return the Unproven error that a reader at `offset` will get when it reaches the next segment; None if that
-        segment is proven.
+        """Return the error that a reader at `offset` will get when it reaches the next segment, if the log file of that
+        segment was not checked since the start of the broker. None if it was checked, or if there is no next segment.
         """
         return self.log.segments.unproven_ahead(offset)
 
     def prove(self) -> None:
-        """Prove at once every log file that recovery has trusted without reading the file.
+        """Check at once the batch headers of every log file that recovery has not read.
 
         Raises:
             Corrupt: a log file has changed since it was written.
@@ -288,8 +288,8 @@ class ReadableLog:
         return tuple(segments.aborted(segments.place_of(start), start, end)) if start < end else ()
 
     def look_up_time(self, timestamp_ms: int, isolation: Isolation) -> Lookup:
-        """Find the first record with this timestamp or a later one, in steps; None if this reader sees no such record.
-        A view is searched by commit times.
+        """Return a lookup, which finds the first record with this timestamp or a later one in steps. Its result is None
+        if a reader of this isolation level sees no such record. In commit order, the time of the commit counts.
         """
         view = self._view_of(isolation)
         if view is not None:
@@ -309,7 +309,8 @@ class ReadableLog:
         )
 
     def look_up_newest(self, isolation: Isolation) -> Lookup:
-        """Find the first record with the greatest timestamp, in steps; None if this reader does not see it.
+        """Return a lookup, which finds the first record with the greatest timestamp in steps. Its result is None if a
+        reader of this isolation level does not see this record.
 
         As in Apache Kafka, only the records on the local disk are searched.
         """

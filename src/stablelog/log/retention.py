@@ -33,7 +33,7 @@ def count_too_old(segments: Segments, config: LogConfig, now_ms: int) -> int:
     for segment in segments:
         # The age of records without a timestamp is the age of their segment.
         newest_ms = segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
-        # Compaction has removed all records of the segment, so it may be deleted at any age.
+        # If compaction has removed all records of the segment, the segment may be deleted at any age.
         emptied = segment.sealed and newest_ms < 0 and not segment.record_count
         if segment.size and not emptied and (newest_ms < 0 or newest_ms >= now_ms - config.retention_ms):
             break
@@ -100,8 +100,8 @@ class PendingDeletes:
         try:
             self._disk.rename(path, marked)
         except DiskError:
-            # The file keeps its name and is removed at the same time. A start removes it, too, because it lies before
-            # the log's start.
+            # The file keeps its name, and is removed at the same time as the renamed files. After a crash, the next
+            # start removes it, because its offset is before the log start offset.
             return path
         return marked
 

@@ -17,7 +17,7 @@ from stablelog.env.disk import Content, Disk, File
 from stablelog.errors import DiskError
 from stablelog.log.segments.segments import Segments
 
-LARGE_SIZE = 1 << 18  # bytes that a `SyncWork` writes, beyond which it must not run on the event loop
+LARGE_SIZE = 1 << 18  # a `SyncWork` that writes more bytes must not run on the event loop
 Files = Mapping[Path, Content]  # the contents of files in one directory, by path
 
 
@@ -98,8 +98,8 @@ class Unsynced:
 
     Attributes:
         names_changed: whether a file was created since the directory was synced.
-        are_indexes_written: whether the index files of the growing segment are complete. If so, the next `SyncWork`
-            syncs them, too.
+        are_indexes_written: whether the indexes of the growing segment were written to their files. If so, the next
+            `SyncWork` syncs these files, too.
     """
 
     def __init__(self, disk: Disk, directory: Path, base_offset: int) -> None:
@@ -118,7 +118,7 @@ class Unsynced:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the next `SyncWork` would only sync the log file, and no `SyncWork` may be running."""
+        """Whether the next `SyncWork` would only sync the log file, and no earlier `SyncWork` can still be running."""
         return self._handed_out is None and not self.is_more_than_bytes
 
     @property
@@ -138,7 +138,8 @@ class Unsynced:
         names_changed, self.names_changed = self.names_changed, False
         with_indexes, self.are_indexes_written = bool(writes) or self.are_indexes_written, False
         for segment in grown if with_indexes else ():
-            # The files in `writes` rely on the index files, so the names of the index files must be durable before.
+            # The files in `writes` describe the index files, so the directory entries of the index files must be
+            # durable first.
             names_changed |= segment.growing.names_changed
             segment.growing.names_changed = False
         end_offset = segments.active.end_offset
@@ -161,8 +162,8 @@ class Unsynced:
     def sync_log(self, segments: Segments) -> None:
         """Make the log files and the directory durable at once, up to the end of the log.
 
-        This changes no `SyncWork`, because another thread may be running it. It writes none of the files that describe
-        the log, because recovery rebuilds them.
+        The method changes no `SyncWork`, because another thread may be running one. It writes none of the files that
+        describe the log, such as summaries and snapshots, because recovery rebuilds them.
 
         Raises:
             DiskError: it is unknown which bytes are durable.

@@ -41,7 +41,9 @@ class Usability:
             self.on_failure(why)
 
     def close(self) -> None:
-        """Mark the partition as closed, and drop `on_failure`, so that a closed partition is in no reference cycle."""
+        """Mark the partition as closed, and drop `on_failure`, which could hold the closed partition in a reference
+        cycle.
+        """
         self.is_closed = True
         self.on_failure = _ignore
 

@@ -44,7 +44,7 @@ class View(Protocol):
 
     @property
     def failure(self) -> DiskError | None:
-        """The error that has kept a file of the view from being written; None if all are written."""
+        """The error because of which a file of the view could not be written; None if all files are written."""
 
     @property
     def start_offset(self) -> int:
@@ -58,10 +58,10 @@ class View(Protocol):
         """Read whole batches in the order of the view, as `Partition.read` does in the order of the log."""
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
-        """Find the first position whose time is `timestamp_ms` or later. The lookup runs in steps."""
+        """Find the first position whose commit has the time `timestamp_ms` or a later one. The lookup runs in steps."""
 
     def look_up_newest(self) -> Lookup:
-        """Find the first position with the greatest time. The lookup runs in steps."""
+        """Find the first position of the latest commit. The lookup runs in steps."""
 
     def advance(self) -> None:
         """Extend the view by the batches that have become durable in the log."""

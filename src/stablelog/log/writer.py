@@ -32,7 +32,7 @@ class LogWriter:
         disk: the disk of the partition.
         directory: the partition's directory.
         found: the result of recovery.
-        open_files: limits the open segments.
+        open_files: the cache that limits how many sealed segments have open files.
         usability: the usability of the partition. It is set to failed when a write stops half-way.
         snapshots: the snapshots of the partition.
         now_ms: the broker's clock.
@@ -202,7 +202,7 @@ class LogWriter:
         """
         active = self.segments.active
         active.growing.write_aborted()
-        if self._unsynced.is_idle:  # No `SyncWork` may be running, so no thread is syncing these files.
+        if self._unsynced.is_idle:  # No `SyncWork` can be running, so no thread is syncing these files.
             active.growing.close_files()
 
     def sync_log(self) -> None:
