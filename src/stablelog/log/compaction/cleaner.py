@@ -112,7 +112,7 @@ class Compaction:
         for segment, summary in zip(segments, summaries, strict=True):
             segment.open_sealed(summary)
         self._segments = Segments(segments)
-        self._uncounted: dict[int, int] = {}  # by producer id: records of an open transaction that stay
+        self._uncounted: dict[int, int] = {}  # by producer id: how many records of its open transaction stay
 
     @property
     def end_offset(self) -> int:
@@ -127,8 +127,8 @@ class Compaction:
         """Run the pass, a step at a time.
 
         Yields:
-            After a step that has finished a segment, this segment. The caller puts it in place of the original segments
-            before the next step. After another step, None.
+            After a step that has finished a segment, this segment. Before the next step, the caller puts it in place of
+            the original segments. After any other step, None.
 
         Raises:
             Corrupt: a batch or an index is damaged. Segments that were put in place before are not affected.
@@ -257,8 +257,8 @@ class Compaction:
             self._count(header, kept, out.segment)
 
     def _count(self, header: BatchHeader, kept: Kept, cleaned: Segment) -> None:
-        """Count the records that stay. The records of a transaction are counted in the segment that holds its commit
-        marker.
+        """Count the records that stay of committed transactions. The records of a transaction are counted in the
+        segment that holds its commit marker.
         """
         if header.is_control:
             count = self._uncounted.pop(header.producer_id, 0)
@@ -275,7 +275,7 @@ class Cleaning:
     Args:
         disk: the disk of the partition.
         directory: the partition's directory.
-        open_files: limits the open segments.
+        open_files: the cache that limits how many sealed segments have open files.
 
     Attributes:
         first_dirty_offset: the first offset that has not been compacted yet.
@@ -325,7 +325,7 @@ class Cleaning:
         )
 
     def put_in_place(self, segments: Segments, cleaned: Cleaned) -> Segments | None:
-        """Replace segments by the segment that compaction has made of them.
+        """Replace segments of the log by the one segment into which compaction has rewritten them.
 
         Returns:
             The new segments of the log; `segments` itself if the rewriting has changed no batch; None if a segment that
@@ -403,7 +403,9 @@ class _Writer:
         self._waiting_size = 0
 
     def finish(self, end_offset: int) -> None:
-        """Write a filler for missing offsets at the end, so that the segment ends where the next one begins."""
+        """Write all remaining batches. If offsets are missing at the segment's end, add a filler, which is a batch
+        without records, so that the segment ends where the next one begins.
+        """
         if self._next_offset < end_offset:
             self._waiting.append(filler(self._next_offset, end_offset, self._leader_epoch))
         self._flush()

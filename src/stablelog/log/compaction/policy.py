@@ -32,16 +32,16 @@ from stablelog.log.model import LogConfig
 from stablelog.log.producer_state.producer import LastBatch
 from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
 
-# A key of more than 15 bytes is replaced by a digest of 16 bytes, so that no digest is equal to a key that is kept as
-# it is.
+# In memory, a key of more than 15 bytes is replaced by its digest of 16 bytes. A key of at most 15 bytes is kept as it
+# is, so it cannot be equal to a digest.
 KEY_SIZE_MAX = 15
 DIGEST_SIZE = 16
 KEY_MEMORY_SIZE = 160  # about how many bytes of memory a collected key takes
 
 
 def records_in(batch: Buffer, header: BatchHeader) -> list[RawRecord] | None:
-    """Return the records of a batch whose CRC matches; None if the producer has sent bytes that are no records, so that
-    their keys are unknown.
+    """Return the records of a batch whose CRC matches. Return None if the producer has sent bytes that cannot be
+    decoded as records: their keys are then unknown.
     """
     try:
         return raw_records(batch, header)
@@ -70,7 +70,7 @@ class LatestOffsets:
         return len(self._offsets)
 
     def has_room(self, count: int) -> bool:
-        """Whether this number of further keys can be added."""
+        """Whether this number of further keys can be added. The first batch can always be added."""
         return self.end_offset == self.start_offset or len(self._offsets) + count <= self._count_max
 
     def note(self, records: Iterable[RawRecord]) -> None:
@@ -92,7 +92,7 @@ class MarkerFate(NamedTuple):
     """The role of a transaction marker in one reading of the log.
 
     Attributes:
-        is_bare: whether the reading has met no batch that needs the marker.
+        is_bare: whether the reading has met no batch of the marker's transaction, so that no batch needs the marker.
         committed: whether it is a commit marker.
         entry: the entry of the transaction index that must stay with an abort marker; None if there is none.
     """
@@ -109,8 +109,8 @@ class _Aborted:
 
 
 class TransactionWalk:
-    """The transactions that are open at the offset that a reading of the log has reached, and which of them were
-    aborted.
+    """The transactions that are open at the offset that a reading of the log has reached. The class also knows which of
+    them were aborted, because the caller announces the aborted ones.
     """
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class TransactionWalk:
             self._aborted.setdefault(txn.producer_id, _Aborted(txn))
 
     def meet_data(self, header: BatchHeader) -> bool:
-        """Note a batch of records. Return whether its transaction was aborted."""
+        """Process the next batch, which holds records. Return whether its transaction was aborted."""
         self._come_to(header.last_offset)
         if not header.is_transactional:
             return False
@@ -148,7 +148,7 @@ class TransactionWalk:
         return True
 
     def meet_marker(self, header: BatchHeader, batch: Buffer) -> MarkerFate:
-        """Note a control batch, and return its role."""
+        """Process the next batch, which is a control batch. Return its role."""
         self._come_to(header.last_offset)
         marker = read_marker(batch)
         if marker is None:
@@ -167,7 +167,7 @@ class TransactionWalk:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The part of a batch that the second reading keeps.
+    """The part of a batch that compaction keeps.
 
     Attributes:
         batch: the bytes that are kept; None if the batch is removed.
@@ -185,7 +185,7 @@ class Kept:
 
 @dataclass(slots=True)
 class Rules:
-    """The rules and the state of the second reading.
+    """The rules by which the second reading of a compaction pass decides what stays, and the state of this reading.
 
     Attributes:
         latest: the latest offset of each key, from the first reading.
@@ -193,7 +193,7 @@ class Rules:
         last_batch: returns the last batch of a producer, by producer id; None if the partition does not know the
             producer.
         now_ms: the time of the broker's clock.
-        delete_retention_ms: the time from the pass that sets a delete horizon to this horizon.
+        delete_retention_ms: a pass sets a new delete horizon to `now_ms` plus this time.
     """
 
     latest: LatestOffsets
@@ -257,8 +257,8 @@ class Rules:
         return bool(header.attributes & DELETE_HORIZON) and header.base_timestamp <= self.now_ms
 
     def _is_all_that_is_known(self, header: BatchHeader) -> bool:
-        """Whether this marker is the producer's only batch of its current epoch, and the producer state still has the
-        producer.
+        """Whether this marker is the producer's only batch of its current epoch, and the producer state still contains
+        the producer.
         """
         last = self.last_batch(header.producer_id)
         return last is not None and last.last_offset is None and last.producer_epoch == header.producer_epoch
@@ -280,8 +280,8 @@ def count_cleanable(summaries: Sequence[Summary], stable_offset: int, config: Lo
 
 
 def is_worth_it(summaries: Sequence[Summary], first_dirty_offset: int, config: LogConfig) -> bool:
-    """Whether the segments that were never compacted reach `min.cleanable.dirty.ratio` of all bytes that may be
-    compacted.
+    """Whether the segments that were never compacted make up at least `min.cleanable.dirty.ratio` of the bytes that may
+    be compacted.
     """
     dirty_size = sum(summary.log_size for summary in summaries if summary.end_offset > first_dirty_offset)
     size = sum(summary.log_size for summary in summaries)
@@ -289,8 +289,8 @@ def is_worth_it(summaries: Sequence[Summary], first_dirty_offset: int, config: L
 
 
 def grouped(summaries: Sequence[Summary], config: LogConfig) -> list[list[Summary]]:
-    """Divide the segments into groups. Each group becomes one segment, which has at most `segment.bytes` even if
-    compaction removes nothing.
+    """Divide the segments into groups of neighbours. Each group becomes one segment. A group of several segments has at
+    most `segment.bytes`, so the new segment is not too large even if compaction removes nothing.
     """
     groups: list[list[Summary]] = []
     for summary in summaries:

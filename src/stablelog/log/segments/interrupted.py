@@ -5,11 +5,11 @@ The suffix of a file shows how far the operation had come, and what the next ope
     .tmp        A file was being written. This file is removed; the file that it was to replace still exists.
     .cleaned    Compaction was writing a segment. Its files are removed; the original segments still exist.
     .swap       Compaction had finished a segment, and was putting it in place of the original ones. The open
-                finishes this. The log file gets the suffix after all other files durably have it. It loses the
-                suffix after all other files except the summary are in place. In between, the log file shows which
-                segments are replaced: those that begin within the offsets of the new segment. Its summary, or its
-                last batch if there is no summary, gives the end of these offsets. A summary is in place only while
-                the files that it describes are.
+                finishes this replacement. The log file gets the suffix after all other files durably have it. It
+                loses the suffix after all other files except the summary are in place. While the log file has the
+                suffix, it shows which segments are replaced: those that begin within the offsets of the new
+                segment. The summary of the new segment gives the end of these offsets; without a summary, the last
+                batch does. The new summary is put in place last, because it describes the other files.
     .deleted    A segment was deleted or replaced. Its files are removed.
 
 Source: Kafka's file suffixes.
@@ -51,9 +51,9 @@ def finish_interrupted(listing: Listing) -> None:
 def _finish(disk: Disk, directory: Path) -> None:
     names = _names(disk, directory)
     cleaned = [offset_of(name) for name in names if name.endswith(LOG + CLEANED)]
-    # While the log file has the suffix `.cleaned`, the replacement has not begun: the log file is the last one that is
-    # renamed to `.swap`. The `.swap` files of this replacement are then removed; the `.swap` files of other
-    # replacements stay.
+    # The log file of a new segment is its last file that is renamed from `.cleaned` to `.swap`. If a log file still has
+    # the suffix `.cleaned`, its replacement has not begun, and its `.swap` files are removed. The `.swap` files of
+    # segments before it belong to other replacements, and stay.
     not_begun = [
         name for name in names if name.endswith(SWAP) and cleaned and offset_of(name) >= min(cleaned)
     ]
@@ -75,7 +75,7 @@ def _finish(disk: Disk, directory: Path) -> None:
 
 
 def _names(disk: Disk, directory: Path) -> list[str]:
-    """Return the names of the partition's files in a directory. Other files are not touched."""
+    """Return the names of the partition's files in a directory, without the names of other files."""
     return [name for name in disk.list_dir(directory) if is_partition_file(name)]
 
 
@@ -95,8 +95,8 @@ def begin_swap(disk: Disk, directory: Path, base_offset: int) -> None:
 def finish_swap(disk: Disk, directory: Path, base_offset: int) -> None:
     """Put a compacted segment in place of the original segments.
 
-    All its files durably have the suffix `.swap`. After a crash, a second call does the remaining steps, because the
-    log file loses the suffix only when all other steps are durable.
+    All files of the new segment must durably have the suffix `.swap`. After a crash, a second call does the remaining
+    steps: the log file keeps the suffix until the original segments are removed and the indexes are in place.
     """
     stem = f"{base_offset:020d}"
     summary = _summary_of_swap(disk, directory, base_offset)
@@ -127,7 +127,9 @@ def _summary_of_swap(disk: Disk, directory: Path, base_offset: int) -> Summary |
 
 
 def _end_of_swap(disk: Disk, directory: Path, base_offset: int) -> int:
-    """Return the end of the offsets that a segment compacted by Kafka replaces, exclusive."""
+    """Return the end, exclusive, of the offsets that a segment compacted by Kafka replaces. It is read from the
+    batches.
+    """
     content = disk.read_bytes(directory / f"{base_offset:020d}{LOG}{SWAP}")
     last = max((header.last_offset for _, header in headers_in(content)), default=base_offset)
     return last + 1

@@ -18,7 +18,7 @@ class OpenFiles:
     `OpenFiles` joins the `OpenFiles` of the broker.
 
     Args:
-        count_max: how many segments may be open in all `OpenFiles` that have joined.
+        count_max: how many segments may be open, including those of all `OpenFiles` that have joined this one.
     """
 
     def __init__(self, count_max: int = 256) -> None:
@@ -30,8 +30,8 @@ class OpenFiles:
         return len(self._segments)
 
     def join(self, shared: "OpenFiles") -> None:
-        """Count these segments together with those of `shared` from now on. From then on, only one
-        thread may use both.
+        """From now on, count the open segments of this cache as segments of `shared`. After this call, only one thread
+        may use the two caches.
         """
         segments, self._segments, self._shared = self._segments, OrderedDict(), shared
         for segment in segments:

@@ -22,7 +22,7 @@ from stablelog.log.segments.scan import check_crc, scan_batches
 SCRUB_SIZE = 1 << 20  # about how many bytes the scrub reads at a time
 PIECE_SIZE = 8 << 20  # about how many bytes of the file one step of the proof covers
 CHUNK_SIZE = 256 << 10  # bytes that are read at a time: few enough to stay in the processor's cache
-# If batches are smaller than this size on average, their bodies are copied together with their headers.
+# If batches are smaller than this size on average, the proof reads their bodies together with their headers.
 SKIPPED_SIZE = 8 << 10
 LARGE_SIZE = 256 << 10  # If batches are larger than this on average, their bodies are not read from the disk.
 LENGTH = struct.Struct(">i")
@@ -53,7 +53,8 @@ class DamagedBatch:
 
 
 def scrub(disk: Disk, path: Path, size: int) -> Iterator[int | DamagedBatch]:
-    """Check the CRC of every batch in the first `size` bytes of a log file whose headers are proven.
+    """Check the CRC of every batch in the first `size` bytes of a log file, after `prove_headers` has checked the
+    headers.
 
     Args:
         disk: the disk of the file.
@@ -91,16 +92,16 @@ def bad_crc(path: Path, header: BatchHeader, position: int) -> str:
 def prove_headers(
     disk: Disk, path: Path, size: int, crc: int, mapped: memoryview | None = None
 ) -> Iterator[None]:
-    """Prove the headers of the batches in the first `size` bytes of a log file, a piece at a time. May run in any
-    thread.
+    """Check that the batch headers in the first `size` bytes of a log file have a known CRC. Each step covers about 8
+    MiB of the file, and may run in any thread.
 
     Args:
         disk: the disk of the file.
         path: the path of the log file.
-        size: how many bytes to prove. They end with a whole batch.
+        size: how many bytes to check. They end with a whole batch.
         crc: the expected CRC-32C over the headers of these batches.
-        mapped: a view of these bytes in the mapped file that readers use. The proof loads its pages into memory, so
-            that the readers need not wait.
+        mapped: these bytes of the memory-mapped file, from which readers will read. The proof loads them into memory,
+            so that the readers need not wait for the disk.
 
     Raises:
         Corrupt: the file does not hold these batches. The message names the first damaged batch, if it can be found.
@@ -126,7 +127,8 @@ def _walk(file: File, path: Path, size: int, crc: int, mapped: memoryview | None
                 yield
             piece_end = position + PIECE_SIZE
             if average < LARGE_SIZE:
-                # If each header were read alone, each read would wait for the disk. So the kernel reads ahead.
+                # If each header were read alone, each read would wait for the disk. So the kernel is asked to read
+                # ahead.
                 file.will_need(position, min(2 * PIECE_SIZE, size - position))
                 ready_end = min(piece_end, size) if _is_ready(file, mapped, position, piece_end) else 0
         chunk: bytes | memoryview
@@ -136,8 +138,8 @@ def _walk(file: File, path: Path, size: int, crc: int, mapped: memoryview | None
                 chunk = bytes(chunk[:CHUNK_SIZE])
         else:
             chunk_size = CHUNK_SIZE if average < SKIPPED_SIZE else header_size
-            # The chunk is a copy: if a sector of the disk cannot be read, access to a mapped page would end the process
-            # with a signal.
+            # The bytes are copied from the file, not taken from the mapped pages: if the disk cannot read a sector,
+            # access to a mapped page would end the process with a signal.
             chunk = file.read(position, min(chunk_size, size - position))
         at, last = 0, len(chunk) - header_size
         if last < 0:
@@ -157,8 +159,8 @@ def _walk(file: File, path: Path, size: int, crc: int, mapped: memoryview | None
 
 
 def _is_ready(file: File, mapped: memoryview | None, begin: int, end: int) -> bool:
-    """Load a piece of the mapped file into memory, including the bodies for the readers. Return whether it is in memory
-    now.
+    """Load the bytes [begin, end) of the mapped file into memory, including the batch bodies, which readers will need.
+    Return whether these bytes are in memory now.
     """
     return mapped is not None and file.populate(mapped[begin:end])
 

@@ -50,7 +50,7 @@ class Segment:
         sealed: whether the segment gets no more batches.
         durable: whether the segment is sealed, and all its files are durable.
         summary: the summary of a sealed segment; None while it grows.
-        passed: (size, greatest timestamp; -1 none) of the first part, whose headers lookups by time have read.
+        passed: (size, greatest timestamp or -1) of the log file's first part, whose headers lookups by time have read.
         damage: the reason why all reads of the log file are refused; None while no such damage is known.
         damaged_batches: the damaged batches that the scrub has found, by position. Reads of them are refused.
     """
@@ -86,7 +86,7 @@ class Segment:
     _replayed_from: tuple[int, int, int] = field(
         init=False
     )  # where replay began: position, greatest timestamp before this position, offset of this timestamp
-    _unproven: tuple[int, int] | None = None  # size of the trusted bytes, and the CRC over their headers
+    _unproven: tuple[int, int] | None = None  # of the bytes that need a proof: size, CRC over their headers
 
     def __post_init__(self) -> None:
         self.path = partial(segment_path, self.directory, self.base_offset, self.mark)
@@ -121,7 +121,7 @@ class Segment:
         self._offset_index, self._time_index, self._txn_index = growing.offsets, growing.times, growing.txns
 
     def open_sealed(self, summary: Summary, *, is_proven: bool = False) -> None:
-        """Open a sealed segment by its checked summary. Reads of the log file are refused before `prove`.
+        """Open a sealed segment by its checked summary. Reads of the log file are refused until `prove` has succeeded.
 
         Args:
             summary: the summary of the segment.
@@ -135,7 +135,7 @@ class Segment:
     def open_growing(self, progress: Summary | None = None, indexes: Sequence[bytes] = ()) -> None:
         """Open the growing segment for replay, from its beginning or from the end of `progress`.
 
-        If `progress` is given, reads of the part that it describes are refused before `prove`.
+        If `progress` is given, reads of the part that it describes are refused until `prove` has succeeded.
 
         Args:
             progress: the summary of the segment up to a snapshot; None to replay all of it.
@@ -198,7 +198,7 @@ class Segment:
         )
 
     def append(self, buffers: Sequence[Buffer]) -> int:
-        """Append the bytes of batches to the log file, and return their position. Then call `note` for each."""
+        """Append batches to the log file, and return their position. The caller then calls `note` for each batch."""
         assert self._log is not None
         assert not self.sealed
         assert self._log.size == self.size
@@ -290,7 +290,7 @@ class Segment:
 
         Args:
             log: whether to include the log file, because batches were appended since its last sync.
-            indexes: whether to include the index files, because a file that relies on them will be written.
+            indexes: whether to include the index files, because a summary or snapshot of them will be written.
         """
         assert self._log is not None
         files = [self._log] if log else []
@@ -334,10 +334,10 @@ class Segment:
         return self._unproven is None
 
     def prove(self, mapped: memoryview | None = None) -> Iterator[None]:
-        """Prove the log file if it was trusted without a proof, a piece at a time. May run in any thread.
+        """Check the batch headers of the log file by their recorded CRC, unless this is done. May run in any thread.
 
         Args:
-            mapped: a view of the bytes to be proven in the mapped file that readers will use.
+            mapped: these bytes of the memory-mapped file, from which readers will read.
 
         Raises:
             Corrupt: the log file has changed since it was written. All reads of it are refused from now on.
@@ -375,12 +375,12 @@ class Segment:
         return next((batch for batch in self.damaged_batches if batch.position >= position), None)
 
     def prove_now(self) -> None:
-        """Prove the whole log file at once. Raises Corrupt and DiskError, as `prove` does."""
+        """Run all steps of `prove` at once. Raises Corrupt and DiskError, as `prove` does."""
         for _ in self.prove():
             pass
 
     def unproven(self) -> Unproven:
-        """Return the Unproven error for a read of this segment."""
+        """Return the error for a read before the log file is proven. It carries the proof for the caller to run."""
         mapped, unproven = None, self._unproven
         if unproven is not None:
             with contextlib.suppress(Corrupt, DiskError):  # if this fails, the proof will report the reason
@@ -474,7 +474,7 @@ class Segment:
         return self._seek(self.offset_index.position_before(offset), offset, self.size)
 
     def header_at(self, offset: int) -> BatchHeader | None:
-        """Return the header of the first batch whose last offset is at least `offset`, without a proof."""
+        """Return the header of the first batch whose last offset is at least `offset`. The file need not be proven."""
         position = self.offset_index.position_before(offset)
         return next((h for _, h in self.walk_unproven(position) if h.last_offset >= offset), None)
 
@@ -490,8 +490,8 @@ class Segment:
         cut = self._seek(begin, self.end_offset, end)
         if cut is None:
             return self.size, self.end_offset
-        # This batch does not fit into `size`. It begins where the last whole batch ends, or behind a gap in the
-        # offsets.
+        # `cut` is the first batch that does not fit into `size` bytes. It begins at the byte where the last whole batch
+        # ends, and at the same offset or behind a gap in the offsets.
         return cut.position, cut.base_offset
 
     def _seek(self, position: int, offset: int, end: int) -> Found | None:

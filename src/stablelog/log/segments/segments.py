@@ -36,10 +36,11 @@ class Segments:
         self.active = segments[-1]
         self.bases = [segment.base_offset for segment in segments]
         self._sealed_size = sum(segment.size for segment in segments[:-1])
-        # How many segments were dropped from the beginning; the indexes of `_minima` still count them.
+        # How many segments were dropped from the beginning. `_minima` numbers the segments as if these were still
+        # there.
         self._gone = 0
         self._minima = Minima(self._least_aborted)
-        self._are_proven = False  # whether all segments are known to be proven
+        self._are_proven = False  # whether all log files are known to have passed the proof
 
     def __len__(self) -> int:
         return len(self._row)
@@ -56,12 +57,14 @@ class Segments:
         return self._sealed_size + self._row[-1].size
 
     def place_of(self, offset: int) -> int:
-        """Return the number of the segment that contains the offset; 0 if the offset is before all segments."""
+        """Return the place in this list of the segment that contains the offset; 0 if the offset is before all
+        segments.
+        """
         return max(bisect_right(self.bases, offset) - 1, 0)
 
     def cut_at(self, offset: int) -> tuple[int, int, Segment, list[Segment]]:
-        """Find the place where a log must be truncated to end at `offset`, or at the beginning of the batch that
-        contains it.
+        """Find the position in a log file at which the log must be truncated to end at `offset`, or at the beginning of
+        the batch that contains this offset.
 
         Returns:
             Four values: the end offset of the log after the truncation, the size of the last log file after the
@@ -80,10 +83,11 @@ class Segments:
         return self._row[bisect_right(self.bases, base_offset - 1) :]
 
     def unproven_ahead(self, offset: int) -> Unproven | None:
-        """Return the Unproven error that a reader at `offset` will get when it reaches the next segment; None if that
-        segment is proven.
+        """Return the error that a reader at `offset` will get when it reaches the next segment, if the log file of that
+        segment has not passed the proof yet. The error carries the proof for the caller to run.
 
-        The result is also None if the next segment is known to be damaged, because it is not proven again.
+        None if there is no next segment, if its log file has passed the proof, or if the proof has found damage in it,
+        because a failed proof is not repeated.
         """
         if self._are_proven:
             return None
@@ -123,8 +127,8 @@ class Segments:
     # -- aborted transactions ----------------------------------------------------------------------------------
 
     def aborted(self, place: int, start: int, end: int) -> list[AbortedTxn]:
-        """Return the aborted transactions with offsets in [start, end). `place` is the number of the segment that
-        contains `start`.
+        """Return the aborted transactions with offsets in [start, end). `place` is the place in this list of the
+        segment that contains `start`.
 
         The search ends with the first sealed segment whose stable offset reaches `end`: at the end of this segment,
         every transaction that began before `end` had ended. Up to there, the search opens only those transaction
@@ -145,7 +149,7 @@ class Segments:
 
     def _least_aborted(self, begin: int, end: int) -> Iterator[int]:
         for number in range(begin, end):
-            # The list does not contain the segments that were dropped before the first search.
+            # Segments that were dropped before the first search have numbers, but are not in the list any more.
             least = self._row[number - self._gone].least_aborted_offset if number >= self._gone else None
             yield NO_ABORT if least is None else least
 
@@ -154,8 +158,8 @@ def cut_files(disk: Disk, directory: Path, segment: Segment, position: int, late
     """Truncate the log file of a closed segment to `position`, and remove the files of the later segments. Durable on
     return.
 
-    The summaries are removed first, and the sync of the directory makes this durable, together with the removals of the
-    caller. After a crash, no file can then claim that the log was durable past its new end.
+    The summaries are removed first, and the sync of the directory makes this durable, together with the removal of
+    snapshots by the caller. After a crash, no file can then claim that the log was durable past its new end.
     """
     for sealed in (segment, *later):
         disk.remove(sealed.path(SUMMARY))
