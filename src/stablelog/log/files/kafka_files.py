@@ -19,7 +19,7 @@ METADATA_FILE: Final = "partition.metadata"
 METADATA_VERSION: Final = 0
 META_FILE: Final = "meta.properties"
 META_VERSION: Final = 1
-OLD_META_VERSION: Final = 0  # of Kafka with ZooKeeper, which writes broker.id in place of node.id
+OLD_META_VERSION: Final = 0  # written by Kafka with ZooKeeper, with broker.id in place of node.id
 LOG_START_CHECKPOINT: Final = "log-start-offset-checkpoint"
 CHECKPOINT_VERSION: Final = 0
 

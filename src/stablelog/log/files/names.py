@@ -17,7 +17,7 @@ COMMIT_SUFFIXES = (
 )  # suffixes of the files of a commit index
 SEGMENT_SUFFIXES = (LOG, INDEX, TIMEINDEX, TXNINDEX, SUMMARY, *COMMIT_SUFFIXES)
 SNAPSHOT, PRODUCERS = ".snapshot", ".producers"
-CUT = ".cut"  # the file with the bytes by which recovery or `stablelog repair` has truncated a log file
+CUT = ".cut"  # a file with the bytes that recovery or `stablelog repair` has removed from a log file
 DELETED = ".deleted"
 VIEW_START_FILE = "view-start-offset"  # the file that records the start of the view in commit order
 # Names of the files of a partition that belong to no segment and no snapshot.

@@ -49,7 +49,7 @@ class GrowingIndexes:
         self._base_offset = base_offset
         self._files: dict[str, File] = {}
         self._dirty: set[str] = set()  # suffixes of the files that were written and not synced
-        # By suffix: the size of a file that matches the index in memory.
+        # By suffix: the size of the index file when it was last known to match the index in memory.
         self._written_sizes: dict[str, int] = {}
         self._synced_sizes: list[int] = []  # sizes of the index files that the last broker has synced
         # Files whose last write has failed. They accept no more writes, but another thread may be syncing them.
@@ -134,7 +134,7 @@ class GrowingIndexes:
         except DiskError:
             file.close()
             raise
-        if file.size:  # the file may have been closed before it was synced
+        if file.size:  # an earlier write may not be synced yet
             self._dirty.add(suffix)
         self._files[suffix] = file
         return file
@@ -175,13 +175,14 @@ class GrowingIndexes:
         repair.
 
         The file of the transaction index must be equal to the index in memory. The other files may lack entries at
-        their end, which `write` will add. Entries of the time index that earlier closes have added are accepted.
+        their end, which `write` will add. The file of the time index may also have entries that earlier closes of the
+        partition have added.
 
         Args:
             listing: the listing of the directory.
             tail: returns the batches that recovery has replayed, as (position, header); None if they are too many to
                 read again.
-            latest: the greatest timestamp before these batches, and its offset.
+            latest: the greatest timestamp in the segment before these batches, and its offset.
             are_synced: whether the last broker has synced the files before it closed the partition.
         """
         sizes = []
@@ -213,7 +214,7 @@ class GrowingIndexes:
         adopted = TimeIndex(self._base_offset, found)
         known, entries = ([index[at] for at in range(len(index))] for index in (self.times, adopted))
         newest, newest_offset = latest
-        # The offsets of the timestamps that were greater than all timestamps before them, by timestamp.
+        # By timestamp: the offset of each timestamp that is greater than all timestamps before it in the segment.
         maxima = {newest: newest_offset, **dict(known)}
         for _, header in tail:
             if header.max_timestamp > newest and header.record_count:

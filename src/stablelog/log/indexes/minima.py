@@ -35,8 +35,8 @@ class Minima:
             if level == len(self._levels):
                 self._levels.append(array("q"))
             above = self._levels[level]
-            # In the level above, only the last value can have changed: it is computed again, and the new values follow
-            # it.
+            # Of the existing values in the level above, only the last one can have changed. It is computed again, and
+            # the new values follow it.
             changed //= FANOUT
             del above[changed:]
             for begin in range(changed * FANOUT, len(row), FANOUT):
@@ -51,8 +51,8 @@ class Minima:
             yield from self._search(len(self._levels) - 1, 0, bound, begin, end)
 
     def _search(self, level: int, at: int, bound: int, begin: int, end: int) -> Iterator[int]:
-        """Search the values of the list that the value number `at` of a level covers. Their indexes overlap [begin,
-        end).
+        """Yield the indexes of the list's values that are less than `bound`, among the values that the value number
+        `at` of a level covers. The indexes of the covered values overlap [begin, end).
         """
         if self._levels[level][at] >= bound:
             return

@@ -14,7 +14,8 @@ from stablelog.log.indexes.transaction_index import TransactionIndex
 
 
 def are_files_of(disk: Disk, path_of: PathOf, summary: Summary) -> bool:
-    """Whether a segment's files pass the checks against the summary that a start of the broker makes.
+    """Whether a segment's files pass the checks that a start of the broker makes: it compares the files with the
+    segment's summary.
 
     These checks cover the sizes of the files and the content of the transaction index. The content of the other indexes
     is checked when they are first used.

@@ -47,21 +47,21 @@ TXN_ROW: Final = struct.Struct(
 )
 USED_SIZE: Final = 8
 TIMESTAMP: Final = struct.Struct(">q")
-# The bit in a producer's kind that marks an open transaction; the lower bits count the kept batches.
+# Each packed producer has one byte, its *kind*. This bit in it marks an open transaction; the lower bits count the kept
+# batches.
 OPEN: Final = 8
 NO_BATCH: Final = KeptBatch(NO_SEQUENCE, -1, 0, -1)
 _KINDS: Final = bytes(batches | txn for txn in (0, OPEN) for batches in range(BATCHES_KEPT + 1))
 
 
 def _rest_size(kind: int) -> int:
-    """Return the size of the part of a producer that follows the columns of its block. The size depends on the kind."""
+    """Return the size in bytes of the part of a packed producer whose size depends on its kind."""
     batches = kind & ~OPEN
     size = TIMESTAMP.size + (batches - 1) * BATCH_ROW.size if batches else 0
     return size + (TXN_ROW.size if kind & OPEN else 0)
 
 
-# Formats of the timestamp of a producer's last batch, followed by the other kept batches; by the number of kept
-# batches.
+# By the number of kept batches of a producer: the format of the last batch's timestamp, followed by the other batches.
 _BATCHES: Final = [
     struct.Struct(TIMESTAMP.format + BATCH_ROW.format[1:] * (count - 1)) for count in range(BATCHES_KEPT + 1)
 ]
@@ -73,7 +73,9 @@ _USED: Final = [struct.Struct(f">{count}q") for count in range(BLOCK_COUNT_MAX +
 
 
 class _Row(NamedTuple):
-    """A packed producer: its entry in Kafka's format, the time of its last use, its kind, and the other fields."""
+    """A packed producer: its entry in the format of Kafka's snapshots, the time of its last use, its kind, and the
+    other fields.
+    """
 
     entry: bytes
     used: bytes
@@ -121,8 +123,8 @@ def _unpack(row: _Row) -> Producer:
 
 
 def _columns(block: bytes) -> tuple[int, int, int, int]:
-    """Return the number of producers in a block, and the positions of its three later columns: `used_ms`, the kinds,
-    and the other fields.
+    """Return the number of producers in a block, and the positions of its second to fourth column: the times of last
+    use, the kinds, and the other fields. The first column holds the entries in the format of Kafka's snapshots.
     """
     count = block[0]
     used = 1 + count * SNAPSHOT_ENTRY.size
@@ -150,7 +152,7 @@ def _block_end(content: bytes, at: int) -> int | None:
 
 
 def entries_of(block: bytes) -> bytes:
-    """Return the entries in a Kafka snapshot for the producers of a block."""
+    """Return the entries of a block's producers, in the format of Kafka's snapshots."""
     return block[1 : 1 + block[0] * SNAPSHOT_ENTRY.size]
 
 
@@ -237,7 +239,7 @@ def _least_used(block: bytes) -> int:
 
 def _without_unused(block: bytes, used_before_ms: int) -> bytes:
     """Return a copy of the block without the producers that were last used before a time and have no open transaction.
-    It is empty if no producer is left.
+    The copy is empty if no producer is left.
     """
     times, kinds = _used(block), _kinds(block)
     if max(times) < used_before_ms and max(kinds) < OPEN:
@@ -256,11 +258,10 @@ class ProducerTable:
     """Table of packed producers, by producer id."""
 
     def __init__(self) -> None:
-        # The least producer id of each block. A lower id belongs to the first block.
+        # The least producer id of each block. An id below all of these belongs to the first block.
         self._firsts = array("q")
         self._blocks: list[bytes] = []
-        # For each block, a time that is not later than the last use of any of its producers without an open
-        # transaction.
+        # For each block, a lower bound of the times when its producers without an open transaction were last used.
         self._used_since = array("q")
         self._count = 0
 
@@ -329,7 +330,7 @@ class ProducerTable:
             self._count += 1
             if len(ids) == BLOCK_COUNT_MAX:
                 if place == BLOCK_COUNT_MAX and at == len(self._blocks) - 1:
-                    # The new id is greater than all others, so the blocks before it stay full.
+                    # The new id is the greatest. It begins a new block, so that the full last block is not divided.
                     self._insert_block(at + 1, _block([row]))
                     return
                 rows = list(_rows(block))
@@ -464,8 +465,8 @@ class ProducerTable:
         ]
 
     def limit_times(self, now_ms: int) -> None:
-        """Set to `now_ms` each later time: the times of producers' last use, and the times when open transactions
-        began.
+        """Replace times after `now_ms` by `now_ms`: the times of the producers' last use, and the times when open
+        transactions began.
         """
         for at, block in enumerate(self._blocks):
             if max(_used(block)) <= now_ms and max(_kinds(block)) < OPEN:

@@ -6,7 +6,7 @@ has the producer's epoch, so that the broker refuses batches of an older epoch, 
 After a transaction has ended, only its last batch is kept, because a client does not retry the earlier batches. All
 times are by the broker's clock, so that a producer of records with old timestamps does not expire too early.
 
-Producers that were used recently are objects; all others are packed (`producer_table`).
+Producers that were used recently are Python objects; the state of all others is packed into bytes (`producer_table`).
 
 Source: KIP-98, KIP-360, KIP-890.
 """
@@ -54,7 +54,8 @@ class Producers:
         self._open: OrderedDict[int, int] = OrderedDict()
         # (marker offset, first offset) of each transaction whose marker is not durable yet.
         self._ended: deque[tuple[int, int]] = deque()
-        # Those entries of `_ended` whose first offset is less than that of every later entry.
+        # Those entries of `_ended` whose first offset is less than that of every later entry. The first one has the
+        # least first offset.
         self._ended_least: deque[tuple[int, int]] = deque()
         # By producer id, for producers without state in this partition: the epoch and the least sequence number of the
         # batches that transaction verification refused.
@@ -96,8 +97,8 @@ class Producers:
             producer.is_packed = True
 
     def pack_unused(self, used_before_ms: int) -> None:
-        """Pack the state of all recent producers. Drop the Python objects of the producers that were last used before a
-        time.
+        """Write the state of all recent producers into the packed table. Drop the Python objects of producers that were
+        last used before this time.
         """
         for producer in list(self._recent.values()):
             self._pack(producer)
@@ -212,7 +213,7 @@ class Producers:
             open_record_count_max: how many records a transaction may have in this partition; None for no limit.
 
         Returns:
-            The kept batch, if the batch is a duplicate of it; None if the batch must be appended.
+            If the batch is a duplicate, the earlier batch that it repeats. None if the batch must be appended.
 
         Raises:
             Refused: invalid_producer_epoch, out_of_order_sequence_number, invalid_txn_state if the batch is outside the
@@ -265,7 +266,7 @@ class Producers:
         """Refuse a marker whose producer epoch or coordinator epoch is older than the one in the producer state.
 
         Returns:
-            Whether the marker must be written; False if it repeats one that is in the log already.
+            Whether the marker must be written; False if it repeats a marker that is in the log already.
 
         Raises:
             Refused: invalid_producer_epoch or transaction_coordinator_fenced.
@@ -387,8 +388,8 @@ class Producers:
         self._ended_least.append((txn.marker_offset, txn.first_offset))
 
     def _at_epoch(self, producer_id: int, producer_epoch: int, now_ms: int) -> Producer:
-        """Return the state of a producer that has written with this epoch, for the caller to update. A new epoch begins
-        without kept batches.
+        """Return the state of a producer that writes with this epoch, for the caller to update. If there is no state,
+        it is made. If the epoch is new, the batches of the earlier epoch are dropped from the state.
         """
         producer = self._known(producer_id)
         if producer is not None:
@@ -409,11 +410,11 @@ class Producers:
 
         Args:
             used_before_ms: the time, by the broker's clock.
-            recent_after_ms: producers that were last used before this time are packed.
+            recent_after_ms: producers that were last used before this time are kept only in packed form.
 
         Yields:
-            After every few milliseconds, how many producers were removed. The caller may change producers between two
-            steps.
+            After each step of a few milliseconds, how many producers this step has removed. The caller may change
+            producers between two steps.
         """
         unused_before_ms = max(used_before_ms, recent_after_ms)
         self.pack_unused(unused_before_ms)

@@ -40,7 +40,7 @@ SNAPSHOT_HEADER = struct.Struct(
 CRC_END = 6
 # How many snapshots within a segment are kept: the newest, and one for the case that the newest is damaged.
 KEPT_COUNT = 2
-REPLAYED_SIZE_MAX = 4096  # To replay this many bytes of the log costs a start less than a snapshot costs.
+REPLAYED_SIZE_MAX = 4096  # To replay up to this many bytes of the log costs less than to write a snapshot.
 SHARE = 8  # a snapshot is due after at least this many times its own size was appended
 PRODUCERS_VERSION = 2
 PRODUCERS_HEADER = struct.Struct(
@@ -114,7 +114,7 @@ class Snapshots:
 
         Args:
             producers: the current producer state.
-            active: the growing segment. A snapshot at its end is useful only if its time index was complete then.
+            active: the growing segment. A snapshot at its end counts only if the segment's time index is complete.
         """
         is_worth_it = len(producers) or self._holds_producers or self._replayed_size > REPLAYED_SIZE_MAX
         return bool(is_worth_it) and not (active.is_time_index_complete and active.end_offset in self._whole)
@@ -126,7 +126,7 @@ class Snapshots:
         return self._appended_size >= max(size_min, SHARE * self._size)
 
     def put_off(self) -> None:
-        """Count the bytes until the next snapshot from now on, as if a snapshot had been taken."""
+        """Postpone the next snapshot: count the appended bytes from 0 again, as if a snapshot had been taken now."""
         self._appended_size = 0
 
     def take(self, producers: Producers, progress: Summary) -> dict[Path, Content]:
@@ -134,7 +134,7 @@ class Snapshots:
         `progress.end_offset`.
 
         A crash may leave only one of the two files. The `.producers` file alone is enough for recovery. The `.snapshot`
-        file alone is used only if no `.producers` file helps.
+        file alone is used only if recovery can use no `.producers` file.
         """
         offset = progress.end_offset
         if self._within and self._within[-1] == offset:
@@ -162,7 +162,7 @@ class Snapshots:
         self._disk.remove(self._directory / f"{offset:020d}.producers")
 
     def remove_older(self, durable_end_offset: int) -> None:
-        """Remove the snapshots within a segment for which newer, durable ones exist. A removal that fails is tried
+        """Remove each snapshot within a segment for which two newer ones are durable. A removal that fails is tried
         again later.
         """
         with contextlib.suppress(DiskError):
@@ -348,8 +348,8 @@ def _decode_json(content: bytes) -> tuple[ProducerTable, Summary]:
 
 
 def decode_either(name: str, content: bytes) -> ProducerTable:
-    """Return the producers in a `.snapshot` or `.producers` file. The suffix of `name` decides about the format. The
-    times of last use may be wrong.
+    """Return the producers in a `.snapshot` or `.producers` file. The suffix of `name` decides about the format. In the
+    result for a `.snapshot` file, the times of last use are unknown and are -1.
 
     Raises:
         NewerFormat, Corrupt: for the same reasons as in `decode_producers` and `decode_snapshot`.

@@ -40,8 +40,9 @@ class Expected:
     Attributes:
         recovery_point: the offset up to which the log was durable, exclusive; 0 if unknown.
         leader_epoch: the leader epoch of the last start of the broker. No batch has a later one.
-        gapless_epoch: the first leader epoch whose batches follow each other without a gap in the growing segment.
-        start_files: the names of the files that must exist among those that record the start of the log or of its view.
+        gapless_epoch: in the growing segment, a gap in the offsets before a batch of this leader epoch, or of a later
+            one, means that batches were lost.
+        start_files: the names of the files with the start of the log or of its view that must exist.
         is_read_whole: whether a start reads every batch, as in the coordinators' logs. Such a start notices all damage.
     """
 
@@ -204,7 +205,7 @@ class Examination:
 
     def _end_of_vouched(self, base: int, trust: Trust) -> int | None:
         """Return the end of the growing segment if a start reads none of the damage in it; None if a start reads some
-        of it.
+        of the damage.
 
         A start does not skip damage in headers, or in batches behind the snapshot: readers could not find records that
         are appended behind such damage.
@@ -352,7 +353,8 @@ class _Walk:
         end_offset: the end of the last batch that was read.
         unread_end: no reader needs the records before this offset, so a wrong CRC in them does not count.
         first_gap: the position of the first batch behind a gap in the offsets; None if there is no gap.
-        is_growing: whether this is the growing segment. Only other segments may have gaps, which compaction leaves.
+        is_growing: whether this is the growing segment. Only sealed segments may have gaps in their offsets, which
+            compaction leaves.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The plan of a recovery: checks that no file is missing, and decides where replay begins.
 
 Planning reads the names and the small files of the directory, but no log file. It removes only the remaining files of
-segments whose log file was deleted.
+segments whose log file was deleted, and an empty last segment that is not needed.
 """
 
 from bisect import bisect_right
@@ -38,14 +38,15 @@ class Known:
 
     Attributes:
         is_clean: whether the last broker closed the log, so that all of it was durable.
-        is_established: whether the directory once had all files that this release makes, so that a missing file means
-            loss.
+        is_established: whether an earlier start of this release has made all its files in the directory. If so, a
+            missing file has been lost.
         recovery_point: the recorded offset up to which the log was synced, exclusive; None if none is recorded.
         leader_epoch: the leader epoch of this start of the broker. No batch has a later one.
         now_ms: the time of the broker's clock.
         log_start_offset: the log start offset in the data directory's checkpoint. The log begins there, or later if the
             partition's own file says so.
-        gapless_epoch: the first leader epoch whose batches follow each other without a gap in the growing segment.
+        gapless_epoch: in the growing segment, a gap in the offsets before a batch of this leader epoch, or of a later
+            one, means that batches were lost.
     """
 
     is_clean: bool
@@ -59,7 +60,7 @@ class Known:
 
 @dataclass(slots=True)
 class Plan:
-    """The input of replay.
+    """The result of planning, which is the input of replay.
 
     Attributes:
         directory: the directory of the partition.
@@ -88,7 +89,7 @@ class Planner:
 
     Args:
         listing: the listing of the partition's directory.
-        open_files: limits the open segments.
+        open_files: the cache that limits how many sealed segments have open files.
         known: what the broker knows about the partition.
     """
 
@@ -168,7 +169,7 @@ class Planner:
     # -- the log's start ---------------------------------------------------------------------------------------
 
     def _read_log_start(self, bases: list[int]) -> bool:
-        """Find the log start offset. Return whether the partition's log-start-offset file has it."""
+        """Find the log start offset. Return whether the partition's log-start-offset file holds the same offset."""
         path = self._listing.path(LOG_START_FILE)
         is_there = LOG_START_FILE in self._listing
         said = decode_log_start(self._listing.read(LOG_START_FILE), path) if is_there else None
@@ -194,8 +195,8 @@ class Planner:
             if offset >= bases[count]
         ):
             return count
-        # Segments that were not durable when the log start offset moved were not deleted. They have no snapshot at
-        # their beginning.
+        # Segments that were not durable when the log start offset moved were not deleted, and have no snapshot at their
+        # beginning. The segments before the last one with such a snapshot can be removed.
         for at in range(count - 1, 0, -1):
             if self._directory.has_readable_snapshot(bases[at]):
                 return at
@@ -260,7 +261,8 @@ class Planner:
             self.drop([segments.pop()])
 
     def _find_synced_end(self, summaries: list[Summary | None]) -> SyncedEnd:
-        # A summary is written only after the log file of the next segment is durable in the directory.
+        # A summary is written only after the log file of the next segment is durable in the directory, so if the last
+        # segment has a summary, a log file is missing.
         if summaries[-1] is not None:
             raise Corrupt(
                 f"{self.segment(summaries[-1].end_offset).path(LOG)} is missing, and was durable. Restore it"
@@ -291,7 +293,7 @@ class Planner:
                 )
 
     def _check_gaps(self, segments: list[Segment]) -> None:
-        """Raise Corrupt if a segment is missing between trusted segments."""
+        """Raise Corrupt if a segment is missing between segments that are opened by their summaries."""
         for segment, following in pairwise(segments):
             if segment.end_offset != following.base_offset:
                 raise Corrupt(

@@ -38,9 +38,9 @@ from stablelog.log.segments.scan import scan_headers
 def examine(disk: Disk, directory: Path, expected: Expected | None = None) -> Damage | None:
     """Read a partition's log and find the first damage; None if there is none.
 
-    A start of the broker may open the log in spite of the damage: see `Damage.is_passed_over`. `Damage.refused` is the
-    damage because of which the start refuses the log. An operation that a crash has interrupted is finished first, as
-    in each start. Nothing else is written.
+    A start of the broker may open the log in spite of the damage: see `Damage.is_passed_over`. `Damage.refused` is then
+    the later damage because of which the start refuses the log, if there is any. An operation that a crash has
+    interrupted is finished first, as in each start. Nothing else is written.
 
     Args:
         disk: the disk of the partition. No broker may have the partition open.
@@ -121,7 +121,9 @@ def _keep(disk: Disk, directory: Path, damage: Damage) -> list[Cut]:
 
 
 def _lower_log_starts(disk: Disk, directory: Path, end_offset: int) -> None:
-    """Move the start of the log, and of its view in commit order, back to the log's new end if it is behind that."""
+    """Move the start of the log back to the log's new end if the start is behind this end. Do the same with the start
+    of the view in commit order.
+    """
     for name in (LOG_START_FILE, VIEW_START_FILE):
         start = read_log_start(disk, directory / name)
         if start is not None and start > end_offset:
@@ -172,7 +174,7 @@ def _settle(disk: Disk, damage: Damage) -> None:
     """Write the summary of the truncated segment, or remove its summary if the segment continues to grow.
 
     A segment in which compaction has left gaps must not grow, because a start takes gaps in the growing segment for
-    lost batches. So a new segment begins behind it. The next start builds the indexes and a new summary.
+    lost batches. So a new segment begins behind the truncated one. The next start builds the indexes and a new summary.
     """
     path = damage.path.with_suffix(SUMMARY)
     if not damage.has_gaps:

@@ -61,7 +61,7 @@ def recover(
 
     Args:
         listing: the listing of the directory.
-        open_files: limits the open segments.
+        open_files: the cache that limits how many sealed segments have open files.
         known: what the broker knows about the partition.
         index_interval: the number of bytes between two entries of the offset index.
         progress: called with (bytes done, bytes in all) while the log is read.
@@ -110,7 +110,7 @@ class _Replay:
         self._plan = plan
         self._synced = plan.synced
         self._known = known
-        self._gapless_epoch = NEVER  # no limit: compaction may leave gaps in sealed segments
+        self._gapless_epoch = NEVER  # no gap is damage: compaction may leave gaps in sealed segments
         self._latest_epoch = 0  # the greatest leader epoch of the batches read so far in a segment
         self._index_interval = index_interval
         self._progress = progress
@@ -151,7 +151,7 @@ class _Replay:
             snapshots - self._partial,
             self._done_size,
             # Producers of replayed batches count, too: if there are producers, a close writes a snapshot, which records
-            # when they expire.
+            # the times of their last use.
             holds_producers or len(plan.start.producers) > 0,
         )
         return Recovered(kept, plan.start.producers, self._epochs, plan.log_start, self._cuts, found)
@@ -240,7 +240,8 @@ class _Replay:
         return f"offsets {segment.end_offset} to {following.base_offset - 1} are missing"
 
     def _replay_trusted(self, segment: Segment, start: Start) -> None:
-        """Update the producer state from a sealed segment, whose indexes are kept, and prove its headers and markers.
+        """Update the producer state from a sealed segment, and check its batch headers and markers. Its index files are
+        kept.
 
         Raises:
             Corrupt: headers or markers have changed since they were written.
@@ -351,8 +352,8 @@ class _Replay:
     def _is_as_synced(self, segment: Segment) -> bool:
         """Whether the whole log is known to be durable, and the files beside it need no repair.
 
-        The last log file is then durable in the directory, too: the log-start-offset file is written only after the
-        first log file is durable in the directory, and a summary only after the next segment's log file is.
+        The directory entry of the last log file is then durable, too: the log-start-offset file is written only after
+        the entry of the first log file is durable, and a summary only after the entry of the next log file is.
         """
         return (
             (self._synced.is_clean or self._known.is_established)

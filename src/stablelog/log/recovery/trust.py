@@ -36,7 +36,7 @@ class Start:
 
 
 def trusted_summaries(directory: PartitionDirectory, segments: Sequence[Segment]) -> Iterator[Summary]:
-    """Yield the summaries of the first segments, up to the first segment whose files do not match its summary.
+    """Yield the summaries of the first segments. Stop at the first segment whose files do not match its summary.
 
     The last segment is never among them, because it grows.
     """
@@ -64,7 +64,8 @@ def choose_start(
         unknown_from: the base offset of the first segment that is not opened by its summary, so that replay must read
             it.
         now_ms: the time of the broker's clock.
-        is_cut: whether this segment will be truncated. Snapshots within it then do not count, because they are removed.
+        is_cut: whether the segment at `unknown_from` will be truncated. Snapshots within it then do not count, because
+            they are removed.
     """
     offsets = [offset for offset in reversed(directory.snapshots) if offset >= first_offset]
     for offset in offsets:
@@ -131,7 +132,9 @@ class Trust:
         return choose_start(self._directory, self._bases[0], unknown_from, 0, is_cut=is_cut)
 
     def _find_refused(self) -> Iterator[int]:
-        """Yield the base offsets of the sealed segments whose leader epochs a start cannot read, or would refuse."""
+        """Yield the base offsets of the sealed segments whose leader epochs a start cannot read, or refuses because
+        they are later than its own epoch.
+        """
         for base, summary in self._sealed.items():
             segment = self._segment(base)
             segment.open_sealed(summary)
@@ -148,7 +151,7 @@ class Trust:
         return base_offset in self._sealed
 
     def replay_start(self, cut_base: int | None) -> int:
-        """Return the offset where a start begins to read.
+        """Return the offset where a start of the broker begins to replay the log.
 
         Args:
             cut_base: the base offset of the segment in which the log is truncated before the start; None if it is not
@@ -159,6 +162,8 @@ class Trust:
         return self._start(min(self._unread, cut_base), is_cut=True).offset
 
     def reads(self, base_offset: int, replay_start: int) -> bool:
-        """Whether a start proves the headers and markers of a segment. This is False for the growing segment."""
+        """Whether a start reads a sealed segment and checks its batch headers and markers. The result for the growing
+        segment is False.
+        """
         summary = self._sealed.get(base_offset)
         return summary is not None and (base_offset in self._refused or replay_start < summary.end_offset)

@@ -21,14 +21,15 @@ from stablelog.log.verify.state import Finding, LogState
 def verify_directory(
     disk: Disk, directory: Path, *, recovery_point: int = 0, gapless_epoch: int = NEVER
 ) -> Iterator[Finding]:
-    """Prove the files of a partition from its log.
+    """Compare the files of a partition with its log. Yield what contradicts the log.
 
     Args:
         disk: the disk of the partition.
         directory: the partition's directory.
         recovery_point: the recorded offset up to which the log was synced, exclusive. The caller must read it before
             this call.
-        gapless_epoch: the first leader epoch whose batches follow each other without a gap in the growing segment.
+        gapless_epoch: in the growing segment, a gap in the offsets before a batch of this leader epoch, or of a later
+            one, means that batches were lost.
     """
     try:
         check_formats(Listing(disk, directory))

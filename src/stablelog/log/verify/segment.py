@@ -1,5 +1,5 @@
-"""Verification of the files of one segment: it proves the batches, the three indexes and the summary
-from the log file.
+"""Verification of the files of one segment: it checks the batches, and compares the three indexes and the summary with
+them.
 """
 
 import contextlib
@@ -54,14 +54,15 @@ class _Batches:
 
 
 class SegmentProof:
-    """Proves the files of one segment and advances the state of the log.
+    """Checks the files of one segment, and updates the state of the log up to the segment's end.
 
     Args:
         state: the state of the log up to the beginning of this segment.
         snapshots: the snapshots of the partition.
         base_offset: the base offset of the segment.
         following: the base offset of the next segment; None for the last segment.
-        gapless_epoch: the first leader epoch whose batches follow each other without a gap in the growing segment.
+        gapless_epoch: in the growing segment, a gap in the offsets before a batch of this leader epoch, or of a later
+            one, means that batches were lost.
     """
 
     def __init__(
@@ -79,17 +80,17 @@ class SegmentProof:
         self._is_last = following is None
         self._gapless_epoch = gapless_epoch
         self._seen = _Batches(base_offset)
-        self._offset_place = self._time_place = 0  # the number of the next entry to be proven in each index
-        self._last_indexed = NOTHING  # the offset in the last proven entry of the offset index
+        self._offset_place = self._time_place = 0  # the number of the next entry to be checked in each index
+        self._last_indexed = NOTHING  # the offset in the last checked entry of the offset index
 
     def run(self) -> Iterator[Finding]:
-        """Prove the files of the segment. If a running broker has deleted the segment meanwhile, there
-        are no findings.
+        """Check the files of the segment, and yield the findings. There are none if a running broker has deleted the
+        segment meanwhile.
         """
         state, base, seen = self._state, self._base_offset, self._seen
-        # The index files are read after the size of the log file. So they never lack entries for the bytes that are
-        # verified because the log has grown meanwhile. The summary is read before the size: if there is a summary, the
-        # log file does not grow any more.
+        # The index files are read after the size of the log file. If a running broker appends in between, the index
+        # files may have entries for later bytes, but they lack none because of this. The summary is read before the
+        # size: if there is a summary, the log file does not grow any more.
         self._summary = state.content(base, SUMMARY)
         try:
             file = state.disk.open(state.path(base, LOG))
@@ -112,7 +113,7 @@ class SegmentProof:
                 yield self._finding(LOG, str(error))
         state.end_offset = max(state.end_offset, seen.end_offset)
         if self._following is not None and seen.end_offset < self._following:
-            state.is_compacted = True  # Kafka's compaction may have removed all batches of the segment
+            state.is_compacted = True  # Kafka's compaction may have removed the last batches
         yield from self._snapshots.prove_up_to(state.end_offset)
         if is_whole:
             if not self._is_last:
@@ -126,7 +127,7 @@ class SegmentProof:
     # -- batches -----------------------------------------------------------------------------------------------
 
     def _prove_batches(self, file: File) -> Iterator[Finding]:
-        """Prove each batch, and the index entries that point to it.
+        """Check each batch, and the index entries that point to it.
 
         A torn batch at the end of the last segment is no finding: a write is not finished, or a crash has left it. A
         start truncates the log there.
@@ -210,7 +211,7 @@ class SegmentProof:
     # -- offset and time index ---------------------------------------------------------------------------------
 
     def _prove_entries(self, position: int, header: BatchHeader) -> Iterator[Finding]:
-        """Prove the next entry of each index, if the entry points to this batch or to an earlier position."""
+        """Check the next entry of each index, if the entry points to this batch or to an earlier position."""
         place = self._offset_place
         if place < len(self._offset_index) and self._offset_index[place][1] <= position:
             offset, at = self._offset_index[place]
@@ -307,7 +308,7 @@ class SegmentProof:
             said = getattr(summary, name)
             if said == value:
                 continue
-            # The CRC of the summary matches, so the other file has changed and not the summary.
+            # The summary matches its own CRC. So the file that the field describes has changed, not the summary.
             suffix = COVERED.get(name)
             if suffix is None:
                 yield Finding(path, f"{name} is {said}; the files say {value}")

@@ -19,7 +19,7 @@ from stablelog.log.verify.state import Finding, LogState
 
 
 class SnapshotProof:
-    """Proves the snapshots of a partition in the order of their offsets, while the log is read.
+    """Compares the snapshots of a partition with the log, in the order of their offsets, while the log is read.
 
     Args:
         state: the state of the log up to the last batch that was read.
@@ -30,7 +30,7 @@ class SnapshotProof:
         self._state = state
         self._pending = snapshot_offsets(names)[
             ::-1
-        ]  # offsets of the snapshots that are not proven yet, descending
+        ]  # offsets of the snapshots that are not compared yet, descending
 
     def begin_at(self, offset: int) -> None:
         """Take the producer state at the beginning of the log from the snapshot of this offset."""
@@ -52,8 +52,9 @@ class SnapshotProof:
             state.are_begins_known = True
 
     def marks(self, base_offset: int) -> dict[int, int]:
-        """Return the CRCs over a segment's batch headers that pending snapshots record. A CRC covers the headers from
-        the beginning of the log file; its key in the result is the number of bytes that it covers.
+        """Return the CRCs over a segment's batch headers that are recorded in the snapshots that are not compared yet.
+        A CRC covers the headers from the beginning of the log file; its key in the result is the number of bytes that
+        it covers.
         """
         marks = {}
         for offset in self._pending:
@@ -64,7 +65,9 @@ class SnapshotProof:
         return marks
 
     def prove_up_to(self, end_offset: int) -> Iterator[Finding]:
-        """Prove the pending snapshots up to this offset. The log has been read up to there."""
+        """Compare the snapshots up to this offset with the log, without those that were compared before. The log has
+        been read up to this offset.
+        """
         while self._pending and self._pending[-1] <= end_offset:
             offset = self._pending.pop()
             is_known = self._state.is_complete and offset == self._state.end_offset
@@ -78,8 +81,8 @@ class SnapshotProof:
             yield from self._prove(offset, is_known=False)
 
     def _prove(self, offset: int, *, is_known: bool) -> Iterator[Finding]:
-        """Prove both files of a snapshot. Their producers are compared only if the producer state at its offset is
-        known.
+        """Check both files of a snapshot. The producers in them are compared with the log only if `is_known`: the log
+        then gives the whole producer state at the snapshot's offset.
         """
         for suffix, batch_count in ((PRODUCERS, self._state.batches_known), (SNAPSHOT, 1)):
             content, path = self._state.content(offset, suffix), self._state.path(offset, suffix)
@@ -113,7 +116,7 @@ class SnapshotProof:
                 yield Finding(path, f"producer {there.producer_id} has not written to the log")
 
     def _prove_progress(self, path: Path, progress: Summary) -> Iterator[Finding]:
-        """Prove that the indexes of a snapshot's segment begin with the entries that they had at the snapshot."""
+        """Check that the index files of a snapshot's segment begin with the entries that the snapshot recorded."""
         state, base_offset = self._state, progress.base_offset
         if not state.disk.exists(state.path(base_offset, LOG)) or state.is_compacted:
             return
@@ -134,7 +137,8 @@ def agrees_with_log(said: Producer, known: Producer, batch_count: int) -> bool:
         # this batch.
         batches, kept = ([batch._replace(timestamp_ms=NOTHING) for batch in rows] for rows in (batches, kept))
     if known.coordinator_epoch != NOTHING:
-        # A `.producers` file of version 1 also has the batches of ended transactions.
+        # A `.producers` file of version 1 also has the batches of ended transactions. They come first and are left out
+        # here.
         kept = kept[max(len(kept) - len(batches), 0) :]
     return (
         said.producer_epoch == known.producer_epoch
