@@ -121,7 +121,7 @@ COMPRESSORS: dict[Codec, Callable[[Buffer], Any]] = {
     Codec.NONE: bytes,
     Codec.GZIP: cramjam.gzip.compress,
     Codec.SNAPPY: _compress_xerial,
-    Codec.LZ4: partial(cramjam.lz4.compress, level=1),  # as in Kafka; much faster than cramjam's default
+    Codec.LZ4: partial(cramjam.lz4.compress, level=1),  # as in Kafka: faster than cramjam's default level
     Codec.ZSTD: cramjam.zstd.compress,
 }
 DECOMPRESSORS: dict[Codec, Callable[[Buffer, int], bytes]] = {

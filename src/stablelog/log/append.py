@@ -162,7 +162,7 @@ TransactionCheck = Callable[[BatchHeader], None]
 
 
 class PlannedBatch(NamedTuple):
-    """A batch as it will stand in the log.
+    """A checked batch, with the bytes that will be written to the log.
 
     Attributes:
         header: the header, with the offset and the leader epoch that the log assigns.
@@ -214,9 +214,9 @@ def plan_append(
         origin: whether a client or a coordinator appends. A client's batch gets more checks.
         log: the log to which the batch will be appended.
         now_ms: the broker's clock.
-        transaction_check: verifies with the coordinator that the transaction of a client's batch may write here; raises
-            Refused. It is called for each transactional batch that is not a duplicate, before the batch gets its
-            offset, because the call may write to the same log.
+        transaction_check: verifies with the coordinator that the transaction of a client's batch may write here, and
+            raises Refused if not. It is called for each transactional batch that is not a duplicate, before the batch
+            gets its offset, because the call may write to the same log.
         require_first_sequence_zero: whether the first batch of a producer without state in this partition must have
             sequence 0.
         are_keys_checked: whether `check_keys` has accepted the batch.

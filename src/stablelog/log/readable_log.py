@@ -288,8 +288,9 @@ class ReadableLog:
         return tuple(segments.aborted(segments.place_of(start), start, end)) if start < end else ()
 
     def look_up_time(self, timestamp_ms: int, isolation: Isolation) -> Lookup:
-        """Return a lookup, which finds the first record with this timestamp or a later one in steps. Its result is None
-        if a reader of this isolation level sees no such record. In commit order, the time of the commit counts.
+        """Return a lookup, which runs in steps. It finds the first record with this timestamp or a later one. Its
+        result is None if a reader of this isolation level sees no such record. In commit order, the time of the commit
+        counts.
         """
         view = self._view_of(isolation)
         if view is not None:
@@ -309,8 +310,8 @@ class ReadableLog:
         )
 
     def look_up_newest(self, isolation: Isolation) -> Lookup:
-        """Return a lookup, which finds the first record with the greatest timestamp in steps. Its result is None if a
-        reader of this isolation level does not see this record.
+        """Return a lookup, which runs in steps. It finds the first record with the greatest timestamp. Its result is
+        None if a reader of this isolation level does not see this record.
 
         As in Apache Kafka, only the records on the local disk are searched.
         """

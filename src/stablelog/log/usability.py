@@ -12,7 +12,7 @@ class Usability:
         name: the partition's name, for messages.
 
     Attributes:
-        is_writing: whether an append is between its write to the log file and the end of its changes in memory.
+        is_writing: whether an append has written to the log file, and has not finished its changes in memory.
         is_closed: whether the partition was closed. Since then its directory may have been deleted and made again for a
             new topic of the same name.
         on_failure: called once, with the reason, when the partition fails; not when it is closed.

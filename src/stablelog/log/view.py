@@ -58,7 +58,9 @@ class View(Protocol):
         """Read whole batches in the order of the view, as `Partition.read` does in the order of the log."""
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
-        """Find the first position whose commit has the time `timestamp_ms` or a later one. The lookup runs in steps."""
+        """Find the first position whose commit has the time `timestamp_ms` or a later one. For a record outside a
+        transaction, its own timestamp counts. The lookup runs in steps.
+        """
 
     def look_up_newest(self) -> Lookup:
         """Find the first position of the latest commit. The lookup runs in steps."""

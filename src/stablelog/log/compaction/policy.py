@@ -89,7 +89,7 @@ def _short(key: bytes) -> bytes:
 
 
 class MarkerFate(NamedTuple):
-    """The role of a transaction marker in one reading of the log.
+    """What a reading of the log has found out about a transaction marker.
 
     Attributes:
         is_bare: whether the reading has met no batch of the marker's transaction, so that no batch needs the marker.
@@ -148,7 +148,7 @@ class TransactionWalk:
         return True
 
     def meet_marker(self, header: BatchHeader, batch: Buffer) -> MarkerFate:
-        """Process the next batch, which is a control batch. Return its role."""
+        """Process the next batch, which is a control batch. Return what the reading has found out about it."""
         self._come_to(header.last_offset)
         marker = read_marker(batch)
         if marker is None:

@@ -1,4 +1,5 @@
-"""The file that records the log start offset, or the start of a view.
+"""The file that records the log start offset. Another file, in the same format, records the start of the view in commit
+order.
 
 The file is written when the partition is made, and each time before segments are deleted. So recovery can distinguish a
 segment whose deletion was interrupted from a lost segment. The file cannot be rebuilt from the log: if it is missing or

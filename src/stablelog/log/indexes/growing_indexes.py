@@ -94,8 +94,8 @@ class GrowingIndexes:
                 self._write_one(suffix, index)
 
     def _write_one(self, suffix: str, index: Index) -> None:
-        # The view of the index is released before an error is raised: a caller that keeps the error would keep the
-        # view, too, and the index cannot grow while a view of it exists.
+        # The index cannot grow while its memoryview `content` exists. The memoryview is released before an error is
+        # raised, because a caller that keeps the error would keep the memoryview, too.
         with index.content() as content:
             file = self._file(suffix, content)
             missing = bytes(content[file.size :])
@@ -148,8 +148,8 @@ class GrowingIndexes:
     def close_files(self) -> None:
         """Close the index files, whether they are synced or not.
 
-        A later write opens the files again, compares them with the indexes and lets them be synced, before any other
-        file relies on them.
+        A later write opens the files again, compares them with the indexes and lets them be synced, before a summary or
+        snapshot that describes them is written.
         """
         self._dirty.clear()
         while self._files:

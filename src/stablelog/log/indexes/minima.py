@@ -1,7 +1,8 @@
 """Search for all values of a growing list that are less than a bound, without reading the other values.
 
-The values are the lowest level of a tree. Each value of a higher level is the minimum of 16 values of the level below it. A
-search descends only below values that are less than the bound, so it costs O((found + 1) log n) for a list of n values.
+The values are the lowest level of a tree. Each value of a higher level is the minimum of 16 values of the level below
+it. A search descends only below values that are less than the bound, so it costs O((found + 1) log n) for a list of n
+values.
 """
 
 from array import array
@@ -51,8 +52,8 @@ class Minima:
             yield from self._search(len(self._levels) - 1, 0, bound, begin, end)
 
     def _search(self, level: int, at: int, bound: int, begin: int, end: int) -> Iterator[int]:
-        """Yield the indexes of the list's values that are less than `bound`, among the values that the value number
-        `at` of a level covers. The indexes of the covered values overlap [begin, end).
+        """Search the subtree below value number `at` of a level. Yield the indexes in [begin, end) of the list's values
+        that are less than `bound`. At least one value of the list below the subtree's root must be in this range.
         """
         if self._levels[level][at] >= bound:
             return

@@ -1,8 +1,8 @@
 """The summary of a sealed segment: a file of 118 bytes that describes what the segment holds.
 
-Its checksums reveal damage of the segment's other files. With it, recovery need not read the segment, and a search
-knows whether the segment can contain a result. It can be rebuilt: if it is damaged or missing, the next start makes it
-again from the log file.
+Its checksums reveal damage of the segment's other files. With the summary, recovery need not read the segment, and a
+search knows whether the segment can contain a result. If the summary is damaged or missing, the next start of the
+broker rebuilds it from the log file.
 
 Format: docs/formats.md, "Segment summary".
 """

@@ -42,7 +42,7 @@ class Producer:
         txn_first_offset: the first offset of its open transaction; -1 if none is open.
         txn_started_ms: the time when the open transaction began, by the broker's clock.
         txn_record_count: the number of records in the open transaction.
-        is_packed: whether the producer table holds this state unchanged.
+        is_packed: whether the packed producer table holds exactly this state.
     """
 
     producer_id: int

@@ -433,7 +433,7 @@ class ProducerTable:
         """Make a table from the concatenated blocks of another table.
 
         Args:
-            pieces: the bytes of the blocks, in pieces of any sizes.
+            pieces: the bytes of the blocks, divided at any places.
 
         Raises:
             Corrupt: the bytes are no such blocks.

@@ -19,8 +19,8 @@ def latest_epoch(disk: Disk, directory: Path, known: int) -> int:
     """Return the greatest leader epoch of a partition that is not open.
 
     An epoch in the leader-epoch-checkpoint file counts if the log has a batch of this epoch, or if the log has no batch
-    from the start of the epoch on. If the file is missing or damaged, the epochs of the last batches count. If the file
-    has no epoch above `known`, no log file is read.
+    from the start of the epoch on. If the file is missing or damaged, the epochs of the batches in the last segment
+    that has batches count. If the file has no epoch above `known`, no log file is read.
 
     Args:
         disk: the disk of the partition.
@@ -102,10 +102,11 @@ def check_epochs(epochs: LeaderEpochs, segments: Segments, path: Path) -> None:
     for epoch, start in epochs.entries:
         segment = segments[segments.place_of(start)]
         if not segment.base_offset <= start < segment.end_offset:
-            continue  # the log has no batch there: it is deleted, or none was written in this epoch
+            continue  # no batch of the log is there: it is deleted, or the epoch has no batch
         header, before = segment.header_at(start), segment.header_at(max(start - 1, segment.base_offset))
         if header is None or before is None or not header.record_count or not before.record_count:
-            # Compaction has emptied a batch, and a batch without records may cover offsets of several epochs.
+            # Compaction has emptied a batch. A batch without records may cover offsets of several epochs, so nothing
+            # can be compared.
             continue
         # Compaction may have removed the first batch of the epoch; then the next batch counts.
         is_gone = header.base_offset > start and header.leader_epoch >= epoch

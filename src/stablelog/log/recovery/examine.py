@@ -42,7 +42,8 @@ class Expected:
         leader_epoch: the leader epoch of the last start of the broker. No batch has a later one.
         gapless_epoch: in the growing segment, a gap in the offsets before a batch of this leader epoch, or of a later
             one, means that batches were lost.
-        start_files: the names of the files with the start of the log or of its view that must exist.
+        start_files: which of two files must exist, by name: the one that records the start of the log, and the one that
+            records the start of its view.
         is_read_whole: whether a start reads every batch, as in the coordinators' logs. Such a start notices all damage.
     """
 
@@ -139,8 +140,7 @@ class Examination:
         self._disk = directory.listing.disk
         self._expected = expected
         self._log_start: int
-        # By offset: the progress in each `.producers` snapshot, which is a summary of the growing segment up to this
-        # offset.
+        # By offset: the summary in each `.producers` snapshot. It describes a segment up to this offset.
         found = {offset: directory.progress(offset) for offset in directory.snapshots}
         self._marks = {offset: progress for offset, progress in found.items() if progress is not None}
         self.durable_end = max([expected.recovery_point, *self._marks])
@@ -156,8 +156,8 @@ class Examination:
         if self._expected.is_read_whole:
             return passed[0] if passed else refused
         while True:
-            # A truncation removes snapshots, so the start after it reads more of the log, and may refuse the log for an
-            # earlier damage.
+            # A truncation removes snapshots. So the start after the truncation reads more of the log, and may refuse
+            # the log because of earlier damage.
             begin = trust.replay_start(None if refused is None else offset_of(refused.path.name))
             read = (
                 one

@@ -1,5 +1,5 @@
-"""Replay: reads the log from the offset in the plan, rebuilds indexes and summaries, and truncates the log at a damaged
-tail.
+"""Replay: reads the log from the offset that the recovery plan gives, rebuilds indexes and summaries, and truncates the
+log at a damaged tail.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class Recovered:
     """A partition as it is after recovery. All of it is durable.
 
     Attributes:
-        segments: oldest first; the last one is open to append.
+        segments: oldest first; the last one is open for appends.
         cuts: the parts that were removed from the end of the log, in the order of the log.
         snapshots: the snapshots that were found.
     """
@@ -164,7 +164,8 @@ class _Replay:
         They are rebuilt if the file is missing or damaged, or if it has a later epoch than this start of the broker.
 
         Raises:
-            Corrupt: a batch of a trusted segment has a later epoch than this start of the broker.
+            Corrupt: a batch of a segment that was opened by its summary has a later epoch than this start of the
+                broker.
         """
         epochs = self._plan.directory.epochs()
         if epochs is not None and epochs.latest <= self._known.leader_epoch:

@@ -20,7 +20,7 @@ MAGIC_AT = 16  # the position of the magic byte in a batch
 MAGIC = b"\x02"
 OFFSET_AND_LENGTH = struct.Struct(">qi")
 ATTRIBUTES_MASK = 0x7F  # the attribute bits that Kafka has defined
-LONE_SIZE_MAX = 2 << 20  # a larger batch counts only if another batch, or the file's end, follows
+LONE_SIZE_MAX = 2 << 20  # a search accepts a larger batch only if a batch or the file's end follows it
 SPARE_READS = 16  # CRC checks of batches above LONE_SIZE_MAX may read this many times the file's size
 
 

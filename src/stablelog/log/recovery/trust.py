@@ -154,8 +154,8 @@ class Trust:
         """Return the offset where a start of the broker begins to replay the log.
 
         Args:
-            cut_base: the base offset of the segment in which the log is truncated before the start; None if it is not
-                truncated.
+            cut_base: the base offset of the segment in which the log is truncated before the start of the broker; None
+                if the log is not truncated.
         """
         if cut_base is None:
             return self._start(self._unread, is_cut=False).offset

@@ -1,1 +1,1 @@
-"""The segments of a partition: log files with their indexes. This package scans, proves and replaces them."""
+"""The segments of a partition: log files with their indexes. This package scans, checks and replaces them."""

@@ -1,9 +1,10 @@
 """The proof that a log file holds the batches that its segment's summary describes.
 
-A start of the broker does not read the sealed segments, but trusts their summaries. In the same way, a start
-trusts a snapshot for the part of the growing segment that precedes the snapshot. The proof runs before the first read of such a segment, and
-finds bytes that the disk has changed or lost. The proof computes the CRC-32C over the headers of all batches, each of which
-contains the length and the CRC of its batch. Only the scrub checks the bodies of the batches.
+A start of the broker does not read the sealed segments, but trusts their summaries. In the same way, a start trusts a
+snapshot for the part of the growing segment that precedes the snapshot. The proof runs before the first read of such a
+segment, and finds bytes that the disk has changed or lost. It computes the CRC-32C over the headers of all batches, and
+compares this CRC with the one in the summary or snapshot. Each header contains the length and the CRC of its batch.
+Only the scrub checks the bodies of the batches.
 """
 
 import struct

@@ -57,7 +57,7 @@ class Segments:
         return self._sealed_size + self._row[-1].size
 
     def place_of(self, offset: int) -> int:
-        """Return the place in this list of the segment that contains the offset; 0 if the offset is before all
+        """Return the index in this list of the segment that contains the offset; 0 if the offset is before all
         segments.
         """
         return max(bisect_right(self.bases, offset) - 1, 0)
@@ -127,7 +127,7 @@ class Segments:
     # -- aborted transactions ----------------------------------------------------------------------------------
 
     def aborted(self, place: int, start: int, end: int) -> list[AbortedTxn]:
-        """Return the aborted transactions with offsets in [start, end). `place` is the place in this list of the
+        """Return the aborted transactions with offsets in [start, end). `place` is the index in this list of the
         segment that contains `start`.
 
         The search ends with the first sealed segment whose stable offset reaches `end`: at the end of this segment,

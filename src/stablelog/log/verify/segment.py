@@ -154,7 +154,7 @@ class SegmentProof:
                 raise
 
     def _check_offsets(self, header: BatchHeader, position: int) -> None:
-        """Raise Corrupt if the offset of a batch is impossible behind the batch before it."""
+        """Raise Corrupt if the offset of a batch does not fit behind the batch before it."""
         end_offset = self._seen.end_offset
         begins = f"the batch at byte {position} begins at offset {header.base_offset}"
         if header.base_offset < end_offset:

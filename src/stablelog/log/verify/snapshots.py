@@ -65,8 +65,8 @@ class SnapshotProof:
         return marks
 
     def prove_up_to(self, end_offset: int) -> Iterator[Finding]:
-        """Compare the snapshots up to this offset with the log, without those that were compared before. The log has
-        been read up to this offset.
+        """Compare the snapshots up to this offset with the log, if they were not compared yet. The log has been read up
+        to this offset.
         """
         while self._pending and self._pending[-1] <= end_offset:
             offset = self._pending.pop()
