@@ -21,6 +21,7 @@ from stablelog.broker.fetch_sessions import FetchSessions
 from stablelog.broker.groups import Groups
 from stablelog.broker.loop.tasks import Arguments, Result, Tasks, in_thread_to_its_end
 from stablelog.broker.metrics import Metrics, Sample
+from stablelog.broker.tiering.tiering import Tiering
 from stablelog.broker.topic_changes import TopicChanges
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, commit_log_of, is_internal
 from stablelog.broker.topics.opening import Opening
@@ -107,6 +108,7 @@ class Broker:
         self.fetch_sessions = FetchSessions(config["max.incremental.fetch.session.cache.slots"])
         self.compactor = Compactor(self.topics, config, self.reserve, self.tasks, self.now_ms)
         self.proofs = Proofs(self.tasks, self.waiters.wake)
+        self.tiering = self._make_tiering(directory)
         self._batch_thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
         self._batch_turn = asyncio.Lock()
         # The `reads` threads read log data that is not in the page cache, so that the event loop does not wait for the
@@ -176,6 +178,19 @@ class Broker:
             transactions.partition_opened(partition)
         return groups, transactions
 
+    def _make_tiering(self, directory: Path) -> Tiering:
+        tiering = Tiering(
+            self.config,
+            self.topics,
+            self.tasks,
+            disk=self.disk,
+            directory=directory,
+            on_loaded=self.waiters.wake,
+            now_ms=self.now_ms,
+        )
+        self.topics.directories.attach_remote = tiering.attach
+        return tiering
+
     def _make_maintenance(self) -> Maintenance:
         return Maintenance(
             self.config,
@@ -210,6 +225,7 @@ class Broker:
         yield Sample("stablelog_disk_full", (), self.reserve.is_full)
         yield Sample("stablelog_scrubbed_bytes", (), self.scrub.read_size)
         yield Sample("stablelog_fetch_sessions", (), len(self.fetch_sessions))
+        yield from self.tiering.samples()
         for group in self.transactions:
             last, resolved = group.coordinator.table.last_sequence, group.resolved_commit_sequence
             yield Sample("stablelog_last_commit_sequence", (group.name,), last)
@@ -234,6 +250,7 @@ class Broker:
         self.maintenance.start()
         self.compactor.start()
         self.proofs.start()
+        self.tiering.start(self.cluster_id, self.node_id)
 
     async def _open_partitions(self, last_commits: LastCommits) -> None:
         await last_commits.read()
@@ -267,9 +284,10 @@ class Broker:
         """
         while True:
             await self.compactor.leave(topic_name)
+            await self.tiering.leave(topic_name)
             await self.flush.idle()
-            # A compaction pass over the topic may have begun while this task waited for the flush.
-            if not self.compactor.works_on(topic_name):
+            # A compaction pass or a copy of the topic may have begun while this task waited for the flush.
+            if not self.compactor.works_on(topic_name) and not self.tiering.works_on(topic_name):
                 return
 
     # -- failures ----------------------------------------------------------------------------------------------
@@ -378,6 +396,7 @@ class Broker:
         self.maintenance.close()
         self.flush.close()
         self.compactor.close()
+        self.tiering.close()
         for threads in (self._batch_thread, self.read_threads, self.message_threads):
             threads.shutdown(wait=True, cancel_futures=True)
         self.proofs.close()

@@ -7,13 +7,15 @@ settings.
 from collections.abc import Mapping
 from typing import Any
 
-from stablelog.broker.settings import FIXED_TOPIC_SETTINGS, SETTINGS, TOPIC_SETTINGS, Setting
+from stablelog.broker.setting import Setting
+from stablelog.broker.settings import FIXED_TOPIC_SETTINGS, SETTINGS, TOPIC_SETTINGS
 from stablelog.coordinators.consumer_groups.answers import GroupConfig
 from stablelog.coordinators.transactions.decisions import TransactionConfig
 from stablelog.errors import InvalidConfig, did_you_mean
 from stablelog.log.partition import LogConfig
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
 
+NO_LIMIT = -1
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
@@ -126,6 +128,9 @@ class BrokerConfig:
         # broker's setting does not apply to an existing topic, because that setting may change and a topic's order must
         # not change.
         order = order_of(topic_configs)
+        # Commit-ordered topics are not compacted: compaction would keep the record of a key that was written last, but
+        # readers in commit order expect the record that was committed last.
+        cleanup_policy = frozenset({"delete"}) if order == "commit" else value("cleanup.policy")
         return LogConfig(
             segment_bytes=value("segment.bytes"),
             segment_ms=value("segment.ms"),
@@ -133,9 +138,7 @@ class BrokerConfig:
             segment_index_bytes=value("segment.index.bytes"),
             retention_ms=value("retention.ms"),
             retention_bytes=value("retention.bytes"),
-            # Commit-ordered topics are not compacted: compaction would keep the record of a key that was written last,
-            # but readers in commit order expect the record that was committed last.
-            cleanup_policy=frozenset({"delete"}) if order == "commit" else value("cleanup.policy"),
+            cleanup_policy=cleanup_policy,
             max_message_bytes=value("max.message.bytes"),
             message_timestamp_type=value("message.timestamp.type"),
             message_timestamp_before_ms_max=value("message.timestamp.before.max.ms"),
@@ -147,7 +150,41 @@ class BrokerConfig:
             producer_id_expiration_ms=self["producer.id.expiration.ms"],
             snapshot_bytes=self["stablelog.snapshot.bytes"],
             order=order,
+            is_tiered=value("remote.storage.enable") and "compact" not in cleanup_policy,
+            local_retention_ms=value("local.retention.ms"),
+            local_retention_bytes=value("local.retention.bytes"),
+            is_copy_disabled=value("remote.log.copy.disable"),
+            is_deleted_on_disable=value("remote.log.delete.on.disable"),
         )
+
+    def check_tiered(self, topic_configs: Mapping[str, str]) -> None:
+        """Check whether a topic with these settings can have a remote tier, if they enable it.
+
+        Raises:
+            InvalidConfig: the broker has no object store, the topic is compacted, or a limit of local retention is
+                greater than that of the whole log.
+        """
+        if not _is_tiered(topic_configs):
+            return
+        if not self["stablelog.remote.url"]:
+            raise InvalidConfig(
+                "remote.storage.enable=true needs an object store: start the broker with stablelog.remote.url"
+            )
+        log_config = self.log_config(topic_configs)
+        if log_config.is_compacted:
+            raise InvalidConfig(
+                "remote.storage.enable=true and cleanup.policy=compact cannot be combined: compaction replaces segments "
+                "that are copied already"
+            )
+        for name, local, total in (
+            ("ms", log_config.local_retention_ms, log_config.retention_ms),
+            ("bytes", log_config.local_retention_bytes, log_config.retention_bytes),
+        ):
+            if total != NO_LIMIT and (local == NO_LIMIT or local > total):
+                raise InvalidConfig(
+                    f"local.retention.{name}={local} is greater than retention.{name}={total}: the local disk cannot "
+                    "keep records that are deleted from the whole log"
+                )
 
 
 def order_of(topic_configs: Mapping[str, str]) -> str:
@@ -158,6 +195,10 @@ def order_of(topic_configs: Mapping[str, str]) -> str:
 def group_of_topic(topic_configs: Mapping[str, str]) -> str:
     """The transaction group that a topic belongs to; empty for the default one."""
     return topic_configs.get("stablelog.group", DEFAULT_GROUP)
+
+
+def _is_tiered(topic_configs: Mapping[str, str]) -> bool:
+    return topic_configs.get("remote.storage.enable", "false").lower() == "true"
 
 
 def check_topic_configs(configs: Mapping[str, str]) -> None:
@@ -189,6 +230,15 @@ def check_change(present: Mapping[str, str], wanted: Mapping[str, str]) -> None:
         InvalidConfig: as `check_topic_configs`, or a setting that is fixed when a topic is created would change.
     """
     check_topic_configs(wanted)
+    if (
+        _is_tiered(present)
+        and not _is_tiered(wanted)
+        and wanted.get("remote.log.delete.on.disable") != "true"
+    ):
+        raise InvalidConfig(
+            "remote.storage.enable=false would make records unreadable that are only in the object store. To delete these "
+            "records, set remote.log.delete.on.disable=true, too; to stop only the copies, set remote.log.copy.disable=true"
+        )
     if group_of_topic(wanted) != group_of_topic(present):
         raise InvalidConfig(
             f"stablelog.group={group_of_topic(present)} was set when the topic was created and cannot change: its commits "

@@ -8,12 +8,15 @@ which waits until the event loop has read the samples.
 
 import asyncio
 import concurrent.futures
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from stablelog.errors import Unavailable
-from stablelog.log.partition import Partition
+from stablelog.log.partition import Isolation, Partition
+from stablelog.log.remote_tier import RemoteTier
+from stablelog.tier.copying import copyable
 from stablelog.wire.api import ApiKey
 
 # name -> (type, help, label names). docs/operating.md lists the metrics, and a test compares that list with this table.
@@ -66,6 +69,50 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "gauge",
         "Age of the oldest transaction that is open in a partition.",
         ("topic", "partition"),
+    ),
+    "stablelog_local_log_start_offset": (
+        "gauge",
+        "First offset of a partition on the local disk.",
+        ("topic", "partition"),
+    ),
+    "stablelog_remote_end_offset": (
+        "gauge",
+        "First offset of a partition that is not in the object store.",
+        ("topic", "partition"),
+    ),
+    "stablelog_remote_log_size_bytes": (
+        "gauge",
+        "Size of a partition's segments in the object store, in bytes.",
+        ("topic", "partition"),
+    ),
+    "stablelog_remote_copy_lag_segments": (
+        "gauge",
+        "Segments of a partition that wait for their copy to the object store.",
+        ("topic", "partition"),
+    ),
+    "stablelog_remote_copy_lag_bytes": (
+        "gauge",
+        "Size of a partition's segments that wait for their copy to the object store, in bytes.",
+        ("topic", "partition"),
+    ),
+    "stablelog_remote_requests": ("counter", "Requests to the object store, by kind.", ("kind",)),
+    "stablelog_remote_read_bytes": ("counter", "Bytes that were read from the object store.", ()),
+    "stablelog_remote_copied_bytes": (
+        "counter",
+        "Bytes of log files that were copied to the object store.",
+        (),
+    ),
+    "stablelog_remote_copied_segments": ("counter", "Segments that were copied to the object store.", ()),
+    "stablelog_remote_cache_bytes": (
+        "gauge",
+        "Size of the cache of ranges from the object store, in bytes, in memory and on the disk.",
+        ("where",),
+    ),
+    "stablelog_remote_failed_partitions": ("gauge", "Partitions whose last copy has failed.", ()),
+    "stablelog_remote_fenced": (
+        "gauge",
+        "1 if another broker has taken over the object store and this broker copies no more, else 0.",
+        (),
     ),
     "stablelog_last_commit_sequence": (
         "gauge",
@@ -213,6 +260,22 @@ def _or_unavailable(app: Any) -> Any:
     return answer
 
 
+def _remote_samples(partition: Partition, remote: RemoteTier, labels: tuple[str, str]) -> Iterator[Sample]:
+    waiting = copyable(partition.log.segments, remote.end_offset, partition.last_stable_offset)
+    yield Sample("stablelog_remote_end_offset", labels, remote.end_offset)
+    yield Sample("stablelog_remote_log_size_bytes", labels, remote.size)
+    yield Sample("stablelog_remote_copy_lag_segments", labels, len(waiting))
+    yield Sample("stablelog_remote_copy_lag_bytes", labels, sum(segment.size for segment in waiting))
+
+
+def _log_start(partition: Partition) -> int:
+    """Return the log start offset; that of the local disk while the remote tier is not known."""
+    try:
+        return partition.visible_start(Isolation.READ_UNCOMMITTED)
+    except Unavailable:
+        return partition.start_offset
+
+
 def _partition_samples(partition: Partition, now_ms: int) -> Iterator[Sample]:
     labels = (partition.topic, str(partition.index))
     started_ms = partition.producer_state.oldest_open_started_ms
@@ -220,7 +283,11 @@ def _partition_samples(partition: Partition, now_ms: int) -> Iterator[Sample]:
     lag = partition.high_watermark - partition.last_stable_offset
     yield Sample("stablelog_log_size_bytes", labels, partition.size)
     yield Sample("stablelog_damaged_batches", labels, partition.damaged_count)
-    yield Sample("stablelog_log_start_offset", labels, partition.start_offset)
+    yield Sample("stablelog_log_start_offset", labels, _log_start(partition))
+    yield Sample("stablelog_local_log_start_offset", labels, partition.start_offset)
+    if partition.remote is not None:
+        with contextlib.suppress(Unavailable):  # The list of remote segments is not known yet.
+            yield from _remote_samples(partition, partition.remote, labels)
     yield Sample("stablelog_high_watermark", labels, partition.high_watermark)
     yield Sample("stablelog_last_stable_offset", labels, partition.last_stable_offset)
     yield Sample("stablelog_last_stable_offset_lag", labels, lag)

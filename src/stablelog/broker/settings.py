@@ -4,43 +4,14 @@ Kafka's settings keep Kafka's names and meanings. The names of all other setting
 docs/operating.md lists all settings, and a test compares that list with this table.
 """
 
-from dataclasses import dataclass
-
+from stablelog.broker.setting import Setting
+from stablelog.broker.tiering_settings import TIERING_SETTINGS
 from stablelog.settings import INT_MAX, LONG_MAX, Kind, boolean, choice, choices, integer, share
 from stablelog.wire.extension.transaction_groups import NAME_RULE, is_group_name
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting of brokers, or of brokers and topics.
-
-    Attributes:
-        name: its name in a broker's configuration.
-        kind: the values that it accepts.
-        default: the default value, as text.
-        doc: the effect of the setting, with its unit.
-        topic: its name in a topic's configuration; None if a topic cannot set it.
-        dynamic: whether it can be changed while the broker runs.
-    """
-
-    name: str
-    kind: Kind
-    default: str
-    doc: str
-    topic: str | None = None
-    dynamic: bool = False
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether a topic's value of the setting is fixed when the topic is created.
-
-        A change of the broker's value then affects only new topics.
-        """
-        return self.topic is not None and not self.dynamic
 
 
 def parse_listener(text: str) -> tuple[str, int]:
@@ -445,6 +416,7 @@ SETTINGS: tuple[Setting, ...] = (
         "-1",
         "The port of the Prometheus metrics (HTTP, `/metrics`). -1: no metrics. 0: a free port.",
     ),
+    *TIERING_SETTINGS,
 )
 TOPIC_SETTINGS: dict[str, Setting] = {setting.topic: setting for setting in SETTINGS if setting.topic}
 

@@ -54,11 +54,13 @@ class LogConfig:
     # commit order. The setting cannot change.
     order: str = "offset"
     # Tiered storage: whether segments are copied to the object store, how long copied segments stay on the local disk
-    # (-2: as long as `retention_ms` and `retention_bytes` say), and whether no more segments are copied.
+    # (-2: as long as `retention_ms` and `retention_bytes` say), whether no more segments are copied, and whether the
+    # records in the store are deleted when the topic is no longer tiered.
     is_tiered: bool = False
     local_retention_ms: int = AS_TOTAL
     local_retention_bytes: int = AS_TOTAL
     is_copy_disabled: bool = False
+    is_deleted_on_disable: bool = False
 
     @property
     def local(self) -> "LogConfig":

@@ -27,6 +27,10 @@ class RemoteTier(Protocol):
     def end_offset(self) -> int:
         """The first offset that is not in the store. The segments before it may be deleted from the local disk."""
 
+    @property
+    def size(self) -> int:
+        """The size in bytes of the log files in the store, without segments that are being deleted."""
+
     def read(self, start: int, limit: int, size_max: int, *, at_least_one: bool) -> Slice:
         """Read whole batches from `start`, which is before `end_offset`. The result lists no aborted transactions.
 

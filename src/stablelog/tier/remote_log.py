@@ -10,10 +10,11 @@ reader of a range in which transactions were aborted needs transaction indexes (
 
 import contextlib
 import struct
+import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from crc32c import crc32c
 
@@ -33,7 +34,12 @@ from stablelog.tier.records import SegmentState
 from stablelog.types import ObjectRange
 
 CHUNK_SIZE = 4 << 20
-POSITIONS_MAX = 64  # The number of ends of reads that are remembered in a partition.
+ENDS_MAX = 64  # The number of reads of a partition whose ends are remembered.
+AHEAD = (
+    1,
+    2,
+    4,
+)  # The number of chunks that are loaded ahead of a reader: after its first read, the second, and later.
 # A read returns at most this many batches, because it looks at each of their headers: at most some milliseconds.
 BATCH_COUNT_MAX = 5_000
 STEP_COUNT_MAX = 1_000  # how many batch headers one step of a lookup reads
@@ -57,6 +63,20 @@ class Cache(Protocol):
         """Return the bytes of a range; None if they must be loaded first. A whole object that does not exist is empty."""
 
 
+class _End(NamedTuple):
+    """The end of a read.
+
+    Attributes:
+        segment_id: the id of the segment that the read has returned batches of.
+        position: the position in its log file at which the read has ended.
+        streak: the number of earlier reads without a gap between them.
+    """
+
+    segment_id: uuid.UUID
+    position: int
+    streak: int
+
+
 class RemoteLog:
     """The remote tier of one partition.
 
@@ -64,7 +84,7 @@ class RemoteLog:
         partition: the partition.
         manifest: the list of remote segments; None if it is not known yet.
         cache: the bytes of objects that are in memory.
-        save: writes the list to the local disk, durably. Raises DiskError.
+        save_start: records a log start offset on the local disk, durably. Raises DiskError.
         chunk_size: the size of the chunks in which log files are read, in bytes.
 
     Attributes:
@@ -76,17 +96,17 @@ class RemoteLog:
         partition: RemotePartition,
         manifest: Manifest | None,
         cache: Cache,
-        save: Callable[[Manifest], None],
+        save_start: Callable[[int], None],
         chunk_size: int = CHUNK_SIZE,
     ) -> None:
         assert chunk_size >= HEADER.size
         self.partition = partition
         self._cache = cache
-        self._save = save
+        self._save_start = save_start
         self._chunk_size = chunk_size
-        # By (id of the segment, offset): the position at which a read that ended at this offset would continue.
-        self._positions: OrderedDict[tuple[bytes, int], int] = OrderedDict()
+        self._ends: OrderedDict[int, _End] = OrderedDict()  # the ends of the last reads, by offset
         self._manifest = manifest
+        self._log_start = manifest.log_start if manifest is not None else 0
         self._segments = Segments(manifest.segments if manifest is not None else ())
 
     # -- the list ----------------------------------------------------------------------------------------------
@@ -98,7 +118,7 @@ class RemoteLog:
 
     @property
     def manifest(self) -> Manifest:
-        """The list of remote segments, as it was published. Its log start may be newer than the published one.
+        """The list of remote segments, as it was published.
 
         Raises:
             Unavailable: the list is not known yet.
@@ -113,29 +133,28 @@ class RemoteLog:
     @property
     def start_offset(self) -> int:
         """The log start offset."""
-        return self.manifest.log_start
+        return max(self.manifest.log_start, self._log_start)
 
     @property
     def end_offset(self) -> int:
         """The first offset that is not in the store."""
-        return self.manifest.end_offset
+        return max(self.manifest.end_offset, self._log_start)
+
+    @property
+    def size(self) -> int:
+        """The size in bytes of the log files in the store, without segments that are being deleted."""
+        return sum(one.size for one in self.manifest.segments if one.state is SegmentState.COPY_FINISHED)
 
     def published(self, manifest: Manifest) -> None:
-        """Take over a list that was published. Raises DiskError if the local disk refuses it; nothing changed."""
-        if self._manifest is not None:
-            # DeleteRecords may have moved the log start since the list was made.
-            log_start = max(manifest.log_start, self._manifest.log_start)
-            manifest = manifest._replace(log_start=log_start)
-        self._save(manifest)
+        """Take over a list that was published and recorded on the local disk."""
         self._manifest = manifest
         self._segments = Segments(manifest.segments)
 
     def begin_at(self, start_offset: int) -> None:
         """Move the log start offset forward; durable on return. Raises DiskError; nothing changed."""
         if start_offset > self.start_offset:
-            moved = self.manifest._replace(log_start=start_offset)
-            self._save(moved)
-            self._manifest = moved
+            self._save_start(start_offset)
+            self._log_start = start_offset
 
     def expired_before(self, config: LogConfig, local_size: int, now_ms: int) -> int:
         """Return the log start offset that retention demands, as far as remote segments expire."""
@@ -177,8 +196,7 @@ class RemoteLog:
         end, end_offset = self._whole_batches(segment, begin, min(limit, segment.end_offset), size_max)
         if end == segment.size:
             end_offset = segment.end_offset
-        else:
-            self._remember(segment, end_offset, end)
+        self._remember(start, segment, end_offset, end)
         return Slice(self._views(segment, begin, end - begin), start, end_offset, None)
 
     def _whole_batches(
@@ -207,18 +225,22 @@ class RemoteLog:
         assert end > begin
         return end, end_offset
 
-    def ahead(self, offset: int, chunk_count: int) -> list[ObjectRange]:
-        """Return the next chunks behind a read that has ended at `offset`: those that its reader needs next."""
-        found: list[ObjectRange] = []
-        while len(found) < chunk_count:
+    def ahead(self, offset: int) -> list[ObjectRange]:
+        """Return the chunks that are not loaded and that the reader whose last read ended at `offset` needs next: one
+        after the first read, and more if the reader goes on.
+        """
+        last = self._ends.get(offset)
+        wanted = 1 + (AHEAD[0] if last is None else AHEAD[min(last.streak, len(AHEAD) - 1)])
+        found: list[ObjectRange] = []  # first the chunk in which the last read has ended
+        while len(found) < wanted:
             segment = self._segments.at(offset)
             if segment is None:
                 break
-            position = self._positions.get((segment.segment_id.bytes, offset), 0)
-            numbers = range(position // self._chunk_size, self._chunk_count(segment))
-            found += [self._chunk(segment, number) for number in numbers[: chunk_count - len(found)]]
+            first = (self._known_position(segment, offset) or 0) // self._chunk_size * self._chunk_size
+            positions = range(first, segment.size, self._chunk_size)[: wanted - len(found)]
+            found += [self._chunk_at(segment, position) for position in positions]
             offset = segment.end_offset
-        return found
+        return [chunk for chunk in found if self._cache.get(chunk) is None]
 
     def aborted(self, start: int, end: int) -> tuple[list[AbortedTxn], bool]:
         """Return the aborted transactions with offsets in [start, end) whose markers are in the store, and whether the
@@ -277,7 +299,7 @@ class RemoteLog:
         """Return the first batch whose last offset is at least `offset`, as `_batches` does; None if there is none."""
         begin = 0
         if offset > segment.base_offset:
-            known = self._positions.get((segment.segment_id.bytes, offset))
+            known = self._known_position(segment, offset)
             begin = self._position_before(segment, offset) if known is None else known
         return next((batch for batch in self._batches(segment, begin) if batch[3] >= offset), None)
 
@@ -329,11 +351,18 @@ class RemoteLog:
         offsets = OffsetIndex(segment.base_offset, self._index(segment, IndexKind.OFFSETS))
         return offsets.position_before(offset)
 
-    def _remember(self, segment: RemoteSegment, offset: int, position: int) -> None:
-        self._positions[segment.segment_id.bytes, offset] = position
-        self._positions.move_to_end((segment.segment_id.bytes, offset))
-        if len(self._positions) > POSITIONS_MAX:
-            self._positions.popitem(last=False)
+    def _known_position(self, segment: RemoteSegment, offset: int) -> int | None:
+        """Return the position of a batch if an earlier read has ended before it; None if no read is remembered."""
+        last = self._ends.get(offset)
+        return last.position if last is not None and last.segment_id == segment.segment_id else None
+
+    def _remember(self, start: int, segment: RemoteSegment, end_offset: int, end: int) -> None:
+        before = self._ends.get(start)
+        streak = 0 if before is None else before.streak + 1
+        self._ends[end_offset] = _End(segment.segment_id, end, streak)
+        self._ends.move_to_end(end_offset)
+        if len(self._ends) > ENDS_MAX:
+            self._ends.popitem(last=False)
 
     def _damaged(self, segment: RemoteSegment, position: int) -> Corrupt:
         return Corrupt(f"{self._log_key(segment)} has no batch of the segment at byte {position}")
@@ -372,9 +401,6 @@ class RemoteLog:
 
     def _log_key(self, segment: RemoteSegment) -> str:
         return self.partition.segment_key(segment.base_offset, segment.segment_id, LOG)
-
-    def _chunk_count(self, segment: RemoteSegment) -> int:
-        return -(-segment.size // self._chunk_size)
 
     def _chunk(self, segment: RemoteSegment, number: int) -> ObjectRange:
         start = number * self._chunk_size

@@ -108,7 +108,7 @@ APIS: Final[Mapping[int, Api]] = MappingProxyType(
         # version 3.
         ApiKey.PRODUCE: Api(0, 12, served_from=3, is_appending=True),
         ApiKey.FETCH: Api(4, 17, is_long_poll=True, is_heavy=True),
-        ApiKey.LIST_OFFSETS: Api(1, 8, is_heavy=True),
+        ApiKey.LIST_OFFSETS: Api(1, 11, is_heavy=True),
         ApiKey.METADATA: Api(0, 13, is_heavy=True, has_long_response=True),
         ApiKey.OFFSET_COMMIT: Api(2, 9, is_appending=True),
         ApiKey.OFFSET_FETCH: Api(1, 9, is_heavy=True, has_long_response=True),

@@ -70,12 +70,15 @@ async def described(desk, setting, resource=(BROKER, "1")):
 
 
 def other_value(setting):
-    return OTHER.get(setting.name) or ("0.25" if setting.default == "0.5" else "123456")
+    others = {"0.5": "0.25", "false": "true"}
+    return OTHER.get(setting.name) or others.get(setting.default, "123456")
 
 
 def in_effect(desk, setting, topic):
     """What a partition of the topic has of a setting, as text."""
     value = getattr(desk.broker.topics.partition(topic, 0).config, FIELDS[setting.topic])
+    if isinstance(value, bool):
+        return str(value).lower()
     return ",".join(sorted(value)) if isinstance(value, frozenset) else str(value)
 
 
@@ -95,6 +98,11 @@ FIELDS = {
     "message.timestamp.type": "message_timestamp_type",
     "message.timestamp.before.max.ms": "message_timestamp_before_ms_max",
     "message.timestamp.after.max.ms": "message_timestamp_after_ms_max",
+    "remote.storage.enable": "is_tiered",
+    "remote.log.copy.disable": "is_copy_disabled",
+    "remote.log.delete.on.disable": "is_deleted_on_disable",
+    "local.retention.ms": "local_retention_ms",
+    "local.retention.bytes": "local_retention_bytes",
 }
 
 

@@ -26,7 +26,7 @@ from stablelog.broker.network.long_messages import ENTRY_COUNT_MAX
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
 from stablelog.env.disk import Buffer
 from stablelog.env.pages import is_in_memory, populate
-from stablelog.errors import DiskError, Refused, Unproven
+from stablelog.errors import DiskError, NotLoaded, Refused, Unproven
 from stablelog.log.partition import Isolation, Partition
 from stablelog.types import TopicPartition
 from stablelog.wire.fetch import (
@@ -101,6 +101,9 @@ def _read(
         size_max = max(min(wanted.size_max, size_left), 0)
         try:
             read = partition.read(wanted.fetch_offset, size_max, isolation, at_least_one=at_least_one)
+        except NotLoaded as missing:
+            broker.tiering.request(partition, missing)
+            return answer, None
         except Unproven as unproven:
             broker.proofs.request(partition, unproven)
             # Return an error code for a segment that is not checked yet: a response without records and without an
@@ -109,6 +112,7 @@ def _read(
         ahead = partition.unproven_ahead(read.end_offset)
         if ahead is not None:
             broker.proofs.request(partition, ahead)
+        broker.tiering.read_ahead(partition, read)
     except PARTITION_ERRORS as error:
         return FetchedPartition(index, error=code_for(broker, error, codes)), None
     answer.records = read.buffers
@@ -126,6 +130,7 @@ class Found:
         seen: each open partition, with the offset before which the reader can see records.
         closed: partitions that are opening or offline, that cannot be read now, or whose next segment is not checked
             (proven) yet.
+        loading: partitions whose records are being loaded from the object store.
         refused: whether a partition was refused for another reason than those of `closed`.
         size: bytes of all records that were read.
     """
@@ -133,6 +138,7 @@ class Found:
     answers: dict[TopicPartition, FetchedPartition] = field(default_factory=dict)
     seen: list[tuple[Partition, int]] = field(default_factory=list)
     closed: list[TopicPartition] = field(default_factory=list)
+    loading: list[TopicPartition] = field(default_factory=list)
     refused: bool = False
     size: int = 0
 
@@ -153,6 +159,8 @@ async def _read_all(
             found.seen.append(
                 (partition, answer.last_stable_offset if is_committed else answer.high_watermark)
             )
+        elif answer.error is ErrorCode.none:
+            found.loading.append(key)
         elif answer.error in (codes.opening, codes.offline):
             found.closed.append(key)
         else:
@@ -228,10 +236,15 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
         ):
             break
         if not await broker.waiters.wait_for_more(
-            found.seen, isolation, deadline - loop.time(), closed=found.closed
+            found.seen, isolation, deadline - loop.time(), closed=[*found.closed, *found.loading]
         ):
             found = await _read_all(broker, session, isolation, size_max, codes)
             break
+    if not found.size:
+        # Without any records, the response must not look as if compaction had removed all records of these partitions.
+        # With records of other partitions, the client fetches again at once, and needs no error for that.
+        for key in found.loading:
+            found.answers[key].error = codes.opening or ErrorCode.none
     if found.size >= COLD_SIZE_MIN:
         await _bring_in(broker, found, codes)
     broker.metrics.fetched_size += found.size

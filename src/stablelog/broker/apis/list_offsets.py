@@ -6,15 +6,17 @@ end offsets that one request asks for, of at most a thousand partitions, are rea
 at most a hundred partitions therefore lies before all of these offsets or before none of them. A lookup by time finds
 only records that the reader may see. Unlike in Kafka, it does not find a transaction's marker, because a marker is not
 a record. A lookup that has to read many headers lets other tasks run in between.
-Version notes: v2 isolation; v7 the offset of the newest timestamp (-3); v8 the local log's start (-4).
+Version notes: v2 isolation; v7 the offset of the newest timestamp (-3); v8 the start on the local disk (-4); v9 the last
+offset in the object store (-5); v10 a time limit, which is not used, because a lookup in the object store has its own;
+v11 the first offset that is not in the object store (-6).
 """
 
 import asyncio
 import contextlib
 
 from kio.schema.errors import ErrorCode
-from kio.schema.list_offsets.v8.request import ListOffsetsPartition, ListOffsetsRequest
-from kio.schema.list_offsets.v8.response import (
+from kio.schema.list_offsets.v11.request import ListOffsetsPartition, ListOffsetsRequest
+from kio.schema.list_offsets.v11.response import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
@@ -24,11 +26,19 @@ from stablelog.broker.apis import NO_THROTTLE, Broker, Context, code_for
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
-from stablelog.errors import Refused, Unavailable, Unproven
+from stablelog.errors import NotLoaded, Refused, Unavailable, Unproven
 from stablelog.log.partition import Isolation, Partition
 from stablelog.log.read import Lookup
 
-LATEST, EARLIEST, NEWEST_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
+LATEST, EARLIEST, NEWEST_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
+    -1,
+    -2,
+    -3,
+    -4,
+    -5,
+    -6,
+)
+BOUNDS = (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
 NOT_FOUND = -1
 PARTITION_CODES = CODES["ListOffsets"]
 # The number of partitions whose end offsets are read in one turn of the event loop, in a millisecond or two.
@@ -46,8 +56,9 @@ async def _look_up(
     check_leader_epoch(partition, asked.current_leader_epoch)
     if timestamp == LATEST:
         return partition.visible_end(isolation), -1, partition.leader_epoch
-    if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return partition.visible_start(isolation), -1, partition.leader_epoch
+    if timestamp in BOUNDS:
+        offset = _bound(partition, timestamp, isolation)
+        return offset, -1, partition.leader_epoch if offset >= 0 else -1
     if timestamp < 0 and timestamp != NEWEST_TIMESTAMP:
         raise Refused(ErrorCode.unsupported_version, f"the special timestamp {timestamp} is not supported")
     lookup, done = _lookup(partition, timestamp, isolation), None
@@ -56,6 +67,9 @@ async def _look_up(
             work = lookup.send(done)
         except StopIteration as end:
             return end.value if end.value is not None else (NOT_FOUND, -1, -1)
+        except NotLoaded as missing:
+            await broker.tiering.reads.load(partition, missing.ranges)
+            lookup, work = _lookup(partition, timestamp, isolation), None
         except Unproven as unproven:
             await broker.proofs.request(partition, unproven)
             lookup, work = _lookup(partition, timestamp, isolation), None
@@ -66,6 +80,21 @@ async def _look_up(
                 ErrorCode.unknown_topic_or_partition,
                 f"{name}-{asked.partition_index} was deleted and created again during the lookup by time; repeat the request",
             )
+
+
+def _bound(partition: Partition, timestamp: int, isolation: Isolation) -> int:
+    """Return the offset at an end of one of the tiers; -1 if it does not exist."""
+    remote, start = partition.remote, partition.visible_start(isolation)
+    if timestamp == EARLIEST:
+        return start
+    if timestamp == EARLIEST_LOCAL:
+        return max(start, partition.start_offset)
+    if remote is None:
+        return NOT_FOUND
+    copied_end = remote.end_offset if remote.end_offset > start else NOT_FOUND
+    if timestamp == LATEST_TIERED:
+        return copied_end if copied_end == NOT_FOUND else copied_end - 1
+    return max(start, remote.end_offset)
 
 
 def _lookup(partition: Partition, timestamp: int, isolation: Isolation) -> Lookup:

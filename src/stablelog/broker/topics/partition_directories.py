@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from stablelog.broker.directory.partition_metadata import write_partition_metadata
 from stablelog.broker.durability.disk_reserve import DiskReserve
@@ -16,7 +16,7 @@ from stablelog.errors import Corrupt, NewerFormat, Unavailable
 from stablelog.log.files.kafka_files import METADATA_FILE, decode_partition_metadata
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import LOG_START_FILE, write_missing_log_start
-from stablelog.log.files.names import VIEW_START_FILE
+from stablelog.log.files.names import REMOTE_MANIFEST_FILE, VIEW_START_FILE
 from stablelog.log.partition import Partition
 from stablelog.log.recovery import NEVER
 from stablelog.log.recovery.formats import check_formats
@@ -44,12 +44,24 @@ class Start(NamedTuple):
     established_epoch: int | None
 
 
+class AttachRemote(Protocol):
+    """The type of `PartitionDirectories.attach_remote`."""
+
+    def __call__(self, topic: Topic, partition: Partition, *, is_recorded: bool) -> None:
+        """Attach the remote tier. Raises StablelogError."""
+
+
 class PartitionDirectories:
     """The directories of the partitions of one data directory.
 
     Args:
         reserve: frees disk space for the files if the disk is full.
         checkpoints: the recorded offsets of partitions that are not open.
+
+    Attributes:
+        attach_remote: called with each partition that was opened, before it is used. It gives the partition its remote
+            tier, if there is one. `is_recorded` tells whether the directory has a record of a remote tier. May be called
+            in a thread.
     """
 
     def __init__(
@@ -65,6 +77,7 @@ class PartitionDirectories:
         self._reserve = reserve
         self._checkpoints = checkpoints
         self._now_ms = now_ms
+        self.attach_remote: AttachRemote = lambda _topic, _partition, *, is_recorded: None
 
     def path(self, topic: str, index: int) -> Path:
         """The path of a partition's directory."""
@@ -195,7 +208,7 @@ class PartitionDirectories:
         at = (topic.name, index)
         if recovery_point is None:
             recovery_point = 0 if is_new else self._checkpoints.recovery_point(at)
-        return Partition.open(
+        partition = Partition.open(
             self._disk,
             self.path(topic.name, index),
             topic.log_config,
@@ -212,6 +225,9 @@ class PartitionDirectories:
             listing=listing,
             order=CommitOrdered(self._disk) if topic.is_commit_ordered else None,
         )
+        is_recorded = listing is not None and REMOTE_MANIFEST_FILE in listing
+        self.attach_remote(topic, partition, is_recorded=is_recorded)
+        return partition
 
     def last_commit_sequence(self, topic: str, index: int) -> int:
         """The last commit sequence of a commit-ordered partition that is not open; -1 if it has none.

@@ -83,6 +83,7 @@ class Reservations:
         self.check_count(partition_count)
         try:
             check_topic_configs(configs)
+            self._config.check_tiered(configs)
         except InvalidConfig as error:
             raise Refused(ErrorCode.invalid_config, str(error)) from error
 

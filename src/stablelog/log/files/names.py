@@ -20,8 +20,21 @@ SNAPSHOT, PRODUCERS = ".snapshot", ".producers"
 CUT = ".cut"  # a file with the bytes that recovery or `stablelog repair` has removed from a log file
 DELETED = ".deleted"
 VIEW_START_FILE = "view-start-offset"  # the file that records the start of the view in commit order
+REMOTE_MANIFEST_FILE = (
+    "remote-manifest"  # the copy of the last manifest that was published to the object store
+)
+REMOTE_LOG_START_FILE = (
+    "remote-log-start"  # the file that records the log start offset of a log with a remote tier
+)
 # Names of the files of a partition that belong to no segment and no snapshot.
-SINGLE_FILES = ("leader-epoch-checkpoint", "log-start-offset", "partition.metadata", VIEW_START_FILE)
+SINGLE_FILES = (
+    "leader-epoch-checkpoint",
+    "log-start-offset",
+    "partition.metadata",
+    VIEW_START_FILE,
+    REMOTE_MANIFEST_FILE,
+    REMOTE_LOG_START_FILE,
+)
 
 PathOf = Callable[[str], Path]  # returns the path of a segment's file with a given suffix
 

@@ -1,0 +1,15 @@
+"""Tiered storage in the broker: copies sealed segments to the object store, and reads them from there.
+
+| module | what it does |
+|---|---|
+| `tiering` | connects the parts with the broker, and gives each partition its remote tier |
+| `remote_storage` | the object store of this cluster: takes a broker epoch, and runs the steps of manifest chains |
+| `copier` | copies segments and publishes manifests |
+| `throttle` | limits the rate of the copies |
+| `remote_reads` | loads byte ranges of objects that reads need |
+| `range_cache` | keeps loaded ranges in memory and on the local disk, both bounded |
+| `local_state` | the files in which a partition's directory records its remote tier |
+
+The rules are in `stablelog.tier`. Requests to the store run in threads; the state of a partition changes only in the
+event loop.
+"""

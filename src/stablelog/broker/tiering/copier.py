@@ -1,0 +1,388 @@
+"""Copies sealed segments to the object store, and publishes manifests that name them.
+
+A pass goes over all partitions with a remote tier. Several partitions are copied at a time, each oldest segment first. In
+each partition the first pass takes over the chain of manifests; the last manifest in the store is the truth about what
+the store has. A copied segment counts only when a manifest that names it is published and recorded on the local disk.
+Only then local retention may delete the segment.
+
+A crash or an error leaves objects that no manifest names. A later copy of the same segment has another id, and so other
+keys.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from stablelog.broker.loop.tasks import in_thread, in_thread_to_its_end
+from stablelog.broker.tiering.local_state import LocalState
+from stablelog.broker.tiering.remote_storage import RemoteStorage
+from stablelog.broker.tiering.throttle import Throttle
+from stablelog.env.disk import Disk, read_if_there
+from stablelog.errors import Corrupt, Fenced, StablelogError, Unavailable
+from stablelog.log.files.epochs import LeaderEpochs
+from stablelog.log.files.names import LOG as LOG_SUFFIX
+from stablelog.log.indexes.summary import Summary
+from stablelog.log.partition import Partition
+from stablelog.log.segments.segment import Segment
+from stablelog.tier.chain import Chain
+from stablelog.tier.copying import copied_segment, copyable, cut_points, epochs_up_to, other_files
+from stablelog.tier.index_object import IndexKind, encode_indexes
+from stablelog.tier.manifest import Manifest, RemoteSegment, decode_manifest, encode_manifest
+from stablelog.tier.names import INDEXES, LOG
+from stablelog.tier.remote_log import RemoteLog
+
+log = logging.getLogger(__name__)
+
+PIECE_SIZE: Final = 1 << 20  # The size of the pieces in which a log file is read and uploaded, in bytes.
+# A manifest is published after this many segments at the latest, so that local retention can delete them.
+PUBLISHED_AFTER: Final = 16
+PROGRESS_S: Final = 30.0  # The time between two log lines about the progress of a pass.
+
+
+@dataclass(slots=True)
+class _Owned:
+    """A partition whose chain of manifests this broker has taken over.
+
+    Attributes:
+        manifest: the last published manifest.
+        is_recorded: whether the manifest is recorded in the partition's directory.
+    """
+
+    chain: Chain
+    manifest: Manifest
+    is_recorded: bool = False
+
+
+@dataclass(slots=True)
+class _Work:
+    """The copy of one partition that is under way."""
+
+    is_cancelled: bool = False
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Copier:
+    """Copies the segments of a broker's partitions.
+
+    Args:
+        storage: the object store.
+        disk: the disk of the partitions.
+        node_id: the broker's id.
+        is_open: whether a partition is still in use: not deleted, and not replaced by another object.
+        throttle: limits the rate of the copies.
+        count_at_once: the number of partitions that are copied at a time.
+
+    Attributes:
+        copied_size: bytes of log files that were copied.
+        copied_count: the number of segments that were copied.
+        failed: by partition, why its last copy failed.
+    """
+
+    def __init__(
+        self,
+        storage: RemoteStorage,
+        disk: Disk,
+        *,
+        node_id: int,
+        is_open: Callable[[Partition], bool],
+        throttle: Throttle,
+        count_at_once: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._storage = storage
+        self._disk = disk
+        self._node_id = node_id
+        self._is_open = is_open
+        self._throttle = throttle
+        self._now_ms = now_ms
+        self._room = asyncio.Semaphore(count_at_once)
+        self._threads = ThreadPoolExecutor(count_at_once, thread_name_prefix="remote copies")
+        self._owned: dict[Partition, _Owned] = {}
+        self._works: dict[Partition, _Work] = {}
+        self._is_closed = False
+        self.copied_size = 0
+        self.copied_count = 0
+        self.failed: dict[Partition, StablelogError] = {}
+
+    async def copy_all(self, partitions: list[Partition]) -> None:
+        """Copy what can be copied of each partition. An error in one partition does not stop the others.
+
+        Raises:
+            StoreError: the store does not answer; no partition was looked at.
+            InvalidConfig: the store belongs to another cluster.
+        """
+        self._owned = {one: owned for one, owned in self._owned.items() if self._is_open(one)}
+        self.failed = {one: why for one, why in self.failed.items() if self._is_open(one)}
+        if self._storage.fenced is not None:
+            return
+        if self._storage.epoch is None:
+            await in_thread(self._threads, self._storage.begin)
+        progress = _Progress(self, partitions)
+        await asyncio.gather(*(self._copy_in_turn(partition, progress) for partition in partitions))
+        progress.end()
+
+    def lag(self, partition: Partition) -> tuple[int, int]:
+        """Return how many sealed segments of a partition wait for their copy, and their size in bytes."""
+        remote = partition.remote
+        if not isinstance(remote, RemoteLog) or not remote.is_known:
+            return 0, 0
+        waiting = copyable(partition.log.segments, remote.end_offset, partition.last_stable_offset)
+        return len(waiting), sum(segment.size for segment in waiting)
+
+    # -- one partition -------------------------------------------------------------------------------------------
+
+    async def _copy_in_turn(self, partition: Partition, progress: "_Progress") -> None:
+        async with self._room:
+            if not self._is_open(partition) or self._is_closed or self._storage.fenced is not None:
+                return
+            work = self._works[partition] = _Work()
+            try:
+                await self._copy(partition, work, progress)
+                self.failed.pop(partition, None)
+            except Fenced as error:
+                self._storage.fenced = error
+                log.error(
+                    "%s: %s. This broker copies no more segments; if it is the one that should, restart it, and "
+                    "stop the other",
+                    self._storage.store.url,
+                    error,
+                )
+            except (StablelogError, FileNotFoundError) as error:
+                self._note(partition, work, error)
+            finally:
+                del self._works[partition]
+                work.idle.set()
+
+    def _note(self, partition: Partition, work: _Work, error: Exception) -> None:
+        """Log a failed copy, once until a copy of the partition succeeds."""
+        if work.is_cancelled:
+            return
+        failed = error if isinstance(error, StablelogError) else Unavailable(str(error))
+        if partition not in self.failed:
+            name = f"{partition.topic}-{partition.index}"
+            log.error(
+                "%s cannot be copied to %s; the broker tries again: %s", name, self._storage.store.url, failed
+            )
+        self.failed[partition] = failed
+
+    async def _copy(self, partition: Partition, work: _Work, progress: "_Progress") -> None:
+        remote = partition.remote
+        assert isinstance(remote, RemoteLog)
+        owned = self._owned.get(partition)
+        if owned is None:
+            owned = await self._take_over(partition, remote)
+            self._owned[partition] = owned
+        if not owned.is_recorded:
+            await self._record(partition, remote, owned, encode_manifest(owned.manifest, self._now_ms()))
+        while True:
+            waiting: list[Segment] = []
+            if partition.config.is_tiered and not partition.config.is_copy_disabled:
+                end_offset = max(owned.manifest.end_offset, remote.start_offset)
+                waiting = copyable(partition.log.segments, end_offset, partition.last_stable_offset)
+            rows: list[RemoteSegment] = []
+            for segment in waiting[:PUBLISHED_AFTER]:
+                if not self._goes_on(partition, work):
+                    return
+                rows.append(await self._upload(partition, segment, work))
+                progress.copied(rows[-1].size)
+            await self._publish(partition, remote, owned, rows)
+            if len(rows) == len(waiting) or not self._goes_on(partition, work):
+                return
+
+    def _goes_on(self, partition: Partition, work: _Work) -> bool:
+        return not work.is_cancelled and self._is_open(partition) and partition.failure is None
+
+    async def _take_over(self, partition: Partition, remote: RemoteLog) -> _Owned:
+        """Take over the chain of a partition. Return the last published manifest.
+
+        Raises:
+            Fenced: a broker of a greater epoch has taken over.
+            Corrupt: the manifest is damaged, or has fewer segments than the one that is recorded locally.
+        """
+        chain = self._storage.chain(remote.partition)
+        payload = await in_thread(self._threads, lambda: self._storage.run(chain.take_over()))
+        manifest = None if payload is None else await in_thread(self._threads, decode_manifest, payload)
+        if manifest is not None and manifest.cluster_id != self._storage.cluster_id:
+            raise Corrupt(
+                f"the manifest of {remote.partition.directory} was written by cluster {manifest.cluster_id}, and this is "
+                f"cluster {self._storage.cluster_id}"
+            )
+        if remote.is_known and remote.manifest.segments:
+            known_end = remote.manifest.segments[-1].end_offset
+            found_end = manifest.segments[-1].end_offset if manifest is not None and manifest.segments else 0
+            if found_end < known_end:
+                raise Corrupt(
+                    f"the object store has segments of {remote.partition.directory} up to offset {found_end}, and the "
+                    f"broker has published them up to offset {known_end}: objects are lost. Restore the store"
+                )
+        if manifest is None:
+            return _Owned(chain, Manifest(self._storage.cluster_id, partition.start_offset))
+        return _Owned(chain, manifest)
+
+    async def _publish(
+        self, partition: Partition, remote: RemoteLog, owned: _Owned, rows: list[RemoteSegment]
+    ) -> None:
+        """Publish a manifest with newly copied segments and the log start offset, if anything is new."""
+        manifest = owned.manifest.with_log_start(
+            max(remote.start_offset, owned.manifest.log_start), self._now_ms(), self._node_id
+        ).with_copied(rows)
+        # A log start in the middle of a segment is published together with the next change.
+        states = [segment.state for segment in owned.manifest.segments]
+        if not rows and states == [segment.state for segment in manifest.segments]:
+            return
+        payload = await in_thread(self._threads, encode_manifest, manifest, self._now_ms())
+        await in_thread_to_its_end(self._threads, lambda: self._storage.run(owned.chain.publish(payload)))
+        owned.manifest, owned.is_recorded = manifest, False
+        await self._record(partition, remote, owned, payload)
+        if rows:
+            log.info(
+                "copied %d segments of %s-%d to %s, up to offset %d",
+                len(rows),
+                partition.topic,
+                partition.index,
+                self._storage.store.url,
+                manifest.end_offset,
+            )
+
+    async def _record(self, partition: Partition, remote: RemoteLog, owned: _Owned, payload: bytes) -> None:
+        """Record a published manifest in the partition's directory. From now on reads and retention use it."""
+        state = LocalState(self._disk, partition.directory)
+        if not self._is_open(partition):
+            return
+        await in_thread_to_its_end(self._threads, state.write_manifest, payload)
+        if self._is_open(partition):
+            remote.published(owned.manifest)
+            owned.is_recorded = True
+
+    # -- one segment ---------------------------------------------------------------------------------------------
+
+    async def _upload(self, partition: Partition, segment: Segment, work: _Work) -> RemoteSegment:
+        """Copy one segment under a new id. Return its description."""
+        assert segment.summary is not None
+        assert isinstance(partition.remote, RemoteLog)
+        segment_id = uuid.uuid4()
+        key = partial(partition.remote.partition.segment_key, segment.base_offset, segment_id)
+        epochs = epochs_up_to(partition.log.epochs.entries, segment.end_offset)
+        points = await in_thread(
+            self._threads, self._upload_files, segment, segment.summary, epochs, key, work
+        )
+        self.copied_size += segment.summary.log_size
+        self.copied_count += 1
+        return copied_segment(
+            segment.summary,
+            epochs,
+            points,
+            segment_id=segment_id,
+            broker_id=self._node_id,
+            now_ms=self._now_ms(),
+        )
+
+    def _upload_files(
+        self, segment: Segment, summary: Summary, epochs: LeaderEpochs, key: Callable[[str], str], work: _Work
+    ) -> bytes:
+        """Upload the files of a segment. Return its encoded cut points. Runs in a thread."""
+        store = self._storage.store
+        files = self._other_files(segment, summary, epochs)
+        store.upload(key(LOG), lambda: self._pieces(segment, summary, work))
+        store.upload(key(INDEXES), lambda: [encode_indexes(files)])
+        file = self._disk.open(segment.path(LOG_SUFFIX))
+        try:
+            return cut_points(summary, bytes(files[IndexKind.OFFSETS]), file.read)
+        finally:
+            file.close()
+
+    def _other_files(
+        self, segment: Segment, summary: Summary, epochs: LeaderEpochs
+    ) -> Mapping[IndexKind, bytes]:
+        paths = other_files(segment.directory, segment.base_offset, segment.end_offset)
+        found = {kind: read_if_there(self._disk, path) for kind, path in paths.items()}
+        files = {kind: content for kind, content in found.items() if content is not None}
+        sizes, _ = summary.index_files
+        for kind in (IndexKind.OFFSETS, IndexKind.TIMES, IndexKind.TRANSACTIONS):
+            content = files.get(kind, b"")
+            if len(content) < sizes[kind]:
+                raise Corrupt(
+                    f"{paths[kind]} has {len(content)} bytes, and the summary of the segment says {sizes[kind]}"
+                )
+            files[kind] = content[: sizes[kind]]  # Kafka preallocates index files, so zeros may follow.
+        files[IndexKind.LEADER_EPOCHS] = epochs.encode()
+        return files
+
+    def _pieces(self, segment: Segment, summary: Summary, work: _Work) -> Iterator[bytes]:
+        """Yield the log file of a segment, not faster than the throttle allows."""
+        file = self._disk.open(segment.path(LOG_SUFFIX))
+        try:
+            position = 0
+            while position < summary.log_size:
+                if work.is_cancelled:
+                    raise Unavailable(f"the copy of {segment.path(LOG_SUFFIX)} was cancelled")
+                piece = file.read(position, min(PIECE_SIZE, summary.log_size - position))
+                if not piece:
+                    raise Corrupt(f"{segment.path(LOG_SUFFIX)} ends at byte {position}")
+                self._throttle.take(len(piece))
+                yield piece
+                position += len(piece)
+        finally:
+            file.close()
+
+    # -- end of work -----------------------------------------------------------------------------------------------
+
+    async def leave(self, topic: str) -> None:
+        """Stop copying a topic's partitions. On return none is being copied, until the caller awaits something else."""
+        while works := [work for partition, work in self._works.items() if partition.topic == topic]:
+            works[0].is_cancelled = True
+            await works[0].idle.wait()
+
+    def works_on(self, topic: str) -> bool:
+        """Whether a partition of this topic is being copied."""
+        return any(partition.topic == topic for partition in self._works)
+
+    def close(self) -> None:
+        """Stop all copies, and shut the threads down."""
+        self._is_closed = True
+        for work in self._works.values():
+            work.is_cancelled = True
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+class _Progress:
+    """Log lines about a long pass."""
+
+    def __init__(self, copier: Copier, partitions: list[Partition]) -> None:
+        self._begun_s = self._told_s = asyncio.get_running_loop().time()
+        self._is_told = False
+        lags = [copier.lag(partition) for partition in partitions]
+        self._count, self._size = sum(count for count, _ in lags), sum(size for _, size in lags)
+        self._done_count = self._done_size = 0
+
+    def copied(self, size: int) -> None:
+        """Note a copied segment."""
+        self._done_count += 1
+        self._done_size += size
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._told_s >= PROGRESS_S:
+            self._told_s = now_s
+            self._tell("copying to the object store", now_s)
+
+    def end(self) -> None:
+        """Note the end of the pass."""
+        if self._is_told:
+            self._tell("copied to the object store", asyncio.get_running_loop().time())
+
+    def _tell(self, what: str, now_s: float) -> None:
+        self._is_told = True
+        rate = self._done_size / max(now_s - self._begun_s, 0.001)
+        log.info(
+            "%s: %d of %d segments, %d of %d MB, %d MB/s",
+            what,
+            self._done_count,
+            self._count,
+            self._done_size // 1_000_000,
+            self._size // 1_000_000,
+            rate // 1_000_000,
+        )

@@ -1,0 +1,53 @@
+"""The files in which a partition's directory records its remote tier.
+
+`remote-manifest` is a copy of the last published manifest. It is written before local segments that the manifest names
+are deleted, so that a start of the broker needs no answer of the object store to know what is there. The truth is the
+manifest in the store.
+
+`remote-log-start` records a log start offset that has moved since the manifest was published.
+
+Format: docs/formats.md, "The files of the remote tier".
+"""
+
+from pathlib import Path
+
+from stablelog.env.disk import Disk, read_if_there
+from stablelog.log.files.log_start import encode_log_start, read_log_start
+from stablelog.log.files.names import REMOTE_LOG_START_FILE, REMOTE_MANIFEST_FILE
+from stablelog.tier.manifest import Manifest, decode_manifest
+
+
+class LocalState:
+    """The files of one partition's remote tier.
+
+    Args:
+        disk: the disk of the partition.
+        directory: the partition's directory.
+    """
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._disk = disk
+        self._directory = directory
+
+    def read(self) -> Manifest | None:
+        """Return the recorded manifest, with the recorded log start offset; None if there is none.
+
+        Raises:
+            NewerFormat: a later release has written a file.
+            Corrupt: a file is damaged.
+            DiskError: a file cannot be read.
+        """
+        content = read_if_there(self._disk, self._directory / REMOTE_MANIFEST_FILE)
+        if content is None:
+            return None
+        manifest = decode_manifest(content)
+        moved = read_log_start(self._disk, self._directory / REMOTE_LOG_START_FILE) or 0
+        return manifest._replace(log_start=max(manifest.log_start, moved))
+
+    def write_manifest(self, content: bytes) -> None:
+        """Record the payload of a published manifest. Durable on return. Raises DiskError; nothing changed."""
+        self._disk.write_atomic(self._directory / REMOTE_MANIFEST_FILE, content)
+
+    def write_start(self, start_offset: int) -> None:
+        """Record a log start offset. Durable on return. Raises DiskError; nothing changed."""
+        self._disk.write_atomic(self._directory / REMOTE_LOG_START_FILE, encode_log_start(start_offset))

@@ -1,0 +1,163 @@
+"""Loads byte ranges of objects that reads need, from the cache on the disk or from the object store.
+
+A fetch waits for the bytes at most as long as its client allows. The load goes on after that, so that the client's next
+fetch finds the bytes. Requests for the same range are joined.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from stablelog.broker.loop.tasks import Tasks, in_thread
+from stablelog.broker.tiering.range_cache import RangeCache
+from stablelog.env.objects.store import ObjectStore
+from stablelog.errors import Corrupt, ObjectMissing, StablelogError, Unavailable
+from stablelog.log.partition import Partition
+from stablelog.tier.names import LOG
+from stablelog.types import ObjectRange
+
+log = logging.getLogger(__name__)
+
+THREADS = 16  # The number of ranges that are loaded at a time. With chunks of 4 MiB, 64 MiB are in flight.
+ERROR_S = 1.0  # For this time after a failed load, reads of the range get its error.
+SLOW_S = 2.0  # After this time without an answer of the store, a fetch gets a retriable error.
+
+
+@dataclass(slots=True)
+class _Load:
+    begun_s: float
+    waiting: dict[Partition, None] = field(default_factory=dict)
+    done: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class RemoteReads:
+    """The loads in progress.
+
+    Args:
+        store: the object store; None if the broker has none.
+        cache: gets the loaded ranges.
+        on_loaded: called with each partition that waits for a range when the load has ended.
+
+    Attributes:
+        loaded_size: bytes that the store has returned.
+        range_counts: the number of ranges that were requested from the store, of log files and of indexes.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore | None,
+        cache: RangeCache,
+        tasks: Tasks,
+        on_loaded: Callable[[Partition], None],
+    ) -> None:
+        self._store = store
+        self._cache = cache
+        self._tasks = tasks
+        self._on_loaded = on_loaded
+        self._loads: dict[ObjectRange, _Load] = {}
+        self._failed: dict[ObjectRange, tuple[float, StablelogError]] = {}
+        self._told: set[str] = set()  # The keys whose failure was logged since their last success.
+        self._room = asyncio.Semaphore(THREADS)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="remote reads")
+        self.loaded_size = 0
+        self.range_counts = {"log": 0, "indexes": 0}
+
+    def request(self, partition: Partition, ranges: Iterable[ObjectRange]) -> list["asyncio.Future[None]"]:
+        """Begin to load ranges for a partition's reader. Returns futures that are done when the loads have ended.
+
+        Raises:
+            Unavailable: a range could not be loaded a moment ago, the store does not answer, or there is no store.
+            Corrupt: an object is missing, or shorter than the manifest says.
+        """
+        if self._store is None:
+            raise Unavailable(
+                "the broker has no object store: set stablelog.remote.url, and restart the broker"
+            )
+        now_s = asyncio.get_running_loop().time()
+        loads = []
+        for wanted in ranges:
+            failed = self._failed.get(wanted)
+            if failed is not None:
+                if now_s < failed[0]:
+                    raise failed[1]
+                del self._failed[wanted]
+            load = self._begin(wanted)
+            load.waiting[partition] = None
+            if now_s - load.begun_s > SLOW_S:
+                raise Unavailable(
+                    f"{self._store.url}/{wanted.key} was requested {now_s - load.begun_s:.0f} s ago, and the store has "
+                    "not answered"
+                )
+            loads.append(load.done)
+        return loads
+
+    def read_ahead(self, ranges: Iterable[ObjectRange]) -> None:
+        """Begin to load ranges that a reader will need next, as far as there is room for further loads."""
+        for wanted in ranges:
+            if self._store is None or self._room.locked() or len(self._loads) >= THREADS:
+                return
+            if self._cache.get(wanted) is None and wanted not in self._failed:
+                self._begin(wanted)
+
+    async def load(self, partition: Partition, ranges: Iterable[ObjectRange]) -> None:
+        """Load ranges, and return when they are loaded. Raises as `request` does."""
+        wanted = list(ranges)
+        for done in self.request(partition, wanted):
+            await asyncio.shield(done)
+        failed = [self._failed[one][1] for one in wanted if one in self._failed]
+        if failed:
+            raise failed[0]
+
+    def _begin(self, wanted: ObjectRange) -> _Load:
+        load = self._loads.get(wanted)
+        if load is None:
+            load = self._loads[wanted] = _Load(asyncio.get_running_loop().time())
+            self._tasks.start("remote read", self._load, wanted, load)
+        return load
+
+    async def _load(self, wanted: ObjectRange, load: _Load) -> None:
+        try:
+            async with self._room:
+                content = await in_thread(
+                    self._threads, self._cache.load, wanted, lambda: self._fetch(wanted)
+                )
+            self._cache.put(wanted, content)
+            self._told.discard(wanted.key)
+        except StablelogError as error:
+            self._fail(wanted, error)
+        finally:
+            del self._loads[wanted]
+            load.done.set_result(None)
+            for partition in load.waiting:
+                self._on_loaded(partition)
+
+    def _fail(self, wanted: ObjectRange, error: StablelogError) -> None:
+        assert self._store is not None
+        if isinstance(error, ObjectMissing):
+            error = Corrupt(f"{self._store.url}/{wanted.key} is missing, and a manifest names it")
+        now_s = asyncio.get_running_loop().time()
+        self._failed = {one: failed for one, failed in self._failed.items() if failed[0] > now_s}
+        self._failed[wanted] = now_s + ERROR_S, error
+        if wanted.key not in self._told:
+            self._told.add(wanted.key)
+            log.error("a remote segment cannot be read: %s", error)
+
+    def _fetch(self, wanted: ObjectRange) -> bytes:
+        """Request a range from the store. Runs in a thread."""
+        assert self._store is not None
+        self.range_counts["log" if wanted.key.endswith(f".{LOG}") else "indexes"] += 1
+        if wanted.size:
+            content = self._store.get_range(wanted.key, wanted.start, wanted.size)
+        else:
+            try:
+                content = self._store.get(wanted.key)
+            except ObjectMissing:
+                content = b""  # A segment of Apache Kafka without indexes has no aborted transactions.
+        self.loaded_size += len(content)
+        return content
+
+    def close(self) -> None:
+        """Shut the threads down; loads in progress are abandoned."""
+        self._threads.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,37 @@
+"""A limit of bytes a second that several threads share."""
+
+import threading
+import time
+from collections.abc import Callable
+
+
+class Throttle:
+    """Delays threads so that together they process at most a number of bytes a second.
+
+    Args:
+        rate: returns the limit in bytes a second.
+        now_s: a clock that is never set back.
+        sleep: waits for the given number of seconds.
+    """
+
+    def __init__(
+        self,
+        rate: Callable[[], int],
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rate = rate
+        self._now_s = now_s
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._free_s = 0.0  # The time at which the bytes that were taken are paid for.
+
+    def take(self, size: int) -> None:
+        """Wait until `size` further bytes may be processed."""
+        with self._lock:
+            now_s = self._now_s()
+            wait_s = self._free_s - now_s
+            self._free_s = max(self._free_s, now_s) + size / self._rate()
+        if wait_s > 0:
+            self._sleep(wait_s)

@@ -1,0 +1,104 @@
+"""The settings of tiered storage: a part of the table in `broker.settings`."""
+
+from stablelog.broker.setting import Setting
+from stablelog.settings import INT_MAX, LONG_MAX, Kind, boolean, integer
+
+STORE_URL = Kind(str.strip, "a URL of an object store, or empty")
+
+TIERING_SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "stablelog.remote.url",
+        STORE_URL,
+        "",
+        "The URL of the object store for tiered storage, such as `s3://bucket/prefix` or `file:///directory`. "
+        "One prefix belongs to one cluster. Empty: no tiered storage.",
+    ),
+    Setting(
+        "stablelog.remote.allow.http",
+        boolean(),
+        "false",
+        "Whether the broker may send requests to an object store without TLS.",
+    ),
+    Setting(
+        "stablelog.remote.storage.enable",
+        boolean(),
+        "false",
+        "Whether sealed segments are copied to the object store. A compacted topic cannot be copied.",
+        topic="remote.storage.enable",
+        dynamic=True,
+    ),
+    Setting(
+        "stablelog.remote.copy.disable",
+        boolean(),
+        "false",
+        "Whether the broker copies no further segments of a topic to the object store. Copied segments stay "
+        "readable.",
+        topic="remote.log.copy.disable",
+        dynamic=True,
+    ),
+    Setting(
+        "stablelog.remote.delete.on.disable",
+        boolean(),
+        "false",
+        "Whether `remote.storage.enable` may be set to false again. The records that are only in the object store "
+        "are then deleted.",
+        topic="remote.log.delete.on.disable",
+        dynamic=True,
+    ),
+    Setting(
+        "log.local.retention.ms",
+        integer(-2, LONG_MAX),
+        "-2",
+        "The broker deletes a copied segment from the local disk when its newest record is older than this. "
+        "-2: the value of `retention.ms`. -1: never.",
+        topic="local.retention.ms",
+        dynamic=True,
+    ),
+    Setting(
+        "log.local.retention.bytes",
+        integer(-2, LONG_MAX),
+        "-2",
+        "The broker deletes copied segments from the local disk while a partition has more bytes there than this. "
+        "-2: the value of `retention.bytes`. -1: never.",
+        topic="local.retention.bytes",
+        dynamic=True,
+    ),
+    Setting(
+        "remote.log.manager.task.interval.ms",
+        integer(1, LONG_MAX),
+        "30000",
+        "The time between two checks for segments to copy to the object store.",
+    ),
+    Setting(
+        "remote.log.manager.copier.thread.pool.size",
+        integer(1, 1000),
+        "4",
+        "The number of partitions whose segments are copied at a time. Kafka's default is 10.",
+    ),
+    Setting(
+        "remote.log.manager.copy.max.bytes.per.second",
+        integer(1, LONG_MAX),
+        str(LONG_MAX),
+        "The speed at which segments are copied to the object store, in bytes a second over all partitions.",
+    ),
+    Setting(
+        "stablelog.remote.chunk.bytes",
+        integer(4096, INT_MAX),
+        str(4 << 20),
+        "The size of the ranges in which the broker reads log files from the object store, in bytes.",
+    ),
+    Setting(
+        "stablelog.remote.cache.memory.bytes",
+        integer(0, LONG_MAX),
+        str(64 << 20),
+        "The memory for ranges that were read from the object store, in bytes. Up to 16 ranges more are in memory "
+        "while they are loaded.",
+    ),
+    Setting(
+        "stablelog.remote.cache.bytes",
+        integer(0, LONG_MAX),
+        str(1 << 30),
+        "The disk space for ranges that were read from the object store, in bytes. They are in the directory "
+        "`remote-log-index-cache`, which the broker empties when it starts. 0: ranges are kept only in memory.",
+    ),
+)
