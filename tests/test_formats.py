@@ -14,7 +14,7 @@ FOUND = STRUCT.findall(TEXT)
 
 
 def test_every_struct_has_a_table():
-    assert len(FOUND) == 18, [name for name, _ in FOUND]
+    assert len(FOUND) == 21, [name for name, _ in FOUND]
 
 
 @pytest.mark.parametrize(("name", "table"), FOUND, ids=[name for name, _ in FOUND])
@@ -78,6 +78,7 @@ def test_the_table_of_versions_is_the_codes():
     from stablelog.log.files import epochs, kafka_files, log_start
     from stablelog.log.indexes import summary, transaction_index
     from stablelog.log.producer_state import snapshots
+    from stablelog.tier import manifest
     from stablelog.views import index_format
 
     (table,) = re.findall(r"\| file or record \|.*\n\|[-|]*\n((?:\|.*\n)+)", TEXT)
@@ -92,6 +93,8 @@ def test_the_table_of_versions_is_the_codes():
         "`partition.metadata`": kafka_files.METADATA_VERSION,
         "`leader-epoch-checkpoint`": epochs.VERSION,
         "`log-start-offset`, `view-start-offset`": log_start.VERSION,
+        "`remote-manifest`": manifest.VERSION,
+        "`remote-log-start`": log_start.VERSION,
         "`.summary`": summary.VERSION,
         "`.snapshot`": snapshots.SNAPSHOT_VERSION,
         "`.producers`": snapshots.PRODUCERS_VERSION,
