@@ -212,9 +212,9 @@ def test_an_append_tells_where_it_went_and_by_which_time():
         log.partition.delete_records(1)
         log.now_ms += 9
         time_ms = log.now_ms if by_broker else -1
-        assert log.append(1, count=4) == Appended(3, 6, time_ms, 1)
+        assert log.append(1, count=4) == Appended(3, 6, time_ms)
         log.now_ms += 1
-        assert log.append(1, count=4, sequence=0) == Appended(3, 6, time_ms, 1, duplicate=True)
+        assert log.append(1, count=4, sequence=0) == Appended(3, 6, time_ms, duplicate=True)
         log.append(2, count=2)
         markers = [
             MarkerWrite(1, 0, Marker(MarkerType.COMMIT, 0)),
@@ -225,15 +225,15 @@ def test_an_append_tells_where_it_went_and_by_which_time():
             9 if order == "offset" else 13
         )  # in commit order, the marker takes an offset for each record, too
         assert log.partition.append_markers(markers, now_ms=log.now_ms) == [
-            Appended(9, last, log.now_ms, 1),
-            Appended(-1, -1, -1, 1, duplicate=True),
-            Appended(last + 1, last + 1, log.now_ms, 1),
+            Appended(9, last, log.now_ms),
+            Appended(-1, -1, -1, duplicate=True),
+            Appended(last + 1, last + 1, log.now_ms),
         ]
         assert log.partition.end_offset == last + 2
         if order == "offset":
             batch = encode_batch([Record(0, NOW_MS, None, b"x")] * 3, base_offset=20)
             outcome = log.partition.append(batch, now_ms=log.now_ms, origin=Origin.REPLICATION)
-            assert outcome == Appended(20, 22, -1, 1)
+            assert outcome == Appended(20, 22, -1)
 
 
 def test_markers_that_go_past_what_a_segment_can_hold_begin_another_one(monkeypatch):

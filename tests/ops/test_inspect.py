@@ -6,14 +6,21 @@ from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import Corrupt
 from stablelog.log.files.names import SEGMENT_SUFFIXES, SINGLE_FILES, is_partition_file
 from stablelog.ops.inspect import files_of, inspect_file
+from stablelog.tier.local_state import LocalState
+from stablelog.tier.manifest import encode_manifest
 from stablelog.views.index_format import ENTRY
 from tests.golden.generation import generations
+from tests.tier.test_manifest import MANIFEST, NOW_MS
 
 
 @pytest.fixture(scope="module")
 def ordered(tmp_path_factory):
-    """The directory of a partition in commit order."""
-    return generations()[-1].unpack("stopped", tmp_path_factory.mktemp("inspect")) / "ordered-0"
+    """The directory of a partition in commit order, with the files of a remote tier."""
+    directory = generations()[-1].unpack("stopped", tmp_path_factory.mktemp("inspect")) / "ordered-0"
+    state = LocalState(LocalDisk(), directory)
+    state.write_manifest(encode_manifest(MANIFEST, NOW_MS))
+    state.write_start(250)
+    return directory
 
 
 def test_all_files_of_a_partition_are_shown(ordered):
@@ -25,6 +32,15 @@ def test_all_files_of_a_partition_are_shown(ordered):
     suffixes = {name[name.index(".") :] for name in names if name[0].isdigit()}
     assert suffixes >= set(SEGMENT_SUFFIXES), "each kind is among them"
     assert names >= set(SINGLE_FILES)
+
+
+def test_the_remote_segments_are_the_rows_of_a_manifest(ordered):
+    table = inspect_file(LocalDisk(read_only=True), ordered / "remote-manifest", records=False)
+    assert [row[:4] for row in table.rows] == [
+        (0, 100, 1000, "COPY_FINISHED"),
+        (100, 200, 1000, "COPY_FINISHED"),
+        (200, 300, 1000, "COPY_FINISHED"),
+    ]
 
 
 def test_entries_of_the_commit_index_are_rows_with_the_names_of_their_fields(ordered):

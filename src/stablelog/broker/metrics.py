@@ -261,19 +261,13 @@ def _or_unavailable(app: Any) -> Any:
 
 
 def _remote_samples(partition: Partition, remote: RemoteTier, labels: tuple[str, str]) -> Iterator[Sample]:
-    waiting = copyable(partition.log.segments, remote.end_offset, partition.last_stable_offset)
+    waiting = copyable(
+        partition.log.segments.from_base(remote.end_offset), remote.end_offset, partition.last_stable_offset
+    )
     yield Sample("stablelog_remote_end_offset", labels, remote.end_offset)
     yield Sample("stablelog_remote_log_size_bytes", labels, remote.size)
     yield Sample("stablelog_remote_copy_lag_segments", labels, len(waiting))
     yield Sample("stablelog_remote_copy_lag_bytes", labels, sum(segment.size for segment in waiting))
-
-
-def _log_start(partition: Partition) -> int:
-    """Return the log start offset; that of the local disk while the remote tier is not known."""
-    try:
-        return partition.visible_start(Isolation.READ_UNCOMMITTED)
-    except Unavailable:
-        return partition.start_offset
 
 
 def _partition_samples(partition: Partition, now_ms: int) -> Iterator[Sample]:
@@ -283,7 +277,7 @@ def _partition_samples(partition: Partition, now_ms: int) -> Iterator[Sample]:
     lag = partition.high_watermark - partition.last_stable_offset
     yield Sample("stablelog_log_size_bytes", labels, partition.size)
     yield Sample("stablelog_damaged_batches", labels, partition.damaged_count)
-    yield Sample("stablelog_log_start_offset", labels, _log_start(partition))
+    yield Sample("stablelog_log_start_offset", labels, partition.known_start(Isolation.READ_UNCOMMITTED))
     yield Sample("stablelog_local_log_start_offset", labels, partition.start_offset)
     if partition.remote is not None:
         with contextlib.suppress(Unavailable):  # The list of remote segments is not known yet.

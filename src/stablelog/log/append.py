@@ -183,7 +183,6 @@ class PlannedLog(Protocol):
     topic: str
     config: LogConfig
     leader_epoch: int
-    start_offset: int
 
     @property
     def end_offset(self) -> int:
@@ -244,7 +243,7 @@ def plan_append(
         )
         if kept is not None:
             time_ms = kept.timestamp_ms if config.is_log_append_time else -1
-            return Appended(kept.first_offset, kept.last_offset, time_ms, log.start_offset, duplicate=True)
+            return Appended(kept.first_offset, kept.last_offset, time_ms, duplicate=True)
         if transaction_check is not None and header.is_transactional:
             try:
                 transaction_check(header)
@@ -321,7 +320,7 @@ def plan_markers(
             outcomes.append(refused)
             continue
         if not needed or (before is not None and before.producer_epoch == write.producer_epoch):
-            outcomes.append(Appended(-1, -1, -1, log.start_offset, duplicate=True))
+            outcomes.append(Appended(-1, -1, -1, duplicate=True))
             continue
         positions = 0
         if config.is_commit_ordered and write.marker.type is MarkerType.COMMIT:
@@ -338,7 +337,7 @@ def plan_markers(
         )
         header = read_header(batch)
         batches.append(PlannedBatch(header, batch[: HEADER.size], (batch,), write.marker))
-        outcomes.append(Appended(offset, header.last_offset, now_ms, log.start_offset))
+        outcomes.append(Appended(offset, header.last_offset, now_ms))
         planned[write.producer_id] = write
         offset = header.next_offset
     return outcomes, batches

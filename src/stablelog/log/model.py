@@ -99,7 +99,6 @@ class Appended(NamedTuple):
     first_offset: int
     last_offset: int
     append_time_ms: int  # -1 in topics whose records keep their producers' timestamps
-    start_offset: int  # the log start offset
     duplicate: bool = False
 
 

@@ -225,7 +225,7 @@ class Partition(PrunableLog):
             return plan
         self.log.write((plan,), self.config, now_ms)
         time_ms = now_ms if self.config.is_log_append_time else -1
-        return Appended(plan.header.base_offset, plan.header.last_offset, time_ms, self.start_offset)
+        return Appended(plan.header.base_offset, plan.header.last_offset, time_ms)
 
     def _append_replicated(self, batches: Buffer, now_ms: int) -> Appended:
         """Append batches of another log with their offsets and leader epochs. The transaction index gets the same
@@ -234,7 +234,7 @@ class Partition(PrunableLog):
         planned = plan_replicated(batches, self.end_offset)
         for batch in planned:
             self.log.write((batch,), self.config, now_ms)
-        return Appended(planned[0].header.base_offset, planned[-1].header.last_offset, -1, self.start_offset)
+        return Appended(planned[0].header.base_offset, planned[-1].header.last_offset, -1)
 
     def append_markers(self, markers: Sequence[MarkerWrite], *, now_ms: int) -> list[Appended | Refused]:
         """Write markers, in their order, with one write to the file.

@@ -116,11 +116,22 @@ class ReadableLog:
         return self.high_watermark if isolation is Isolation.READ_UNCOMMITTED else self.end_offset
 
     def visible_start(self, isolation: Isolation) -> int:
-        """Return the first offset that a reader of this isolation level can read."""
+        """Return the first offset that a reader of this isolation level can read.
+
+        Raises:
+            Unavailable: the segments in the remote tier are not known yet.
+        """
         view = self._view_of(isolation)
         if view is not None:
             return view.start_offset
         return self.start_offset if self.remote is None else min(self.remote.start_offset, self.start_offset)
+
+    def known_start(self, isolation: Isolation) -> int:
+        """Return the same as `visible_start`, and the local log start offset while the remote tier is not known."""
+        try:
+            return self.visible_start(isolation)
+        except Unavailable:
+            return self.start_offset
 
     def _view_of(self, isolation: Isolation) -> View | None:
         return self.view if isolation is Isolation.READ_COMMITTED else None

@@ -20,6 +20,8 @@ from stablelog.log.files.names import (
     LOG,
     OFFSET_DIGITS,
     PRODUCERS,
+    REMOTE_LOG_START_FILE,
+    REMOTE_MANIFEST_FILE,
     SNAPSHOT,
     SUMMARY,
     TIMEINDEX,
@@ -35,6 +37,7 @@ from stablelog.log.indexes.transaction_index import TransactionIndex
 from stablelog.log.producer_state.snapshots import decode_either
 from stablelog.log.segments.scan import check_crc, scan_batches
 from stablelog.ops.coordinator_records import Describe, describer_of
+from stablelog.tier.manifest import decode_manifest
 from stablelog.views.extents import EXTENT, Extent
 from stablelog.views.index_format import (
     ENTRIES_SUFFIX,
@@ -267,6 +270,14 @@ _BY_NAME: Final[dict[str, tuple[Columns, Decode]]] = {
     EPOCH_FILE: (("epoch", "start offset"), lambda content, _: LeaderEpochs.decode(content).entries),
     LOG_START_FILE: _START,
     VIEW_START_FILE: _START,
+    REMOTE_LOG_START_FILE: _START,
+    REMOTE_MANIFEST_FILE: (
+        ("base offset", "end offset", "size", "state", "segment id"),
+        lambda content, _: [
+            (one.base_offset, one.end_offset, one.size, one.state.name, str(one.segment_id))
+            for one in decode_manifest(content).segments
+        ],
+    ),
     METADATA_FILE: (
         ("topic id",),
         lambda content, path: [(str(decode_partition_metadata(content, path)),)],

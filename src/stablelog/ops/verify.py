@@ -26,10 +26,11 @@ from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, DiskError, InvalidConfig, NewerFormat
 from stablelog.log.files.kafka_files import LOG_START_CHECKPOINT, META_FILE, METADATA_FILE
 from stablelog.log.files.log_start import LOG_START_FILE, read_log_start
-from stablelog.log.files.names import VIEW_START_FILE, is_log
+from stablelog.log.files.names import REMOTE_MANIFEST_FILE, VIEW_START_FILE, is_log
 from stablelog.log.recovery.epoch_check import latest_epoch_of_all
 from stablelog.log.recovery.examine import Expected
 from stablelog.log.verify import Finding
+from stablelog.tier.local_state import LocalState
 
 CHECKPOINTS = (
     LOG_START_CHECKPOINT,
@@ -142,6 +143,10 @@ def _verify_partition(
         read_log_start(disk, partition / VIEW_START_FILE)
     except (Corrupt, NewerFormat) as error:
         yield _finding(partition / VIEW_START_FILE, error)
+    try:
+        LocalState(disk, partition).read()
+    except (Corrupt, NewerFormat) as error:
+        yield _finding(partition / REMOTE_MANIFEST_FILE, error)
     for name in _start_files(topic) if catalog.established_epoch is not None else ():
         if not disk.exists(partition / name) and _is_listed(disk, directory, topic.name, index):
             yield Finding(partition / name, "is missing: it is unknown where the log begins")

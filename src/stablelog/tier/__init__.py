@@ -1,8 +1,18 @@
 """Tiered storage: what a partition has in an object store, and the rules by which one broker at a time changes it.
 
-This package names the objects (`names`), reads and writes Kafka's records of remote segments (`records`) and keeps the
-chain of a partition's manifests (`chain`). The package sends no request to the object store: the generators of `chain`
-yield requests, and the caller sends the answers into them.
+This package sends no request to the object store: the generators of `chain` yield requests, and the caller sends the
+answers into them; a read of `remote_log` that needs bytes raises NotLoaded with their ranges.
+
+| module | content |
+|---|---|
+| `names` | the keys of the objects |
+| `records` | Kafka's records of remote segments |
+| `manifest` | the list of the segments that a partition has in the store, and searches in it |
+| `chain` | the chain of a partition's manifests |
+| `index_object` | the object with all files of a segment except its log file |
+| `copying` | which segments are copied, and how a manifest describes them |
+| `remote_log` | reads from the remote tier |
+| `local_state` | the files in which a partition's directory records its remote tier |
 
 A *manifest* lists the segments that a partition has in the object store. The manifests of a partition form a *chain*:
 each change creates a new object, and no object is overwritten. A *broker epoch* is a number that each start of a broker

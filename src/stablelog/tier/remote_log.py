@@ -145,6 +145,12 @@ class RemoteLog:
         """The size in bytes of the log files in the store, without segments that are being deleted."""
         return sum(one.size for one in self.manifest.segments if one.state is SegmentState.COPY_FINISHED)
 
+    @property
+    def has_unmarked(self) -> bool:
+        """Whether the manifest lacks the mark of a segment that is to be deleted: the log start offset is behind it."""
+        first = next((one for one in self.manifest.segments if one.state is SegmentState.COPY_FINISHED), None)
+        return first is not None and first.end_offset <= self.start_offset
+
     def published(self, manifest: Manifest) -> None:
         """Take over a list that was published and recorded on the local disk."""
         self._manifest = manifest

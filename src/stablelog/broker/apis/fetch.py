@@ -95,7 +95,7 @@ def _read(
             index,
             high_watermark=partition.high_watermark,
             last_stable_offset=partition.last_stable_offset,
-            log_start_offset=partition.visible_start(isolation),
+            log_start_offset=partition.known_start(isolation),
             aborted=() if isolation is Isolation.READ_COMMITTED else None,
         )
         size_max = max(min(wanted.size_max, size_left), 0)

@@ -25,7 +25,7 @@ from stablelog.broker.topic_names import check_not_own
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
 from stablelog.errors import Corrupt, Refused, Unavailable
 from stablelog.log.append import check_batch, check_keys
-from stablelog.log.partition import Origin, Partition
+from stablelog.log.partition import Isolation, Origin, Partition
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.transaction_groups import group_of
 from stablelog.wire.guard import Buffer
@@ -182,7 +182,7 @@ async def _append_one(
         asked.index,
         base_offset=appended.first_offset,
         append_time_ms=appended.append_time_ms,
-        log_start_offset=appended.start_offset,
+        log_start_offset=partition.known_start(Isolation.READ_UNCOMMITTED),
     )
     return answer, broker.flush.durable(partition, appended.last_offset + 1) if request.acks else None
 

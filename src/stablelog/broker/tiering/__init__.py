@@ -8,8 +8,7 @@
 | `throttle` | limits the rate of the copies |
 | `remote_reads` | loads byte ranges of objects that reads need |
 | `range_cache` | keeps loaded ranges in memory and on the local disk, both bounded |
-| `local_state` | the files in which a partition's directory records its remote tier |
 
-The rules are in `stablelog.tier`. Requests to the store run in threads; the state of a partition changes only in the
+The rules are in `stablelog.tier`, and so are the files in which a partition's directory records its remote tier. Requests to the store run in threads; the state of a partition changes only in the
 event loop.
 """

@@ -12,14 +12,14 @@ keys.
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from stablelog.broker.loop.tasks import in_thread, in_thread_to_its_end
-from stablelog.broker.tiering.local_state import LocalState
+from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.broker.tiering.throttle import Throttle
 from stablelog.env.disk import Disk, read_if_there
@@ -32,6 +32,7 @@ from stablelog.log.segments.segment import Segment
 from stablelog.tier.chain import Chain
 from stablelog.tier.copying import copied_segment, copyable, cut_points, epochs_up_to, other_files
 from stablelog.tier.index_object import IndexKind, encode_indexes
+from stablelog.tier.local_state import LocalState
 from stablelog.tier.manifest import Manifest, RemoteSegment, decode_manifest, encode_manifest
 from stablelog.tier.names import INDEXES, LOG
 from stablelog.tier.remote_log import RemoteLog
@@ -122,17 +123,20 @@ class Copier:
             return
         if self._storage.epoch is None:
             await in_thread(self._threads, self._storage.begin)
-        progress = _Progress(self, partitions)
-        await asyncio.gather(*(self._copy_in_turn(partition, progress) for partition in partitions))
+        progress = _Progress()
+        work = [one async for one in in_turns(partitions) if self._has_work(one, progress)]
+        await asyncio.gather(*(self._copy_in_turn(partition, progress) for partition in work))
         progress.end()
 
-    def lag(self, partition: Partition) -> tuple[int, int]:
-        """Return how many sealed segments of a partition wait for their copy, and their size in bytes."""
-        remote = partition.remote
-        if not isinstance(remote, RemoteLog) or not remote.is_known:
-            return 0, 0
-        waiting = copyable(partition.log.segments, remote.end_offset, partition.last_stable_offset)
-        return len(waiting), sum(segment.size for segment in waiting)
+    def _has_work(self, partition: Partition, progress: "_Progress") -> bool:
+        """Whether there is something to copy, or to publish, for a partition. Without work, the store gets no request."""
+        remote, owned = partition.remote, self._owned.get(partition)
+        assert isinstance(remote, RemoteLog)
+        if not remote.is_known or (owned is not None and not owned.is_recorded):
+            return True
+        waiting = _waiting(partition, remote.end_offset)
+        progress.planned(waiting)
+        return bool(waiting) or remote.has_unmarked
 
     # -- one partition -------------------------------------------------------------------------------------------
 
@@ -180,10 +184,7 @@ class Copier:
         if not owned.is_recorded:
             await self._record(partition, remote, owned, encode_manifest(owned.manifest, self._now_ms()))
         while True:
-            waiting: list[Segment] = []
-            if partition.config.is_tiered and not partition.config.is_copy_disabled:
-                end_offset = max(owned.manifest.end_offset, remote.start_offset)
-                waiting = copyable(partition.log.segments, end_offset, partition.last_stable_offset)
+            waiting = _waiting(partition, max(owned.manifest.end_offset, remote.start_offset))
             rows: list[RemoteSegment] = []
             for segment in waiting[:PUBLISHED_AFTER]:
                 if not self._goes_on(partition, work):
@@ -350,15 +351,27 @@ class Copier:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 
+def _waiting(partition: Partition, end_offset: int) -> list[Segment]:
+    """Return the segments of a partition that can be copied and are not in the store, which ends at `end_offset`."""
+    if not partition.config.is_tiered or partition.config.is_copy_disabled:
+        return []
+    segments = partition.log.segments.from_base(end_offset)
+    return copyable(segments, end_offset, partition.last_stable_offset)
+
+
 class _Progress:
     """Log lines about a long pass."""
 
-    def __init__(self, copier: Copier, partitions: list[Partition]) -> None:
+    def __init__(self) -> None:
         self._begun_s = self._told_s = asyncio.get_running_loop().time()
         self._is_told = False
-        lags = [copier.lag(partition) for partition in partitions]
-        self._count, self._size = sum(count for count, _ in lags), sum(size for _, size in lags)
+        self._count = self._size = 0
         self._done_count = self._done_size = 0
+
+    def planned(self, segments: Sequence[Segment]) -> None:
+        """Note segments that will be copied."""
+        self._count += len(segments)
+        self._size += sum(segment.size for segment in segments)
 
     def copied(self, size: int) -> None:
         """Note a copied segment."""

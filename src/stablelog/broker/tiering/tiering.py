@@ -6,9 +6,9 @@ from pathlib import Path
 
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.loop.tasks import Tasks
+from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.metrics import Sample
 from stablelog.broker.tiering.copier import Copier
-from stablelog.broker.tiering.local_state import LocalState
 from stablelog.broker.tiering.range_cache import RangeCache
 from stablelog.broker.tiering.remote_reads import RemoteReads
 from stablelog.broker.tiering.remote_storage import RemoteStorage
@@ -20,6 +20,7 @@ from stablelog.env.disk import Disk
 from stablelog.env.objects.opening import open_store
 from stablelog.errors import Corrupt, NotLoaded, StablelogError
 from stablelog.log.partition import Partition, Slice
+from stablelog.tier.local_state import LocalState
 from stablelog.tier.manifest import Manifest, encode_manifest
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.remote_log import RemoteLog
@@ -98,7 +99,7 @@ class Tiering:
         if self._copier is None:
             return
         partitions = []
-        for partition in self._topics.open_partitions():
+        async for partition in in_turns(self._topics.open_partitions()):
             if partition.failure is not None or is_internal(partition.topic):
                 continue
             try:

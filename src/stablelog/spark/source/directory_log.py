@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from stablelog.client.cluster import LATEST
 from stablelog.client.responses import Missing
+from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import InvalidConfig, Unavailable
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Span
@@ -31,6 +32,7 @@ from stablelog.spark.segments.times import first_in_files
 from stablelog.spark.source.broker_log import BrokerLog
 from stablelog.spark.source.counting import files_limited
 from stablelog.spark.source.resolve import Range, name
+from stablelog.tier.local_state import LocalState
 from stablelog.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -139,12 +141,16 @@ class DirectoryLog:
         return self._files.get(place, directory)
 
     def earliest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the first offset of each partition, from the files."""
+        """Return the first offset of each partition, from the files. Records at the first offsets may be only in the
+        object store; a read of them raises an error, because only a broker reads there.
+        """
         starts = log_starts(self._data)
-        return {
-            place: max(self._of(place).first_offset, self._of(place).log_start_offset(), starts.get(place, 0))
-            for place in places
-        }
+        found = {}
+        for place in places:
+            files = self._of(place)
+            start = max(files.first_offset, files.log_start_offset(), starts.get(place, 0))
+            found[place] = LocalState(LocalDisk(read_only=True), files.directory).log_start(start)
+        return found
 
     def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the end offset of each partition for a reader with the isolation level of the options, from the
@@ -169,6 +175,7 @@ class DirectoryLog:
 
     def _at_time(self, place: TopicPartition, time_ms: int, start: int, end: int) -> int | None:
         files = self._of(place)
+        _check_is_local(files, start)
         return steadily(files, lambda: first_in_files(files, time_ms, start, end))
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
@@ -199,8 +206,19 @@ class DirectoryLog:
         """Do nothing, because there is no connection to close."""
 
 
+def _check_is_local(files: PartitionFiles, start: int) -> None:
+    """Raise Unavailable if records from `start` on are only in the object store, where no reader of files reads."""
+    local_start = max(files.first_offset, files.log_start_offset())
+    if start < local_start and LocalState(LocalDisk(read_only=True), files.directory).read() is not None:
+        raise Unavailable(
+            f"the records of {files.directory} from offset {start} to {local_start - 1} are only in the object store: read "
+            f"them through the broker (kafka.bootstrap.servers), or begin at offset {local_start} (startingOffsets)"
+        )
+
+
 def _span(files: PartitionFiles, start: int, end: int, topic_id: str) -> Span:
     def attempt() -> Span:
+        _check_is_local(files, start)
         # This call raises an error if it is unknown which transactions in the range are aborted. Then the range is not
         # read from these files.
         files.aborted(start, end)

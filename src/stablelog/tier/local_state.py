@@ -12,6 +12,7 @@ Format: docs/formats.md, "The files of the remote tier".
 from pathlib import Path
 
 from stablelog.env.disk import Disk, read_if_there
+from stablelog.errors import Corrupt, naming
 from stablelog.log.files.log_start import encode_log_start, read_log_start
 from stablelog.log.files.names import REMOTE_LOG_START_FILE, REMOTE_MANIFEST_FILE
 from stablelog.tier.manifest import Manifest, decode_manifest
@@ -37,12 +38,22 @@ class LocalState:
             Corrupt: a file is damaged.
             DiskError: a file cannot be read.
         """
-        content = read_if_there(self._disk, self._directory / REMOTE_MANIFEST_FILE)
+        path = self._directory / REMOTE_MANIFEST_FILE
+        content = read_if_there(self._disk, path)
         if content is None:
             return None
-        manifest = decode_manifest(content)
+        try:
+            with naming(path):
+                manifest = decode_manifest(content)
+        except Corrupt as error:
+            raise Corrupt(f"{path} is damaged: {error}") from error
         moved = read_log_start(self._disk, self._directory / REMOTE_LOG_START_FILE) or 0
         return manifest._replace(log_start=max(manifest.log_start, moved))
+
+    def log_start(self, local_start: int) -> int:
+        """Return the log start offset of a partition whose local log begins at `local_start`. Raises as `read` does."""
+        manifest = self.read()
+        return local_start if manifest is None else min(manifest.log_start, local_start)
 
     def write_manifest(self, content: bytes) -> None:
         """Record the payload of a published manifest. Durable on return. Raises DiskError; nothing changed."""
