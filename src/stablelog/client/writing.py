@@ -63,6 +63,9 @@ class _State(Enum):
 class Writing:
     """A transaction of one writer.
 
+    The client commits it as a joint commit of one transaction. The joint commit has a key and a version, so the broker
+    can tell later whether it was committed.
+
     Args:
         cluster: the brokers; used by this transaction alone until `release`.
         key: the key of the joint commit, with the transaction group; used by this transaction alone until `release`.
@@ -76,8 +79,8 @@ class Writing:
         cluster: as given.
         key: as given, or a new one if the broker refused to begin the transaction under the given key. The commit
             increments the key's version.
-        is_key_free: whether another transaction may use the key after this one: nothing was begun under it, or the
-            outcome is known and no other user of the key was seen.
+        is_key_free: whether another transaction may use the key after this one. It may if this transaction has begun
+            nothing under the key, or if its outcome is known and no error has shown another user of the key.
         deadline: `time.monotonic` at which the timeout has passed.
         failure: the error that has aborted the transaction, or that makes the positions of its records unknown.
         producer: sends the batches; None before the first one.

@@ -375,7 +375,8 @@ class Partition(PrunableLog):
         assert work is not None
         work.run()
         self.synced(work)
-        if not work.unwritten:  # if files are unwritten, the next start needs the older snapshots
+        # If a file could not be written, the next start may need an older snapshot, so no snapshot is removed.
+        if not work.unwritten:
             self._snapshots.keep_newest(self.end_offset, self.log.segments.bases)
 
     def _close_files(self) -> None:

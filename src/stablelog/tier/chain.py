@@ -144,7 +144,8 @@ class Chain:
                 key = self._partition.chain_key(ChainName(name.epoch, name.number + 1))
                 yield Create(key, encode_link(Kind.FENCE, self._epoch, self._nonce))
         for link in last:
-            # An object that lost its content must not count as a fence.
+            # `link.kind` is derived from the size in the listing. An object of this size is a fence only if its content
+            # is undamaged, so read it: `_read` raises Corrupt if it is not.
             yield from _read(self._partition, link.name, Kind.FENCE)
         manifests = [
             link.name for link in links if link.kind is Kind.MANIFEST and link.name.epoch < self._epoch

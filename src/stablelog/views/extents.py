@@ -38,8 +38,9 @@ SHARED_SIZE_MAX = 16 << 10  # greatest size of a shared extent; a reader may hav
 LONG_COUNT = 2048
 # The value of `length` in an extent that may hold several batches, whose headers a reader must read.
 SEVERAL = 0
-# If a batch is alone in its extent, the first three fields of the extent replace the first 16 bytes of the batch in a
-# response: see `batch.header.PREFIX`.
+# A row of the file of extents. A batch has another base offset and leader epoch in commit order than in the log. If a
+# batch is alone in its extent, the first three fields of the row are the first 16 bytes that this batch has in a Fetch
+# response (`batch.header.PREFIX`).
 EXTENT = struct.Struct(
     ">"
     "q"  # base_offset: the position of the first batch in commit order

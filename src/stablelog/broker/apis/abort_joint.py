@@ -1,5 +1,8 @@
 """AbortJoint (10003): abort children (transactions) of one version of a joint commit, unless the version is committed.
 
+A joint commit is one decision that commits several transactions, its children. Its key names the program that writes
+the children, such as a streaming query. Its version is a number that grows with each commit of the key.
+
 Behaviour: a committed version stays committed, and the response says so. A run is one start of the program that writes
 the children. If the request names a run, all children of that run are aborted, including children that the request does
 not name, and the run cannot begin more children of this version. The response is sent when the decision is durable and

@@ -121,14 +121,20 @@ def _node_id(disk: Disk, directory: Path) -> int | None:
 
 
 def _check_is_kafkas(disk: Disk, partition: Path) -> None:
-    """Raise Corrupt if a partition's directory holds a file that only stablelog writes."""
+    """Raise Corrupt if a partition's directory holds a file that only stablelog writes.
+
+    The data directory is then not one of Apache Kafka, but one of stablelog that has lost its list of topics.
+    """
     for name in disk.list_dir(partition):
         if name in OUR_NAMES or name.endswith(OUR_SUFFIXES):
             raise _lost_list(partition.parent, partition / name)
 
 
 def _check_meta(disk: Disk, directory: Path) -> None:
-    """Raise Corrupt if stablelog wrote `meta.properties`."""
+    """Raise Corrupt if stablelog wrote `meta.properties`.
+
+    The directory is then not one of Apache Kafka, but one of stablelog that has lost its list of topics.
+    """
     path = directory / META_FILE
     if not disk.exists(path):
         return

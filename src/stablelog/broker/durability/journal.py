@@ -248,7 +248,8 @@ class Journal:
                 raise Corrupt(
                     f"{error}: without this record the broker would lose decisions that it has acknowledged"
                 ) from error
-            next_offset = 0  # Kafka's compaction leaves gaps between offsets.
+            # The least base offset that the next batch may have. Kafka's compaction leaves gaps between batches.
+            next_offset = 0
             for batch, header in batches_of(partition):
                 in_order = next_offset <= header.base_offset < header.next_offset <= partition.end_offset
                 if not in_order or not crc_holds(batch, 0, header):

@@ -180,9 +180,10 @@ class TransactionGroup:
         return target in self._held_back or target in self._settling
 
     def unsettled_commits(self) -> list[TopicPartition]:
-        """Partitions that may lack a commit marker since the last crash, because they were not opened since the start.
+        """Return the partitions that may lack a commit marker since the last crash, and are not opened yet.
 
-        As long as there are any, the last resolved commit sequence is not known.
+        A commit is resolved when all its markers are durable, and those of all earlier commits of the group too. While
+        this method returns any partition, the broker does not know the last resolved commit.
         """
         return [
             target

@@ -157,7 +157,8 @@ class Maintenance:
         for wait in waits:
             if wait is not None:
                 await wait
-        # Requests were served during the write of the checkpoint, so check again.
+        # Requests were served while the checkpoint was written, and a partition may have failed meanwhile. So check
+        # again whether a partition lacks markers.
         if not await self._lacks_markers():
             journal.trim(before_offset)
 

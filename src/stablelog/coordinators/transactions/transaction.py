@@ -71,7 +71,10 @@ class Transaction(NamedTuple):
 
     @property
     def client(self) -> Identity:
-        """The producer id and epoch that the producer's next request must have, once its last request is answered."""
+        """The producer id and epoch that the producer has after the response to its last request.
+
+        The producer's next request must have them.
+        """
         if self.next_producer_id == NO_PRODUCER_ID:
             return Identity(self.producer_id, self.producer_epoch)
         return Identity(self.next_producer_id, max(self.next_producer_epoch, 0))

@@ -52,8 +52,14 @@ class Minima:
             yield from self._search(len(self._levels) - 1, 0, bound, begin, end)
 
     def _search(self, level: int, at: int, bound: int, begin: int, end: int) -> Iterator[int]:
-        """Search the subtree below value number `at` of a level. Yield the indexes in [begin, end) of the list's values
-        that are less than `bound`. At least one value of the list below the subtree's root must be in this range.
+        """Search one subtree: yield the indexes in [begin, end) of the list's values that are less than `bound`.
+
+        Args:
+            level: the level of the subtree's root. Level 0 is the list of values itself.
+            at: the index of the subtree's root in its level.
+            bound: the values to be found are less than this.
+            begin: the first index of the range. The subtree must contain at least one value of the list in the range.
+            end: the end of the range, exclusive.
         """
         if self._levels[level][at] >= bound:
             return

@@ -351,7 +351,8 @@ class _Walk:
 
     Attributes:
         end_offset: the end of the last batch that was read.
-        unread_end: no reader needs the records before this offset, so a wrong CRC in them does not count.
+        unread_end: the end offset of the records that no reader needs. A wrong CRC of a batch before this offset is no
+            damage.
         first_gap: the position of the first batch behind a gap in the offsets; None if there is no gap.
         is_growing: whether this is the growing segment. Only sealed segments may have gaps in their offsets, which
             compaction leaves.

@@ -74,7 +74,8 @@ class Segments:
         place = self.place_of(offset)
         segment, later = self._row[place], self._row[place + 1 :]
         found = segment.find(offset)
-        if found is None:  # compaction has removed all batches from `offset` on, so the segment stays whole
+        # If nothing is found, compaction has removed all batches from `offset` on. The log file then keeps its size.
+        if found is None:
             return offset, segment.size, segment, later
         return found.base_offset, found.position, segment, later
 

@@ -28,8 +28,8 @@ def verify_directory(
         directory: the partition's directory.
         recovery_point: the recorded offset up to which the log was synced, exclusive. The caller must read it before
             this call.
-        gapless_epoch: in the growing segment, a gap in the offsets before a batch of this leader epoch, or of a later
-            one, means that batches were lost.
+        gapless_epoch: a leader epoch. If the growing segment has a gap in the offsets before a batch of this leader
+            epoch or of a later one, batches were lost.
     """
     try:
         check_formats(Listing(disk, directory))

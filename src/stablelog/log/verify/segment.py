@@ -61,8 +61,8 @@ class SegmentProof:
         snapshots: the snapshots of the partition.
         base_offset: the base offset of the segment.
         following: the base offset of the next segment; None for the last segment.
-        gapless_epoch: in the growing segment, a gap in the offsets before a batch of this leader epoch, or of a later
-            one, means that batches were lost.
+        gapless_epoch: a leader epoch. If the growing segment has a gap in the offsets before a batch of this leader
+            epoch or of a later one, batches were lost.
     """
 
     def __init__(

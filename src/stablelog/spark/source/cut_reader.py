@@ -76,6 +76,9 @@ class CutStreamReader(StablelogStreamReader):
     def _look_at_cut(self) -> StreamOffsets:
         """Request the last cut.
 
+        A cut has one offset for each partition, so that each commit is either before the cut in all partitions or
+        behind it in all partitions.
+
         The response is never cached: after a commit, a program that calls `processAllAvailable` expects that the stream
         reads this commit.
         """

@@ -1,7 +1,8 @@
 """The messages of the joint commit.
 
 A joint commit decides several open transactions, its *children*, together and with one commit sequence. A key and a
-version identify the joint commit permanently.
+version identify the joint commit permanently. The *key* names the writer, such as a streaming query. The *version* is a
+number that grows with each commit of the key. A *run* is one start of the writer.
 
     10001 BeginJoint    ask whether (key, version) is open; if it is, give it to the run that asks
     10002 CommitJoint   commit these children and these consumer group offsets together
@@ -55,7 +56,9 @@ class BeginJointRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginJointResponse(Response):
-    """Response that says whether (key, version) is open or was committed before.
+    """Response that says whether a version of a joint commit is open or was committed before.
+
+    A version is the number of one commit of a key. The key names the writer, and a run is one start of the writer.
 
     Attributes:
         error_message: the error as text; null without an error.
@@ -65,7 +68,8 @@ class BeginJointResponse(Response):
         last_version: the last version of the key that was committed; -1 if none was.
         committed_run: the run that committed this version; null if the version is open, is not the last committed one,
             or was committed without a run.
-        digest: the digest that CommitJoint had for this version; null in the same cases as `committed_run`.
+        digest: the description of the version's content that its CommitJoint had; null if the version is open, is not
+            the last committed one, or was committed without a digest.
     """
 
     __api_key__: ClassVar = i16(ApiKey.BEGIN_JOINT)
