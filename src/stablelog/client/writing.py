@@ -61,10 +61,7 @@ class _State(Enum):
 
 
 class Writing:
-    """A transaction of one writer.
-
-    The client commits it as a joint commit of one transaction. The joint commit has a key and a version, so the broker
-    can tell later whether it was committed.
+    """A transaction of one writer. A key and a version identify its commit: the broker commits each version once.
 
     Args:
         cluster: the brokers; used by this transaction alone until `release`.
