@@ -4,7 +4,7 @@ Markers and the commit log become durable separately. So after a crash a partiti
 complete or unknown in the commit log. `Reconciliation` decides whether such a transaction is ended or adopted as its
 producer's current one.
 
-Source: docs/decisions/0003-transactions.md, "Markers that a crash took back".
+Source: docs/decisions/0003-transactions.md, "Markers that a crash has lost".
 """
 
 from collections.abc import Sequence

@@ -13,7 +13,7 @@ Apache Kafka completes a transaction only after its markers are written, and a T
 where its partitions ended. Such a decision is not part of the history. If it is pending, the takeover of the directory
 writes the decision again with the end offsets (`TransactionTable.loaded`).
 
-Source: docs/decisions/0003-transactions.md, "Markers that a crash took back", "Kafka's decisions".
+Source: docs/decisions/0003-transactions.md, "Markers that a crash has lost", "Kafka's decisions".
 """
 
 from collections.abc import Callable, Iterator, Sequence
