@@ -171,7 +171,7 @@ def table(ratings):
     rated = defaultdict(list)
     for text in ratings:
         for line in filter(str.strip, text.splitlines()):
-            match = re.fullmatch(r"\s*([\w.]+)-(\d+)\s+(0|0\.5|1)(?:\s.*)?", line)
+            match = re.fullmatch(r"\s*([\w.-]+)-(\d+)\s+(0|0\.5|1)(?:\s.*)?", line)
             if match is None:
                 raise ValueError(f"{line!r} is not a name, a space and 1, 0.5 or 0")
             rated[match[1], match[2]].append(float(match[3]))

@@ -189,8 +189,8 @@ class Extents:
 
 
 def placed(rows: Buffer, start: int, leader_epoch: int) -> bytes:
-    """Return a copy of the rows of a transaction's extents, with `start` added to each position, and with this leader
-    epoch.
+    """Return a copy of encoded extents, with `start` added to each position, and with this leader epoch. An extent is a
+    range of batches of one transaction that follow each other in the log.
     """
     base_offsets = array("q", [start + before_count for before_count in column("q", rows, 0, EXTENT.size)])
     longs = array("q", bytes(rows))

@@ -111,7 +111,7 @@ class MarkerOrder(NamedTuple):
         if self.transaction_epoch != self.producer_epoch:
             return True
         if self.transactional_id != REPAIR and not self.repeated:
-            # The decision was made since the start. The producer begins no other transaction before the markers of the
+            # The transaction was decided since the start of the broker. The producer begins no other transaction before the markers of the
             # decision are written, so the open transaction is the decided one.
             return True
         end = self.ends.get(target)

@@ -63,7 +63,9 @@ class LogEnds(Mapping[TopicPartition, LogEnd]):
     def under(
         cls, leader_epoch: int, partitions: Sequence[TopicPartition], end_offsets: Iterable[int]
     ) -> "LogEnds":
-        """Make the ends of partitions that end at these offsets, all under one leader epoch."""
+        """Make the record of where the logs of partitions end, from their end offsets. The last batch of each log has
+        this leader epoch.
+        """
         return cls(partitions, b"".join(map(partial(END.pack, leader_epoch), end_offsets)))
 
     @property

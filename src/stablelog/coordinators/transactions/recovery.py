@@ -46,7 +46,8 @@ class DecisionHistory:
         self._least: dict[TopicPartition, int] = {}
         # By rank, in order: the transactional id and the encoded value of the decision's record.
         self._decisions: dict[int, tuple[str, bytes]] = {}
-        # By rank: the number of the decision's partitions for which `take` was not called yet.
+        # The number of partitions of each decision whose markers were not compared yet (`take`), by the rank of the
+        # decision: its number in the order of the decisions.
         self._partition_counts: dict[int, int] = {}
         self.end_rank = 0  # Decisions that were made since the start have this rank or a higher one.
 

@@ -174,7 +174,7 @@ class TransactionTable:
         matches = id_matcher(id_pattern)
         # Skip the idle ids if the filters ask for a duration or only for states of open transactions.
         may_be_idle = duration_ms < 0 and (not states or any(not state.is_open for state in wanted))
-        # Copy the ids now, because ids are added and removed between two slices.
+        # Copy the ids now: the work is done in slices, and requests add and remove ids between two slices.
         ids = [*self._live, *self._idle] if may_be_idle else list(self._live)
 
         def passing(some: list[str]) -> Iterator[Listed]:

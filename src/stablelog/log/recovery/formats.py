@@ -60,8 +60,8 @@ def _check(kind: str, head: bytes, path: Path) -> None:
         what, known = _NUMBERED[kind]
         refuse_newer(what, int.from_bytes(head[INT16], "big"), known)
     elif kind == EPOCH_FILE:
-        # The version is in the first line. If the file is longer than `head`, the decoder may raise Corrupt for a known
-        # version, and the caller ignores this.
+        # The version is in the first line, and `head` has at least this line. If the file is longer than `head`, its
+        # end is missing here, and the decoder raises Corrupt. The caller ignores Corrupt and sees only NewerFormat.
         LeaderEpochs.decode(head)
     else:
         decode_log_start(head, path)

@@ -51,7 +51,7 @@ class Child(NamedTuple):
 def child_id(
     key: str, version: int, run: str, partition: int | str, attempt: int | str, *, group: str = ""
 ) -> str:
-    """Build the transactional id of a child."""
+    """Build the transactional id of a child: one of the transactions that a joint commit commits together."""
     parts = (key, str(version), run, str(partition), str(attempt))
     return (f"{group}/" if group else "") + PREFIX + ":".join(quote(part, safe="") for part in parts)
 
