@@ -198,7 +198,7 @@ def test_an_offset_between_the_tiers_is_refused_as_damage_and_one_before_the_sta
         tiered.read(4)
     assert batches(tiered.read(5))[0].base_offset == 5
     manifest = tiered.remote.manifest
-    tiered.remote.published(manifest._replace(segments=manifest.segments[2:]))
+    tiered.publish(manifest._replace(segments=manifest.segments[2:]))
     with pytest.raises(Corrupt, match="names a segment with offset 5"):
         tiered.read(5)
 
@@ -213,7 +213,7 @@ def test_a_local_segment_is_deleted_only_when_a_published_manifest_names_it():
     rows = tiered.copy(publish=False)
     assert tiered.drop_local() == 0
 
-    tiered.remote.published(tiered.remote.manifest.with_copied(rows))
+    tiered.publish(tiered.remote.manifest.with_copied(rows))
     assert tiered.drop_local() == 1
     assert tiered.partition.visible_start(Isolation.READ_COMMITTED) == 0
 
@@ -240,7 +240,7 @@ def test_the_marker_of_a_transaction_may_be_in_the_other_tier():
     tiered.write("-")
     tiered.copy()
     # Only the first segment is in the list of the store.
-    tiered.remote.published(tiered.remote.manifest._replace(segments=tiered.remote.manifest.segments[:1]))
+    tiered.publish(tiered.remote.manifest._replace(segments=tiered.remote.manifest.segments[:1]))
     tiered.now_ms += 1
     tiered.drop_local()
     assert tiered.partition.start_offset == 2

@@ -7,7 +7,7 @@ from stablelog.errors import NotLoaded
 from stablelog.log.partition import Isolation
 from stablelog.tier.copying import copied_segment, copyable, cut_points, epochs_up_to, other_files
 from stablelog.tier.index_object import IndexKind, encode_indexes
-from stablelog.tier.manifest import Manifest
+from stablelog.tier.manifest import Manifest, Segments
 from stablelog.tier.names import INDEXES, LOG, RemotePartition
 from stablelog.tier.remote_log import RemoteLog
 from tests.log.timeline import NOW_MS, Log
@@ -61,8 +61,11 @@ class TieredLog(Log):
         if rows and not manifest.segments:
             manifest = manifest._replace(log_start=max(manifest.log_start, rows[0].base_offset))
         if publish:
-            self.remote.published(manifest.with_copied(rows))
+            self.publish(manifest.with_copied(rows))
         return rows
+
+    def publish(self, manifest):
+        self.remote.published(manifest, Segments(manifest.segments))
 
     def copied(self, segment, *, with_summary=True):
         base, end, identity = segment.base_offset, segment.end_offset, uuid.uuid4()

@@ -207,10 +207,14 @@ class Segments:
 
     Args:
         segments: the segments, in the order of their offsets.
+
+    Attributes:
+        size: the size in bytes of the log files, without segments that are being deleted.
     """
 
     def __init__(self, segments: Sequence[RemoteSegment]) -> None:
         self._segments = segments
+        self.size = sum(one.size for one in segments if one.state is SegmentState.COPY_FINISHED)
         self._minima = Minima(
             lambda begin, end: [segment.least_aborted_offset for segment in segments[begin:end]]
         )
@@ -230,6 +234,12 @@ class Segments:
         return (
             segment if offset < segment.end_offset and segment.state is SegmentState.COPY_FINISHED else None
         )
+
+    def live_from(self, start: int) -> Iterator[RemoteSegment]:
+        """Yield the segments that end behind an offset and are not being deleted."""
+        place = bisect_right(self._segments, start, key=attrgetter("end_offset"))
+        segments = itertools.islice(self._segments, place, None)
+        return (one for one in segments if one.state is SegmentState.COPY_FINISHED)
 
     def with_aborts(self, start: int, end: int) -> tuple[list[RemoteSegment], bool]:
         """Find the segments whose transaction index a reader of the offsets [start, end) needs (KIP-1058).

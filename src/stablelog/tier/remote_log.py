@@ -9,6 +9,7 @@ reader of a range in which transactions were aborted needs transaction indexes (
 """
 
 import contextlib
+import itertools
 import struct
 import uuid
 from collections import OrderedDict
@@ -143,18 +144,23 @@ class RemoteLog:
     @property
     def size(self) -> int:
         """The size in bytes of the log files in the store, without segments that are being deleted."""
-        return sum(one.size for one in self.manifest.segments if one.state is SegmentState.COPY_FINISHED)
+        return self._segments.size
 
     @property
     def has_unmarked(self) -> bool:
         """Whether the manifest lacks the mark of a segment that is to be deleted: the log start offset is behind it."""
-        first = next((one for one in self.manifest.segments if one.state is SegmentState.COPY_FINISHED), None)
+        first = next(self._segments.live_from(0), None)
         return first is not None and first.end_offset <= self.start_offset
 
-    def published(self, manifest: Manifest) -> None:
-        """Take over a list that was published and recorded on the local disk."""
+    def published(self, manifest: Manifest, segments: Segments) -> None:
+        """Take over a list that was published and recorded on the local disk.
+
+        Args:
+            manifest: the list.
+            segments: the searches in its segments. To make them takes long if there are many.
+        """
         self._manifest = manifest
-        self._segments = Segments(manifest.segments)
+        self._segments = segments
 
     def begin_at(self, start_offset: int) -> None:
         """Move the log start offset forward; durable on return. Raises DiskError; nothing changed."""
@@ -165,9 +171,10 @@ class RemoteLog:
     def expired_before(self, config: LogConfig, local_size: int, now_ms: int) -> int:
         """Return the log start offset that retention demands, as far as remote segments expire."""
         start = self.start_offset
-        live = [one for one in self.manifest.segments if one.end_offset > start]
-        excess = local_size + sum(one.size for one in live) - config.retention_bytes
-        for segment in live:
+        # The size includes segments before the log start offset whose deletion is not published yet: subtract them.
+        unmarked = itertools.takewhile(lambda one: one.end_offset <= start, self._segments.live_from(0))
+        excess = local_size + self.size - sum(one.size for one in unmarked) - config.retention_bytes
+        for segment in self._segments.live_from(start):
             newest_ms = segment.max_timestamp_ms if segment.max_timestamp_ms >= 0 else segment.event_ms
             is_too_old = config.retention_ms != NO_LIMIT and newest_ms < now_ms - config.retention_ms
             excess -= segment.size
@@ -274,8 +281,8 @@ class RemoteLog:
         Raises the same errors as `read`.
         """
         start = self.start_offset
-        for segment in self.manifest.segments:
-            if segment.end_offset <= start or segment.max_timestamp_ms < timestamp_ms:
+        for segment in self._segments.live_from(start):
+            if segment.max_timestamp_ms < timestamp_ms:
                 continue
             for count, (position, header) in enumerate(self._from_time(segment, timestamp_ms), 1):
                 if count % STEP_COUNT_MAX == 0:

@@ -33,7 +33,7 @@ from stablelog.tier.chain import Chain
 from stablelog.tier.copying import copied_segment, copyable, cut_points, epochs_up_to, other_files
 from stablelog.tier.index_object import IndexKind, encode_indexes
 from stablelog.tier.local_state import LocalState
-from stablelog.tier.manifest import Manifest, RemoteSegment, decode_manifest, encode_manifest
+from stablelog.tier.manifest import Manifest, RemoteSegment, Segments, decode_manifest, encode_manifest
 from stablelog.tier.names import INDEXES, LOG
 from stablelog.tier.remote_log import RemoteLog
 
@@ -229,13 +229,10 @@ class Copier:
         self, partition: Partition, remote: RemoteLog, owned: _Owned, rows: list[RemoteSegment]
     ) -> None:
         """Publish a manifest with newly copied segments and the log start offset, if anything is new."""
-        manifest = owned.manifest.with_log_start(
-            max(remote.start_offset, owned.manifest.log_start), self._now_ms(), self._node_id
-        ).with_copied(rows)
         # A log start in the middle of a segment is published together with the next change.
-        states = [segment.state for segment in owned.manifest.segments]
-        if not rows and states == [segment.state for segment in manifest.segments]:
+        if not rows and not remote.has_unmarked:
             return
+        manifest = await in_thread(self._threads, self._next, owned.manifest, remote.start_offset, rows)
         payload = await in_thread(self._threads, encode_manifest, manifest, self._now_ms())
         await in_thread_to_its_end(self._threads, lambda: self._storage.run(owned.chain.publish(payload)))
         owned.manifest, owned.is_recorded = manifest, False
@@ -250,14 +247,20 @@ class Copier:
                 manifest.end_offset,
             )
 
+    def _next(self, manifest: Manifest, log_start: int, rows: list[RemoteSegment]) -> Manifest:
+        """Return the next manifest. Runs in a thread, because a manifest may have many segments."""
+        log_start = max(log_start, manifest.log_start)
+        return manifest.with_log_start(log_start, self._now_ms(), self._node_id).with_copied(rows)
+
     async def _record(self, partition: Partition, remote: RemoteLog, owned: _Owned, payload: bytes) -> None:
         """Record a published manifest in the partition's directory. From now on reads and retention use it."""
         state = LocalState(self._disk, partition.directory)
         if not self._is_open(partition):
             return
+        segments = await in_thread(self._threads, Segments, owned.manifest.segments)
         await in_thread_to_its_end(self._threads, state.write_manifest, payload)
         if self._is_open(partition):
-            remote.published(owned.manifest)
+            remote.published(owned.manifest, segments)
             owned.is_recorded = True
 
     # -- one segment ---------------------------------------------------------------------------------------------
