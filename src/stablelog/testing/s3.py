@@ -120,6 +120,7 @@ class S3:
 
     def __post_init__(self) -> None:
         self._faults: list[Fault] = []
+        self._etags: dict[str, tuple[bytes, str]] = {}  # By key: the content and its ETag.
         self._uploads: dict[str, dict[int, bytes]] = {}
         self._conversations: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
@@ -199,7 +200,7 @@ class S3:
         if content is None:
             return _error(404, "NoSuchKey", request.key)
         headers = [
-            ("ETag", _etag(content)),
+            ("ETag", self._etag_of(request.key)),
             ("Last-Modified", formatdate(usegmt=True)),
             ("Accept-Ranges", "bytes"),
         ]
@@ -219,15 +220,27 @@ class S3:
 
     def _delete(self, request: Request) -> Answer:
         if request.method == "DELETE":
-            self.objects.pop(request.key, None)
+            self._forget(request.key)
             return Answer(204)
         keys = KEY.findall(
             request.body.decode()
         )  # the request is DeleteObjects, which obstore sends also for a single object
         for key in keys:
-            self.objects.pop(unescape(key), None)
+            self._forget(unescape(key))
         rows = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
         return Answer(200, f"<DeleteResult>{rows}</DeleteResult>".encode(), XML)
+
+    def _etag_of(self, key: str) -> str:
+        """Return the ETag of an object. It is computed once for each content, because ranges of large objects are read."""
+        content = self.objects[key]
+        known = self._etags.get(key)
+        if known is None or known[0] is not content:
+            known = self._etags[key] = content, _etag(content)
+        return known[1]
+
+    def _forget(self, key: str) -> None:
+        self.objects.pop(key, None)
+        self._etags.pop(key, None)
 
     def _list(self, request: Request) -> Answer:
         prefix = request.query.get("prefix", "")
@@ -236,7 +249,7 @@ class S3:
         page = found[: min(int(request.query.get("max-keys", KEYS_MAX)), KEYS_MAX)]
         rows = "".join(
             f"<Contents><Key>{escape(key)}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
-            f"<ETag>{escape(_etag(self.objects[key]))}</ETag><Size>{len(self.objects[key])}</Size></Contents>"
+            f"<ETag>{escape(self._etag_of(key))}</ETag><Size>{len(self.objects[key])}</Size></Contents>"
             for key in page
         )
         is_cut = len(page) < len(found)
