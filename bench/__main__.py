@@ -8,12 +8,22 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from rich.console import Console
 
-from bench import aborts, against, commit_order, least_broker, limits, loads, loop_holds, many_partitions
+from bench import (
+    aborts,
+    against,
+    commit_order,
+    least_broker,
+    limits,
+    loads,
+    loop_holds,
+    many_partitions,
+    tiers,
+)
 from bench.contestants import (
     KAFKA,
     OURS,
@@ -38,6 +48,7 @@ PARTS = (
     "columns",
     "loop",
     "many-partitions",
+    "tiers",
     *SPARK_PARTS,
 )
 THROUGHPUT = ((100, 500_000), (1_000, 300_000))  # size of a record, records
@@ -237,6 +248,17 @@ def measure_columns_and_spark(plan: Plan) -> list[Section]:
     return sections
 
 
+def measure_tiers(
+    plan: Plan, best: limits.Limits, tell: Callable[[str], object], *, with_kafka: bool
+) -> list[Section]:
+    """Tiered storage, beside that of Apache Kafka if it can be run here."""
+    missing = tiers.why_no_tiered_kafka() if with_kafka else None
+    if missing is not None:
+        console.print(f"without Apache Kafka's tiered storage: {missing}")
+    with_kafka = with_kafka and missing is None
+    return tiers.run(plan.run_count, plan.divisor, best, tell, with_kafka=with_kafka)
+
+
 def machine_section(best: limits.Limits) -> Section:
     """What the machine does at best, as a table."""
     section = Section("The machine")
@@ -292,7 +314,7 @@ def main() -> None:
         10 if asked.quick else 1,
         asked.backfill_gb,
     )
-    beside_kafka = {*LOADS, "start"}
+    beside_kafka = {*LOADS, "start", "tiers"}
     missing = why_no_kafka() if plan.parts & beside_kafka else None
     if missing is not None:
         console.print(f"without Apache Kafka: {missing}")
@@ -314,6 +336,9 @@ def main() -> None:
     if "many-partitions" in plan.parts:
         with console.status("many partitions") as status:
             sections += many_partitions.run(plan.run_count, plan.divisor, status.update)
+    if "tiers" in plan.parts:
+        with console.status("tiered storage") as status:
+            sections += measure_tiers(plan, best, status.update, with_kafka=missing is None)
     if plan.parts & {"columns", *SPARK_PARTS}:
         sections += measure_columns_and_spark(plan)
     if asked.json:

@@ -132,11 +132,11 @@ def fetch_undecoded(bootstrap: str, topic: Topic) -> float:
         return topic.megabytes / (time.perf_counter() - began)
 
 
-def fetch_request(name: bytes, offset: int, size_max: int = READ_SIZE_MAX) -> bytes:
+def fetch_request(name: bytes, offset: int, size_max: int = READ_SIZE_MAX, partition: int = 0) -> bytes:
     """Fetch v4, read committed: a partition from an offset."""
     body = struct.pack(">hhih", 1, 4, 0, -1)  # Fetch, version 4, correlation id, no client id
     body += struct.pack(">iiiib", -1, 500, 1, size_max, 1)  # replica, wait ms, bytes min, max, isolation
-    body += struct.pack(">ih", 1, len(name)) + name + struct.pack(">iiqi", 1, 0, offset, size_max)
+    body += struct.pack(">ih", 1, len(name)) + name + struct.pack(">iiqi", 1, partition, offset, size_max)
     return struct.pack(">i", len(body)) + body
 
 
