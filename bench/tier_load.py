@@ -37,6 +37,7 @@ from bench.tier_stores import (
     directory_store,
     empty_cache,
     fill_partitions,
+    loaded_size,
     local_logs,
     serve,
     wait_until,
@@ -179,7 +180,7 @@ def many_partitions(section: Section, run_count: int, count: int) -> None:
         for _ in range(run_count):
             empty_cache(broker)
             warm(broker)
-            before_mb = memory_mb(broker.pid)
+            before_mb, before_size = memory_mb(broker.pid), loaded_size(broker)
             begun_s = time.perf_counter()
             with sampled(broker) as greatest:
                 size = asyncio.run(backfill(broker, name, ends))
@@ -191,6 +192,8 @@ def many_partitions(section: Section, run_count: int, count: int) -> None:
             wanted = Wanted(disk_mib_max, at_most=True, of_figure=True)
             row = section.row(f"{prefix}: cache on the disk, MiB", wanted=wanted, limit=DISK_CACHE_SIZE / MIB)
             row.add(OURS, greatest["disk"])
+            row = section.row(f"{prefix}: bytes from the store for each byte of a response", limit=1)
+            row.add(OURS, (loaded_size(broker) - before_size) / size)
             section.row(f"{prefix}: read, MB/s").add(OURS, size / seconds / MB)
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -38,8 +39,11 @@ SETTINGS: Mapping[str, object] = {
     "remote_log_manager_task_interval_ms": 100,
     "log_retention_check_interval_ms": 100,
     "log_segment_delete_delay_ms": 0,
+    "stablelog_metrics_port": 0,
 }
 TIERED = {"remote.storage.enable": "true", "local.retention.bytes": "1"}
+METRICS = re.compile(r"metrics are served at (\S+)")
+READ_BYTES = re.compile(r"^stablelog_remote_read_bytes_total (\S+)$", re.MULTILINE)
 COPIED = re.compile(r"copied (\d+) segments of (\S+)-\d+ to ")
 
 
@@ -131,6 +135,15 @@ def empty_cache(broker: EmbeddedBroker) -> None:
     """Restart the broker. Its cache of remote ranges is then empty."""
     broker.stop()
     broker.start()
+
+
+def loaded_size(broker: EmbeddedBroker) -> float:
+    """Return how many bytes the store has returned to reads since the broker's start, by the broker's own metrics."""
+    log = broker.data.with_name(f"{broker.data.name}.log").read_text()
+    with urllib.request.urlopen(METRICS.findall(log)[-1], timeout=PATIENCE_S) as answer:
+        found = READ_BYTES.search(answer.read().decode())
+    assert found is not None, "the broker has no metric of this name"
+    return float(found[1])
 
 
 def warm(broker: EmbeddedBroker) -> None:

@@ -73,9 +73,10 @@ def test_producers_are_measured_while_segments_are_copied(monkeypatch):
 def test_memory_and_the_cache_on_the_disk_are_seen_while_partitions_are_read():
     section = Section("memory", beside="")
     tier_load.many_partitions(section, 1, 3)
-    memory, disk, _ = figures(section).values()
+    memory, disk, read_again, _ = figures(section).values()
     assert memory > 4, "three chunks were in memory"
     assert disk > 4, "three chunks were on the disk"
+    assert 0.9 < read_again < 1.1, "nothing was loaded twice, and the last bytes are on the local disk"
     assert section.rows[1].wanted.value == 256 + 3 * 4
 
 
