@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stablelog.errors import Corrupt, NewerFormat
+from stablelog.errors import Corrupt, NewerFormat, NotLoaded
+from stablelog.tier.manifest import Manifest, RemoteSegment
+from stablelog.tier.names import INDEXES, RemotePartition
 from stablelog.tier.records import (
     CUSTOM_METADATA_SIZE_MAX,
     DeletionState,
@@ -24,6 +26,7 @@ from stablelog.tier.records import (
     may_follow,
     metadata_partition,
 )
+from stablelog.tier.remote_log import RemoteLog
 
 TOPIC_ID = uuid.UUID("01020304-0506-0708-1112-131415161718")
 SEGMENT_ID = uuid.UUID("21222324-2526-2728-3132-333435363738")
@@ -90,6 +93,24 @@ VECTORS = [
         ),
     ),
 ]
+# The serializer of Kafka 3.9.1, which does not have the field TxnIndexEmpty yet, wrote these records. To write them again:
+#     PYTHONPATH=src:. python -m tests.java.tier_records
+WITHOUT_THE_FIELD = {
+    "segment": (
+        "010000027401020304050607081112131415161718000000030021222324252627283132333435363738000000000000"
+        "00006400000000000000c7000000010000018bcfe568000000018bcfe568010300000005000000000000006400000000"
+        "0700000000000000960000100000000000"
+    ),
+    "update": (
+        "010100027401020304050607081112131415161718000000030021222324252627283132333435363738000000000100"
+        "00018bcfe56802000100"
+    ),
+    "partition delete": "0102000274010203040506070811121314151617180000000300000000010000018bcfe568030000",
+    "snapshot": (
+        "01030021222324252627283132333435363738000000000000006400000000000000c7000000010000018bcfe5680000"
+        "00018bcfe5680203000000050000000000000064000000000700000000000000960000100000000100"
+    ),
+}
 
 
 @pytest.mark.parametrize(("record", "content"), VECTORS, ids=lambda one: type(one).__name__)
@@ -102,9 +123,40 @@ def test_the_metadata_partition_is_kafkas():
     assert metadata_partition(TOPIC_ID, 3) == 34
 
 
-def test_a_record_of_a_kafka_without_the_field_is_one_of_a_segment_that_may_have_aborts():
-    content = bytes.fromhex(VECTORS[1][1])
-    assert not decode_record(content).is_txn_index_empty
+def test_the_records_of_a_kafka_without_the_field_are_read():
+    read = {kind: decode_record(bytes.fromhex(content)) for kind, content in WITHOUT_THE_FIELD.items()}
+    assert read["segment"] == SegmentRecord(segment=SEGMENT, state=SegmentState.COPY_STARTED, **HELD)
+    assert read["update"] == SegmentUpdateRecord(
+        segment=SEGMENT,
+        broker_id=1,
+        event_timestamp_ms=NOW_MS + 2,
+        custom_metadata=None,
+        state=SegmentState.COPY_FINISHED,
+    )
+    assert read["partition delete"] == VECTORS[3][0]
+    assert read["snapshot"] == SegmentSnapshotRecord(
+        segment_id=SEGMENT_ID,
+        state=SegmentState.COPY_FINISHED,
+        **{**HELD, "event_timestamp_ms": NOW_MS + 2},
+    )
+    for kind in ("segment", "snapshot"):
+        assert not read[kind].is_txn_index_empty
+
+
+def test_a_segment_of_a_kafka_without_the_field_may_have_aborts_and_a_missing_index_object_means_none():
+    segment = RemoteSegment.of_record(decode_record(bytes.fromhex(WITHOUT_THE_FIELD["snapshot"])))
+    assert segment.may_have_aborts
+    assert not segment.must_have_aborts
+    partition = RemotePartition("t", TOPIC_ID, 3)
+    manifest = Manifest("cluster", 100, (segment,))
+    loaded = {}
+    remote = RemoteLog(partition, manifest, loaded, lambda _start: None)
+    with pytest.raises(NotLoaded) as missing:
+        remote.aborted(100, 200)
+    (wanted,) = missing.value.ranges
+    assert wanted.key == partition.segment_key(100, SEGMENT_ID, INDEXES)
+    loaded[wanted] = b""  # what the cache has of an object that does not exist
+    assert remote.aborted(100, 200) == ([], False)
 
 
 def test_a_summary_and_cut_points_travel_in_the_record_and_kafkas_limit_holds():
