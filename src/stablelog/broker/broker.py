@@ -23,7 +23,7 @@ from stablelog.broker.loop.tasks import Arguments, Result, Tasks, in_thread_to_i
 from stablelog.broker.metrics import Metrics, Sample
 from stablelog.broker.tiering.tiering import Tiering
 from stablelog.broker.topic_changes import TopicChanges
-from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, commit_log_of, is_internal
+from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, commit_log_of, is_coordinator_log
 from stablelog.broker.topics.opening import Opening
 from stablelog.broker.topics.own_logs import OwnLogs
 from stablelog.broker.topics.topics import Topics
@@ -186,6 +186,8 @@ class Broker:
             disk=self.disk,
             directory=directory,
             on_loaded=self.waiters.wake,
+            flush=self.flush,
+            reserve=self.reserve,
             now_ms=self.now_ms,
         )
         self.topics.directories.attach_remote = tiering.attach
@@ -295,7 +297,7 @@ class Broker:
     def fail_partition(self, partition: Partition, why: Unavailable) -> None:
         """Take a partition offline, and log the failure once.
 
-        A failure of one of the broker's own logs stops the broker.
+        A failure of the log of a coordinator stops the broker.
 
         This method is called for every failure in a partition, so it may be called several times for one partition. A
         partition that failed because the disk is full is reopened when the disk has space. After any other failure the
@@ -310,7 +312,7 @@ class Broker:
         self._offline.add(partition)
         # Report the first failure of the partition: later failures may be its consequences.
         why = partition.failure or why
-        without_room = self.reserve.note(why) and not is_internal(partition.topic)
+        without_room = self.reserve.note(why) and not is_coordinator_log(partition.topic)
         until = "is reopened when the disk has space" if without_room else "needs a restart"
         failed = Unavailable(f"{partition.topic}-{partition.index} has failed and {until}: {why}")
         log.error("%s", failed)
@@ -318,7 +320,7 @@ class Broker:
             self._opening.open_later(partition)
         self.flush.forget(partition, failed)
         self.waiters.wake(partition)
-        if is_internal(partition.topic):
+        if is_coordinator_log(partition.topic):
             self.tasks.stop_broker(failed)
 
     def check_after_fault(self) -> None:

@@ -82,6 +82,13 @@ TIERING_SETTINGS: tuple[Setting, ...] = (
         "The speed at which segments are copied to the object store, in bytes a second over all partitions.",
     ),
     Setting(
+        "rlmm.config.remote.log.metadata.topic.num.partitions",
+        integer(1, 1000),
+        "50",
+        "The number of partitions with which the broker creates `__remote_log_metadata`, when it has its first tiered "
+        "partition. The topic keeps its number of partitions.",
+    ),
+    Setting(
         "stablelog.remote.chunk.bytes",
         integer(4096, INT_MAX),
         str(4 << 20),

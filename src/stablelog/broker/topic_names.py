@@ -9,6 +9,7 @@ from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, is_group_
 
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
+REMOTE_LOG_METADATA_TOPIC = "__remote_log_metadata"
 NAME_SIZE_MAX = 249
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -27,9 +28,14 @@ def group_of_log(name: str) -> str | None:
     return group if stem == TRANSACTION_STATE_TOPIC and group and is_group_name(group) else None
 
 
-def is_internal(name: str) -> bool:
-    """Whether a topic of this name is internal: the log of a coordinator."""
+def is_coordinator_log(name: str) -> bool:
+    """Whether a topic of this name is the log of a coordinator."""
     return name == CONSUMER_OFFSETS_TOPIC or group_of_log(name) is not None
+
+
+def is_internal(name: str) -> bool:
+    """Whether a topic of this name is internal: only the broker writes to it."""
+    return name == REMOTE_LOG_METADATA_TOPIC or is_coordinator_log(name)
 
 
 def check_not_internal(name: str) -> None:

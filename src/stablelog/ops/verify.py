@@ -21,7 +21,7 @@ from stablelog.broker.directory.formats import newer_formats
 from stablelog.broker.directory.kafka_import import PARTITION_DIRECTORY, find_topics
 from stablelog.broker.directory.kafka_metadata import METADATA_TOPIC
 from stablelog.broker.directory.partition_metadata import read_partition_metadata
-from stablelog.broker.topic_names import is_internal
+from stablelog.broker.topic_names import is_coordinator_log
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, DiskError, InvalidConfig, NewerFormat
 from stablelog.log.files.kafka_files import LOG_START_CHECKPOINT, META_FILE, METADATA_FILE
@@ -198,7 +198,7 @@ def expectations(disk: Disk, directory: Path) -> dict[Path, Expected]:
         path: Expected(
             recovery_point=ends.get(path, 0),
             start_files=start_files.get(path, frozenset()),
-            is_read_whole=is_internal(path.name.rpartition("-")[0]),
+            is_read_whole=is_coordinator_log(path.name.rpartition("-")[0]),
             **epochs,
         )
         for path in partition_directories(disk, directory)

@@ -23,7 +23,7 @@ from kio.schema.write_txn_markers.v2.response import (
 
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.broker.apis import Broker, Context, check_marked, durable_code
-from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, group_of_log
+from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, is_internal
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
 from stablelog.errors import Refused
 from stablelog.log.partition import MarkerWrite, Partition
@@ -54,8 +54,8 @@ def _write(
         group=None,
         commit_sequence=-1,
     )
-    if group_of_log(name) is not None:
-        return ErrorCode.invalid_topic_exception  # No transaction ever writes to a commit log.
+    if is_internal(name) and name != CONSUMER_OFFSETS_TOPIC:
+        return ErrorCode.invalid_topic_exception  # No transaction ever writes to the other internal topics.
     try:
         partition = broker.topics.partition(name, index, PARTITION_CODES)
         check_marked(broker, (name, index), PARTITION_CODES.offline)

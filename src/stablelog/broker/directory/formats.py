@@ -25,7 +25,7 @@ from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE, chec
 from stablelog.broker.directory.dynamic_settings import SETTINGS_FILE, decode_settings
 from stablelog.broker.directory.kafka_import import PARTITION_DIRECTORY
 from stablelog.broker.directory.partition_metadata import read_partition_metadata
-from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, is_internal
+from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, is_coordinator_log
 from stablelog.coordinators.consumer_groups import records as group_records
 from stablelog.coordinators.transactions import records as transaction_records
 from stablelog.coordinators.transactions.joint import records as joint_records
@@ -96,7 +96,7 @@ def newer_formats(disk: Disk, directory: Path) -> Iterator[tuple[Path, NewerForm
                     yield path, newer
     for name in disk.list_dir(directory):
         match = PARTITION_DIRECTORY.fullmatch(name)
-        if match is None or not is_internal(match["topic"]) or not disk.is_dir(directory / name):
+        if match is None or not is_coordinator_log(match["topic"]) or not disk.is_dir(directory / name):
             continue
         is_of_groups = match["topic"] == CONSUMER_OFFSETS_TOPIC
         values = OFFSETS_LOG_VALUES if is_of_groups else COMMIT_LOG_VALUES

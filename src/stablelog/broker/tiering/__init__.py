@@ -5,6 +5,7 @@
 | `tiering` | connects the parts with the broker, and gives each partition its remote tier |
 | `remote_storage` | the object store of this cluster: takes a broker epoch, and runs the steps of manifest chains |
 | `copier` | copies segments and publishes manifests |
+| `metadata_topic` | appends the events of remote segments to `__remote_log_metadata` |
 | `throttle` | limits the rate of the copies |
 | `remote_reads` | loads byte ranges of objects that reads need |
 | `range_cache` | keeps loaded ranges in memory and on the local disk, both bounded |

@@ -14,12 +14,13 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
 from stablelog.broker.loop.tasks import in_thread, in_thread_to_its_end
 from stablelog.broker.loop.turns import in_turns
+from stablelog.broker.tiering.metadata_topic import MetadataTopic
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.broker.tiering.throttle import Throttle
 from stablelog.env.disk import Disk, read_if_there
@@ -77,6 +78,7 @@ class Copier:
         is_open: whether a partition is still in use: not deleted, and not replaced by another object.
         throttle: limits the rate of the copies.
         count_at_once: the number of partitions that are copied at a time.
+        events: the topic that gets an event for each change of a remote segment; None if there is none.
 
     Attributes:
         copied_size: bytes of log files that were copied.
@@ -94,6 +96,7 @@ class Copier:
         throttle: Throttle,
         count_at_once: int,
         now_ms: Callable[[], int],
+        events: MetadataTopic | None = None,
     ) -> None:
         self._storage = storage
         self._disk = disk
@@ -101,6 +104,7 @@ class Copier:
         self._is_open = is_open
         self._throttle = throttle
         self._now_ms = now_ms
+        self._events = events
         self._room = asyncio.Semaphore(count_at_once)
         self._threads = ThreadPoolExecutor(count_at_once, thread_name_prefix="remote copies")
         self._owned: dict[Partition, _Owned] = {}
@@ -262,6 +266,8 @@ class Copier:
         if self._is_open(partition):
             remote.published(owned.manifest, segments)
             owned.is_recorded = True
+            if self._events is not None:
+                await self._events.follow(remote.partition, owned.manifest)
 
     # -- one segment ---------------------------------------------------------------------------------------------
 
@@ -272,19 +278,22 @@ class Copier:
         segment_id = uuid.uuid4()
         key = partial(partition.remote.partition.segment_key, segment.base_offset, segment_id)
         epochs = epochs_up_to(partition.log.epochs.entries, segment.end_offset)
+        row = copied_segment(
+            segment.summary,
+            epochs,
+            b"",
+            segment_id=segment_id,
+            broker_id=self._node_id,
+            now_ms=self._now_ms(),
+        )
+        if self._events is not None:
+            await self._events.begin_copy(partition.remote.partition, row)
         points = await in_thread(
             self._threads, self._upload_files, segment, segment.summary, epochs, key, work
         )
         self.copied_size += segment.summary.log_size
         self.copied_count += 1
-        return copied_segment(
-            segment.summary,
-            epochs,
-            points,
-            segment_id=segment_id,
-            broker_id=self._node_id,
-            now_ms=self._now_ms(),
-        )
+        return replace(row, cut_points=points, event_ms=self._now_ms())
 
     def _upload_files(
         self, segment: Segment, summary: Summary, epochs: LeaderEpochs, key: Callable[[str], str], work: _Work

@@ -5,10 +5,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from stablelog.broker.config import BrokerConfig
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.metrics import Sample
 from stablelog.broker.tiering.copier import Copier
+from stablelog.broker.tiering.metadata_topic import MetadataTopic
 from stablelog.broker.tiering.range_cache import RangeCache
 from stablelog.broker.tiering.remote_reads import RemoteReads
 from stablelog.broker.tiering.remote_storage import RemoteStorage
@@ -38,6 +41,8 @@ class Tiering:
         disk: the disk of the data directory.
         directory: the data directory.
         cluster_id: returns the id of the cluster.
+        flush: makes events of remote segments durable.
+        reserve: tells whether the disk is full.
         on_loaded: called with a partition when a load that a reader of it waits for has ended.
 
     Attributes:
@@ -56,6 +61,8 @@ class Tiering:
         *,
         disk: Disk,
         directory: Path,
+        flush: GroupFlush,
+        reserve: DiskReserve,
         on_loaded: Callable[[Partition], None],
         now_ms: Callable[[], int],
     ) -> None:
@@ -63,11 +70,14 @@ class Tiering:
         self._topics = topics
         self._tasks = tasks
         self._disk = disk
+        self._flush = flush
+        self._reserve = reserve
         self._now_ms = now_ms
         url = config["stablelog.remote.url"]
         self._store = open_store(url, allow_http=config["stablelog.remote.allow.http"]) if url else None
         self._storage: RemoteStorage | None = None
         self._copier: Copier | None = None
+        self._metadata: MetadataTopic | None = None
         self.cache = RangeCache(
             disk,
             directory / CACHE_DIRECTORY,
@@ -82,6 +92,15 @@ class Tiering:
             return
         self.cache.clear()
         self._storage = RemoteStorage(self._store, cluster_id)
+        self._metadata = MetadataTopic(
+            self._topics,
+            self._flush,
+            self._reserve,
+            self._tasks,
+            node_id=node_id,
+            partition_count=self._config["rlmm.config.remote.log.metadata.topic.num.partitions"],
+            now_ms=self._now_ms,
+        )
         self._copier = Copier(
             self._storage,
             self._disk,
@@ -90,6 +109,7 @@ class Tiering:
             throttle=Throttle(lambda: self._config["remote.log.manager.copy.max.bytes.per.second"]),
             count_at_once=self._config["remote.log.manager.copier.thread.pool.size"],
             now_ms=self._now_ms,
+            events=self._metadata,
         )
         interval_s = self._config["remote.log.manager.task.interval.ms"] / 1000
         self._tasks.every("copying to the object store", interval_s, self.copy_all)
@@ -112,6 +132,20 @@ class Tiering:
                 if partition.remote is not None:
                     partitions.append(partition)
         await self._copier.copy_all(partitions)
+        await self._append_missing_events(partitions)
+
+    async def _append_missing_events(self, partitions: list[Partition]) -> None:
+        """Append the events that `__remote_log_metadata` lacks after a start or after an error.
+
+        The manifest that is recorded locally has all segments of which the topic has events.
+        """
+        if self._metadata is None or (self._storage is not None and self._storage.fenced is not None):
+            return
+        async for partition in in_turns(partitions):
+            remote = partition.remote
+            if isinstance(remote, RemoteLog) and remote.is_known and self._topics.has(partition):
+                await self._metadata.follow(remote.partition, remote.manifest)
+        await self._metadata.mark_deleted()
 
     def _follow_settings(self, partition: Partition) -> None:
         """Enable or disable the remote tier of an open partition, if the settings of its topic have changed.
@@ -143,7 +177,7 @@ class Tiering:
             NewerFormat: a later release has written the record.
             DiskError: the record cannot be read.
         """
-        if not is_recorded and not partition.config.is_tiered:
+        if is_internal(topic.name) or (not is_recorded and not partition.config.is_tiered):
             return
         manifest: Manifest | None = None
         try:
@@ -210,4 +244,6 @@ class Tiering:
         """Stop copies and loads."""
         if self._copier is not None:
             self._copier.close()
+        if self._metadata is not None:
+            self._metadata.close()
         self.reads.close()

@@ -55,7 +55,7 @@ class Topic:
 
     @property
     def is_internal(self) -> bool:
-        """Whether the topic is internal: the log of a coordinator."""
+        """Whether the topic is internal: only the broker writes to it."""
         return is_internal(self.name)
 
     @property

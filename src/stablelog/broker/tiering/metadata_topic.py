@@ -1,0 +1,260 @@
+"""The internal topic `__remote_log_metadata`: one event for each change of a remote segment, as Apache Kafka keeps it.
+
+The topic is for readers: Kafka's tools, and programs that follow what is in the object store. The broker itself needs
+none of it, because the manifests are the truth. So an error here stops no copy: the error is logged once, and the broker
+appends the missing events later. It finds them by a comparison of the manifest with the events that the topic has. After
+a start it therefore reads the topic once, in pieces: each *metadata partition*, which is a partition of this topic,
+before it appends an event to it.
+
+No append waits until it is durable. A crash loses at most the last events, and the next start appends them again.
+
+Source: KIP-405.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from stablelog.batch.header import headers_in
+from stablelog.batch.records import Record, decode_records, encode_batch
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.durability.flush import GroupFlush
+from stablelog.broker.loop.tasks import Tasks, in_thread_to_its_end
+from stablelog.broker.topic_names import REMOTE_LOG_METADATA_TOPIC
+from stablelog.broker.topics.partition_state import PartitionState
+from stablelog.broker.topics.topic import Topic
+from stablelog.broker.topics.topics import Topics
+from stablelog.errors import Corrupt, NewerFormat, StablelogError, Unavailable, Unproven
+from stablelog.log.partition import Isolation, Origin, Partition
+from stablelog.tier.events import Events, copy_started, partition_deleted, partition_of
+from stablelog.tier.manifest import Manifest, RemoteSegment
+from stablelog.tier.names import RemotePartition
+from stablelog.tier.records import MetadataRecord, decode_record, encode_record, metadata_partition
+
+log = logging.getLogger(__name__)
+
+CONFIGS: Final = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "remote.storage.enable": "false",
+}
+READ_SIZE: Final = 128 << 10  # The size in bytes of the pieces in which the topic is read: about 500 events.
+BATCH_COUNT_MAX: Final = (
+    50  # The number of events that are encoded and appended in one turn of the event loop.
+)
+NO_PARTITION: Final = -1  # the key of errors that concern the whole topic
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """A metadata partition that was read, and the events that it has, by the partition that they are about."""
+
+    partition: Partition
+    events: dict[RemotePartition, Events] = field(default_factory=dict)
+
+    def of(self, partition: RemotePartition) -> Events:
+        return self.events.setdefault(partition, Events())
+
+    def take(self, content: bytes) -> None:
+        """Note the events in record batches. Records that cannot be read are skipped: their events are made again."""
+        for position, header in headers_in(content):
+            for record in () if header.is_control else decode_records(content, position):
+                with contextlib.suppress(Corrupt, NewerFormat):
+                    event = decode_record(record.value or b"")
+                    partition = partition_of(event)
+                    if partition is not None:
+                        self.of(partition).take(event)
+
+
+class MetadataTopic:
+    """Appends the events of remote segments to `__remote_log_metadata`.
+
+    Args:
+        reserve: tells whether the disk is full. Events do not use the disk reserve.
+        tasks: runs the creation of the topic to its end.
+        node_id: the broker's id.
+        partition_count: the number of partitions with which the topic is created.
+    """
+
+    def __init__(
+        self,
+        topics: Topics,
+        flush: GroupFlush,
+        reserve: DiskReserve,
+        tasks: Tasks,
+        *,
+        node_id: int,
+        partition_count: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._topics = topics
+        self._flush = flush
+        self._reserve = reserve
+        self._tasks = tasks
+        self._node_id = node_id
+        self._partition_count = partition_count
+        self._now_ms = now_ms
+        self._loaded: dict[int, _Loaded] = {}
+        self._turn = asyncio.Lock()  # One task at a time creates the topic, or reads a part of it.
+        self._failed: set[int] = set()  # Metadata partitions whose error was logged.
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="remote log metadata")
+
+    async def begin_copy(self, partition: RemotePartition, segment: RemoteSegment) -> None:
+        """Append the event that the copy of a segment begins. Raises no StablelogError."""
+
+        async def append(loaded: _Loaded) -> None:
+            await self._append(loaded, partition, [copy_started(partition, segment)])
+
+        await self._attempt(partial(_index_of, partition), append)
+
+    async def follow(self, partition: RemotePartition, manifest: Manifest) -> None:
+        """Append the events of a published manifest that the topic lacks. Raises no StablelogError."""
+
+        async def append(loaded: _Loaded) -> None:
+            events = loaded.of(partition)
+            if events.followed is manifest:
+                return
+            found = events.missing(partition, manifest, self._now_ms(), self._node_id)
+            missing = await in_thread_to_its_end(self._threads, list, found)
+            await self._append(loaded, partition, missing)
+            events.follow(manifest)
+
+        await self._attempt(partial(_index_of, partition), append)
+
+    async def mark_deleted(self) -> None:
+        """Append the events for partitions whose topic was deleted. Raises no StablelogError."""
+
+        async def append(loaded: _Loaded) -> None:
+            for partition, events in list(loaded.events.items()):
+                if events.needs_mark and self._topics.name_of(partition.topic_id) is None:
+                    deleted = partition_deleted(partition, self._now_ms(), self._node_id)
+                    await self._append(loaded, partition, [deleted])
+
+        topic = self._topics.get(REMOTE_LOG_METADATA_TOPIC)
+        for index in range(topic.partition_count if topic is not None else 0):
+            await self._attempt(partial(_itself, index), append)
+
+    def close(self) -> None:
+        """Shut the thread down."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    # -- the topic -----------------------------------------------------------------------------------------------
+
+    async def _attempt(
+        self, index_of: Callable[[int], int], work: Callable[[_Loaded], Awaitable[None]]
+    ) -> None:
+        """Append events to a metadata partition. An error is logged, once until an event is appended.
+
+        Args:
+            index_of: returns the index of the metadata partition, from the number of partitions of the topic.
+            work: appends the events.
+        """
+        index = NO_PARTITION
+        try:
+            topic = await self._open_topic()
+            index = index_of(topic.partition_count)
+            if topic.state(index) is PartitionState.OPENING:
+                return  # The next pass tries again.
+            await work(await self._load(self._topics.partition(topic.name, index), index))
+        except (StablelogError, FileNotFoundError) as error:
+            self._reserve.note(error)
+            if index not in self._failed:
+                self._failed.add(index)
+                log.error(
+                    "events of remote segments are not written to %s; the broker tries again, and copies segments "
+                    "meanwhile: %s",
+                    REMOTE_LOG_METADATA_TOPIC,
+                    error,
+                )
+
+    async def _open_topic(self) -> Topic:
+        """Return the topic. Create it if it does not exist.
+
+        Raises:
+            Refused: the topic cannot be created.
+            Unavailable: the disk is full.
+        """
+        async with self._turn:
+            topic = self._topics.get(REMOTE_LOG_METADATA_TOPIC)
+            if topic is None:
+                topic = await self._tasks.for_request("creation of the metadata topic", self._create)
+                self._failed.discard(NO_PARTITION)
+            return topic
+
+    async def _create(self) -> Topic:
+        self._check_room()
+        indexes = range(self._partition_count)
+        topic = self._topics.reserve(REMOTE_LOG_METADATA_TOPIC, len(indexes), CONFIGS, own=True)
+        try:
+            made = await in_thread_to_its_end(self._threads, self._topics.make_partitions, topic, indexes)
+            return self._topics.publish(topic, made)
+        finally:
+            self._topics.release(topic)
+
+    def _check_room(self) -> None:
+        if self._reserve.is_full:
+            raise Unavailable(self._reserve.state())
+
+    # -- events --------------------------------------------------------------------------------------------------
+
+    async def _load(self, partition: Partition, index: int) -> _Loaded:
+        """Read a metadata partition, unless it was read since it was opened. Return its events.
+
+        Raises:
+            StablelogError: the partition cannot be read.
+        """
+        async with self._turn:
+            loaded = self._loaded.get(index)
+            if loaded is not None and loaded.partition is partition:
+                return loaded
+            loaded = _Loaded(partition)
+            offset = partition.start_offset
+            while offset < partition.end_offset:
+                try:
+                    read = partition.read(offset, READ_SIZE, Isolation.LOG_END)
+                except Unproven as unproven:
+                    await in_thread_to_its_end(self._threads, _prove, unproven)
+                    continue
+                await in_thread_to_its_end(self._threads, loaded.take, b"".join(read.buffers))
+                offset = read.end_offset
+            self._loaded[index] = loaded
+            return loaded
+
+    async def _append(
+        self, loaded: _Loaded, partition: RemotePartition, events: Sequence[MetadataRecord]
+    ) -> None:
+        """Append events about one partition, and note them.
+
+        Raises:
+            Refused, Unavailable: the disk refuses the events from some event on.
+        """
+        for begin in range(0, len(events), BATCH_COUNT_MAX):
+            self._check_room()
+            some = events[begin : begin + BATCH_COUNT_MAX]
+            now_ms = self._now_ms()
+            batch = encode_batch([Record(0, now_ms, None, encode_record(event)) for event in some])
+            loaded.partition.append(batch, now_ms=now_ms, origin=Origin.COORDINATOR)
+            self._flush.dirty_soon(loaded.partition)
+            self._failed.discard(loaded.partition.index)
+            for event in some:
+                loaded.of(partition).take(event)
+            await asyncio.sleep(0)
+
+
+def _index_of(partition: RemotePartition, partition_count: int) -> int:
+    return metadata_partition(partition.topic_id, partition.partition, partition_count)
+
+
+def _itself(index: int, _partition_count: int) -> int:
+    return index
+
+
+def _prove(unproven: Unproven) -> None:
+    deque(unproven.prove(), maxlen=0)

@@ -1,0 +1,187 @@
+"""The events in `__remote_log_metadata`: which events a manifest demands, and which of them the topic has.
+
+An *event* is a record of `tier.records` that tells a change of the state of a remote segment. The manifest is the truth,
+and the events are derived from it: an event that the topic lacks is made again from the manifest. The one exception is
+COPY_STARTED, which the broker appends before it uploads a segment that no manifest names yet.
+
+Kafka's readers drop an event whose state may not follow the segment's last state. All events of a segment are therefore
+made, in the order of the states.
+"""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from stablelog.errors import Corrupt, NewerFormat
+from stablelog.log.indexes.summary import Summary
+from stablelog.tier.manifest import Manifest, RemoteSegment
+from stablelog.tier.names import RemotePartition
+from stablelog.tier.records import (
+    DeletionState,
+    MetadataRecord,
+    PartitionDeleteRecord,
+    SegmentId,
+    SegmentRecord,
+    SegmentSnapshotRecord,
+    SegmentState,
+    SegmentUpdateRecord,
+    TopicIdPartition,
+)
+
+
+def copy_started(partition: RemotePartition, segment: RemoteSegment) -> SegmentRecord:
+    """Return the event that the copy of a segment begins."""
+    held = segment.record()
+    return SegmentRecord(
+        segment=_segment_id(partition, segment.segment_id),
+        start_offset=held.start_offset,
+        end_offset=held.end_offset,
+        broker_id=held.broker_id,
+        max_timestamp_ms=held.max_timestamp_ms,
+        event_timestamp_ms=held.event_timestamp_ms,
+        leader_epochs=held.leader_epochs,
+        size=held.size,
+        custom_metadata=None,
+        state=SegmentState.COPY_STARTED,  # type: ignore[arg-type]
+        is_txn_index_empty=held.is_txn_index_empty,
+    )
+
+
+def partition_deleted(partition: RemotePartition, now_ms: int, broker_id: int) -> PartitionDeleteRecord:
+    """Return the event that the topic of a partition was deleted."""
+    return PartitionDeleteRecord(
+        topic_partition=_topic_partition(partition),
+        broker_id=broker_id,  # type: ignore[arg-type]
+        event_timestamp_ms=now_ms,  # type: ignore[arg-type]
+        state=DeletionState.MARKED,  # type: ignore[arg-type]
+    )
+
+
+def partition_of(event: MetadataRecord) -> RemotePartition | None:
+    """Return the partition that an event is about; None if the record does not name it."""
+    if isinstance(event, SegmentSnapshotRecord):
+        return None
+    named = (
+        event.topic_partition if isinstance(event, PartitionDeleteRecord) else event.segment.topic_partition
+    )
+    return RemotePartition(named.name, named.topic_id or uuid.UUID(int=0), named.partition)
+
+
+@dataclass(slots=True)
+class Events:
+    """The events of one partition that `__remote_log_metadata` has.
+
+    Attributes:
+        states: the last state of each segment whose deletion is not finished, by segment id.
+        is_marked: whether the partition is marked as deleted.
+        followed: the last manifest whose events are all in the topic; None if that is not known.
+    """
+
+    states: dict[uuid.UUID, SegmentState] = field(default_factory=dict)
+    is_marked: bool = False
+    followed: Manifest | None = None
+    _own: set[uuid.UUID] = field(default_factory=set)  # Segments of `states` that this broker has copied.
+    _has_own: bool = False  # Whether this broker has ever copied a segment of the partition.
+
+    def take(self, event: MetadataRecord) -> None:
+        """Note an event of the topic."""
+        match event:
+            case PartitionDeleteRecord():
+                self.is_marked = True
+            case SegmentRecord() if event.segment.segment_id is not None:
+                self.states.setdefault(event.segment.segment_id, SegmentState.COPY_STARTED)
+            case SegmentUpdateRecord() if event.segment.segment_id is not None:
+                self._take_update(event.segment.segment_id, event)
+
+    def _take_update(self, segment_id: uuid.UUID, event: SegmentUpdateRecord) -> None:
+        try:
+            state = SegmentState(event.state)
+        except ValueError:
+            return  # A state of a later release of Kafka.
+        if state is SegmentState.DELETE_FINISHED:
+            self.states.pop(segment_id, None)
+            self._own.discard(segment_id)
+        else:
+            self.states[segment_id] = state
+        if state is SegmentState.COPY_FINISHED and _is_summary(event.custom_metadata):
+            self._own.add(segment_id)
+            self._has_own = True
+
+    def missing(
+        self, partition: RemotePartition, manifest: Manifest, now_ms: int, broker_id: int
+    ) -> Iterator[MetadataRecord]:
+        """Yield the events that the topic lacks, so that it says the same as the manifest.
+
+        A segment that the topic has as copied and that the manifest lacks was deleted from the store. This does not
+        apply to segments that Apache Kafka has copied: this broker has no manifest of them.
+        """
+        named = set()
+        for segment in manifest.segments:
+            named.add(segment.segment_id)
+            for state in _steps(self.states.get(segment.segment_id), segment.state):
+                if state is SegmentState.COPY_STARTED:
+                    yield copy_started(partition, segment)
+                else:
+                    custom = segment.record().custom_metadata if state is SegmentState.COPY_FINISHED else None
+                    yield _update(
+                        partition, segment.segment_id, state, segment.event_ms, segment.broker_id, custom
+                    )
+        for segment_id in sorted(self._own - named):
+            for state in _steps(self.states[segment_id], SegmentState.DELETE_FINISHED):
+                yield _update(partition, segment_id, state, now_ms, broker_id)
+
+    def follow(self, manifest: Manifest) -> None:
+        """Note that the topic has all events of a manifest. Copies that no manifest names have failed: forget them."""
+        named = {segment.segment_id for segment in manifest.segments}
+        self.states = {
+            one: state
+            for one, state in self.states.items()
+            if one in named or state is not SegmentState.COPY_STARTED
+        }
+        self.followed = manifest
+
+    @property
+    def needs_mark(self) -> bool:
+        """Whether the deletion of the topic must be told: this broker has copied segments of the partition."""
+        return self._has_own and not self.is_marked
+
+
+def _steps(known: SegmentState | None, wanted: SegmentState) -> list[SegmentState]:
+    """Return the states after `known` up to `wanted`."""
+    return [state for state in SegmentState if (known is None or state > known) and state <= wanted]
+
+
+def _is_summary(custom_metadata: bytes | None) -> bool:
+    try:
+        return custom_metadata is not None and bool(Summary.decode(custom_metadata))
+    except (Corrupt, NewerFormat):
+        return False
+
+
+def _topic_partition(partition: RemotePartition) -> TopicIdPartition:
+    return TopicIdPartition(
+        name=partition.topic,
+        topic_id=partition.topic_id,
+        partition=partition.partition,  # type: ignore[arg-type]
+    )
+
+
+def _segment_id(partition: RemotePartition, segment_id: uuid.UUID) -> SegmentId:
+    return SegmentId(topic_partition=_topic_partition(partition), segment_id=segment_id)
+
+
+def _update(
+    partition: RemotePartition,
+    segment_id: uuid.UUID,
+    state: SegmentState,
+    event_ms: int,
+    broker_id: int,
+    custom_metadata: bytes | None = None,
+) -> SegmentUpdateRecord:
+    return SegmentUpdateRecord(
+        segment=_segment_id(partition, segment_id),
+        broker_id=broker_id,  # type: ignore[arg-type]
+        event_timestamp_ms=event_ms,  # type: ignore[arg-type]
+        custom_metadata=custom_metadata,
+        state=state,  # type: ignore[arg-type]
+    )
