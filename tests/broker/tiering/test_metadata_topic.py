@@ -15,7 +15,7 @@ from stablelog.batch.records import decode_records
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.env.objects.opening import open_store
-from stablelog.errors import Unavailable
+from stablelog.errors import DiskError, Unavailable
 from stablelog.log.partition import Isolation, Origin
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.tier.chain import last_manifest
@@ -29,7 +29,7 @@ from stablelog.tier.records import (
     decode_record,
     metadata_partition,
 )
-from tests.broker.desk import DATA, batch, delete_topic, opened
+from tests.broker.desk import DATA, Gate, batch, delete_topic, opened
 
 NAME = "__remote_log_metadata"
 COUNT = 5  # metadata partitions, so that a test with several topics uses several of them
@@ -380,6 +380,74 @@ def test_a_failed_metadata_partition_does_not_stop_the_broker(tmp_path, caplog):
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(body())
+
+
+def test_a_metadata_partition_that_is_opened_again_gets_the_missing_events(tmp_path):
+    async def body():
+        async with tiered(tmp_path) as one:
+            one.create()
+            await one.write()
+            await one.copy()
+            full = DiskError("the disk is full", errno.ENOSPC)
+            for partition in one.partitions():
+                one.broker.fail_partition(partition, full)
+            assert await one.broker.maintenance.restore_reserve()
+            await one.write()
+            await one.copy()
+            assert len(one.manifest().segments) == 2
+            await one.broker.maintenance.tend_reserve()
+            await one.copy()
+            assert one.events() == [(0, STARTED), (0, FINISHED), (1, STARTED), (1, FINISHED)]
+
+    asyncio.run(body())
+
+
+def test_no_event_is_appended_while_the_disk_is_full(tmp_path, caplog):
+    async def body():
+        async with tiered(tmp_path) as one:
+            one.create()
+            await one.write()
+            one.broker.reserve.note(DiskError("the disk is full", errno.ENOSPC))
+            await one.copy()
+            assert len(one.manifest().segments) == 1
+            assert one.broker.topics.get(NAME) is None
+            assert await one.broker.maintenance.restore_reserve()
+            await one.copy()
+            assert one.events() == [(0, STARTED), (0, FINISHED)]
+            await one.write()
+            one.broker.reserve.note(DiskError("the disk is full", errno.ENOSPC))
+            await one.copy()
+            assert len(one.manifest().segments) == 2
+            assert len(one.events()) == 2
+            assert await one.broker.maintenance.restore_reserve()
+            await one.copy()
+            assert len(one.events()) == 4
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(body())
+    assert sum("the broker tries again" in record.getMessage() for record in caplog.records) == 2
+
+
+def test_a_metadata_partition_that_is_opening_is_waited_for_by_no_copy(tmp_path, caplog):
+    async def body():
+        disk, one_partition = SimDisk(), {"rlmm_config_remote_log_metadata_topic_num_partitions": 1}
+        async with tiered(tmp_path, disk, **one_partition) as one:
+            one.create()
+            await one.copy()
+        gate = Gate(NAME)
+        async with tiered(tmp_path, disk, gate=gate, **one_partition) as one:
+            await one.write()
+            await one.copy()
+            assert len(one.manifest().segments) == 1
+            gate.open()
+            await one.desk.opened(NAME)
+            assert one.events() == []
+            await one.copy()
+            assert one.events() == [(0, STARTED), (0, FINISHED)]
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(body())
+    assert not caplog.records
 
 
 def test_records_that_cannot_be_read_are_skipped(tmp_path):
