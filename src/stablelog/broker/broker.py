@@ -252,7 +252,7 @@ class Broker:
         self.maintenance.start()
         self.compactor.start()
         self.proofs.start()
-        self.tiering.start(self.cluster_id, self.node_id)
+        self.tiering.start(self.node_id)
 
     async def _open_partitions(self, last_commits: LastCommits) -> None:
         await last_commits.read()

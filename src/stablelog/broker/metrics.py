@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from stablelog.errors import Unavailable
 from stablelog.log.partition import Isolation, Partition
 from stablelog.log.remote_tier import RemoteTier
-from stablelog.tier.copying import copyable
 from stablelog.wire.api import ApiKey
 
 # name -> (type, help, label names). docs/operating.md lists the metrics, and a test compares that list with this table.
@@ -261,6 +260,8 @@ def _or_unavailable(app: Any) -> Any:
 
 
 def _remote_samples(partition: Partition, remote: RemoteTier, labels: tuple[str, str]) -> Iterator[Sample]:
+    from stablelog.tier.copying import copyable  # imported here, because few brokers have tiered storage
+
     waiting = copyable(
         partition.log.segments.from_base(remote.end_offset), remote.end_offset, partition.last_stable_offset
     )

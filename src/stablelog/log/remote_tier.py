@@ -10,6 +10,7 @@ from typing import Protocol
 from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.model import LogConfig, Slice
 from stablelog.log.read import Lookup
+from stablelog.types import ObjectRange
 
 
 class RemoteTier(Protocol):
@@ -37,6 +38,9 @@ class RemoteTier(Protocol):
         Raises:
             Corrupt: the bytes in the store are not those of the segment.
         """
+
+    def ahead(self, offset: int) -> list[ObjectRange]:
+        """Return ranges of objects that the reader whose last read ended at `offset` will need next."""
 
     def aborted(self, start: int, end: int) -> tuple[list[AbortedTxn], bool]:
         """Return the aborted transactions with offsets in [start, end) whose markers are in the store.

@@ -9,14 +9,17 @@ import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from stablelog.broker.loop.tasks import Tasks, in_thread
 from stablelog.broker.tiering.range_cache import RangeCache
-from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import Corrupt, ObjectMissing, StablelogError, Unavailable
 from stablelog.log.partition import Partition
 from stablelog.tier.names import LOG
 from stablelog.types import ObjectRange
+
+if TYPE_CHECKING:
+    from stablelog.env.objects.store import ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +50,7 @@ class RemoteReads:
 
     def __init__(
         self,
-        store: ObjectStore | None,
+        store: "ObjectStore | None",
         cache: RangeCache,
         tasks: Tasks,
         on_loaded: Callable[[Partition], None],

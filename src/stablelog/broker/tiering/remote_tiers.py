@@ -1,0 +1,75 @@
+"""The remote tiers of partitions: made when a partition is opened, or when the settings of its topic enable one."""
+
+import logging
+from collections.abc import Callable
+
+from stablelog.broker.tiering.range_cache import RangeCache
+from stablelog.broker.topics.topic import Topic
+from stablelog.env.disk import Disk
+from stablelog.errors import Corrupt
+from stablelog.log.partition import Partition
+from stablelog.tier.local_state import LocalState
+from stablelog.tier.manifest import Manifest, encode_manifest
+from stablelog.tier.names import RemotePartition
+from stablelog.tier.remote_log import RemoteLog
+
+log = logging.getLogger(__name__)
+
+
+class RemoteTiers:
+    """Makes the remote tiers of partitions.
+
+    Args:
+        disk: the disk of the partitions.
+        cache: the bytes of objects that were loaded.
+        cluster_id: returns the id of the cluster.
+        chunk_size: the size of the ranges in which log files are read, in bytes.
+    """
+
+    def __init__(self, disk: Disk, cache: RangeCache, cluster_id: Callable[[], str], chunk_size: int) -> None:
+        self._disk = disk
+        self._cache = cache
+        self._cluster_id = cluster_id
+        self._chunk_size = chunk_size
+
+    def opened(self, topic: Topic, partition: Partition, *, is_recorded: bool) -> None:
+        """Give a partition that was just opened its remote tier. May run in a thread.
+
+        Args:
+            topic: the topic of the partition.
+            partition: the partition. Its directory has a record of a remote tier, or its topic has one.
+            is_recorded: whether the partition's directory has a record of a remote tier.
+
+        Raises:
+            NewerFormat: a later release has written the record.
+            DiskError: the record cannot be read.
+        """
+        manifest: Manifest | None = None
+        try:
+            manifest = LocalState(self._disk, partition.directory).read()
+        except Corrupt as error:
+            log.error(
+                "%s-%d: %s. The broker reads the manifest from the object store",
+                topic.name,
+                partition.index,
+                error,
+            )
+        if manifest is None and not is_recorded and partition.start_offset == 0:
+            # No segment was deleted. Without a record, nothing was copied.
+            manifest = Manifest(self._cluster_id())
+        self._set(topic, partition, manifest)
+
+    def enabled(self, topic: Topic, partition: Partition, now_ms: int) -> None:
+        """Give an open partition a remote tier, because the settings of its topic have enabled one. Raises DiskError."""
+        manifest = Manifest(self._cluster_id(), partition.start_offset)
+        LocalState(self._disk, partition.directory).write_manifest(encode_manifest(manifest, now_ms))
+        self._set(topic, partition, manifest)
+
+    def _set(self, topic: Topic, partition: Partition, manifest: Manifest | None) -> None:
+        partition.remote = RemoteLog(
+            RemotePartition(topic.name, topic.topic_id, partition.index),
+            manifest,
+            self._cache,
+            LocalState(self._disk, partition.directory).write_start,
+            self._chunk_size,
+        )
