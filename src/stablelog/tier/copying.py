@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Final
 
 from stablelog.batch.header import HEADER, read_header
+from stablelog.errors import Corrupt
 from stablelog.log.files.epochs import LeaderEpochs
 from stablelog.log.files.names import COMMIT_SUFFIXES, INDEX_SUFFIXES, PRODUCERS, SNAPSHOT, file_path
 from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.segments.segment import Segment
 from stablelog.tier.index_object import IndexKind
-from stablelog.tier.manifest import RemoteSegment
+from stablelog.tier.manifest import Manifest, RemoteSegment
 
 CUT_POINT: Final = struct.Struct(
     ">"
@@ -36,18 +37,51 @@ def copyable(segments: Iterable[Segment], end_offset: int, stable_offset: int) -
 
     Args:
         segments: the local segments, oldest first.
-        end_offset: the first offset that is not in the store.
+        end_offset: the first offset that is not in the store. If it is in the middle of a segment, because the log start
+            is there, the whole segment is copied.
         stable_offset: the last stable offset.
     """
     found: list[Segment] = []
     for segment in segments:
-        if segment.base_offset < end_offset:
+        if segment.end_offset <= end_offset:
             continue
         is_final = segment.sealed and segment.durable and segment.end_offset <= stable_offset
         if not is_final or segment.summary is None:
             break
         found.append(segment)
     return found
+
+
+def check_history(manifest: Manifest, segments: Iterable[Segment], directory: str) -> None:
+    """Check that the local segments and the segments in the store belong to the same log. They do not if the data
+    directory was copied and both copies are in use, or if an old data directory was restored.
+
+    Args:
+        manifest: the last manifest in the store.
+        segments: the local segments, oldest first.
+        directory: the directory of the partition in the store, for the message.
+
+    Raises:
+        Corrupt: the local log ends before the last segment in the store, or divides its records in another way.
+    """
+    rows = {row.base_offset: (row.end_offset, row.size) for row in manifest.segments}
+    copied_end = manifest.segments[-1].end_offset if manifest.segments else 0
+    copied_start = manifest.segments[0].base_offset if manifest.segments else 0
+    end_offset = 0
+    for segment in segments:
+        end_offset = segment.end_offset
+        is_compared = copied_start <= segment.base_offset < copied_end
+        if is_compared and rows.get(segment.base_offset) != (segment.end_offset, segment.size):
+            raise Corrupt(
+                f"the local segment {segment.base_offset} differs from that of {directory} in the object store: the "
+                "store and the data directory are not of the same log. Restore the data directory, or use another prefix"
+            )
+    if end_offset < copied_end:
+        raise Corrupt(
+            f"the object store has segments of {directory} up to offset {copied_end}, and the local log ends at offset "
+            f"{end_offset}: the store and the data directory are not of the same log. Restore the data directory, or use "
+            "another prefix"
+        )
 
 
 def other_files(directory: Path, base_offset: int, end_offset: int) -> dict[IndexKind, Path]:
