@@ -46,9 +46,18 @@ class LocalState:
             with naming(path):
                 manifest = decode_manifest(content)
         except Corrupt as error:
-            raise Corrupt(f"{path} is damaged: {error}") from error
-        moved = read_log_start(self._disk, self._directory / REMOTE_LOG_START_FILE) or 0
-        return manifest._replace(log_start=max(manifest.log_start, moved))
+            raise Corrupt(f"{path} is damaged: {error}") from None
+        return manifest._replace(log_start=max(manifest.log_start, self.read_start()))
+
+    def read_start(self) -> int:
+        """Return the recorded log start offset; 0 if there is none.
+
+        Raises:
+            NewerFormat: a later release has written the file.
+            Corrupt: the file is damaged. The message names it.
+            DiskError: the file cannot be read.
+        """
+        return read_log_start(self._disk, self._directory / REMOTE_LOG_START_FILE) or 0
 
     def log_start(self, local_start: int) -> int:
         """Return the log start offset of a partition whose local log begins at `local_start`. Raises as `read` does."""

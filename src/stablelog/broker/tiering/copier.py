@@ -31,7 +31,14 @@ from stablelog.log.indexes.summary import Summary
 from stablelog.log.partition import Partition
 from stablelog.log.segments.segment import Segment
 from stablelog.tier.chain import Chain
-from stablelog.tier.copying import copied_segment, copyable, cut_points, epochs_up_to, other_files
+from stablelog.tier.copying import (
+    check_history,
+    copied_segment,
+    copyable,
+    cut_points,
+    epochs_up_to,
+    other_files,
+)
 from stablelog.tier.index_object import IndexKind, encode_indexes
 from stablelog.tier.local_state import LocalState
 from stablelog.tier.manifest import Manifest, RemoteSegment, Segments, decode_manifest, encode_manifest
@@ -163,6 +170,8 @@ class Copier:
             except (StablelogError, FileNotFoundError) as error:
                 self._note(partition, work, error)
             finally:
+                # If this task was cancelled, a thread may still be uploading.
+                work.is_cancelled = True
                 del self._works[partition]
                 work.idle.set()
 
@@ -207,8 +216,11 @@ class Copier:
 
         Raises:
             Fenced: a broker of a greater epoch has taken over.
-            Corrupt: the manifest is damaged, or has fewer segments than the one that is recorded locally.
+            Corrupt: the manifest is damaged, has fewer segments than the one that is recorded locally, or is that of
+                another log; or the recorded log start is damaged.
         """
+        state = LocalState(self._disk, partition.directory)
+        log_start = await in_thread(self._threads, state.read_start)
         chain = self._storage.chain(remote.partition)
         payload = await in_thread(self._threads, lambda: self._storage.run(chain.take_over()))
         manifest = None if payload is None else await in_thread(self._threads, decode_manifest, payload)
@@ -226,8 +238,15 @@ class Copier:
                     f"broker has published them up to offset {known_end}: objects are lost. Restore the store"
                 )
         if manifest is None:
+            if not remote.is_known and partition.start_offset > 0:
+                # Segments that were deleted from the local disk may have been in the store. So a record that exists and
+                # is damaged is an error.
+                await in_thread(self._threads, state.read)
             return _Owned(chain, Manifest(self._storage.cluster_id, partition.start_offset))
-        return _Owned(chain, manifest)
+        check_history(manifest, partition.log.segments, remote.partition.directory)
+        # The recorded log start may be greater than that of the manifest, and a partition whose manifest was not known
+        # has not read it yet.
+        return _Owned(chain, manifest._replace(log_start=max(manifest.log_start, log_start)))
 
     async def _publish(
         self, partition: Partition, remote: RemoteLog, owned: _Owned, rows: list[RemoteSegment]
@@ -337,7 +356,7 @@ class Copier:
                 piece = file.read(position, min(PIECE_SIZE, summary.log_size - position))
                 if not piece:
                     raise Corrupt(f"{segment.path(LOG_SUFFIX)} ends at byte {position}")
-                self._throttle.take(len(piece))
+                self._throttle.take(len(piece), lambda: work.is_cancelled)
                 yield piece
                 position += len(piece)
         finally:

@@ -5,6 +5,7 @@ asked again. The part on the disk is empty after a start. A disk that is full, o
 are then only in memory.
 """
 
+import contextlib
 import logging
 import threading
 import uuid
@@ -135,4 +136,6 @@ class RangeCache:
         known = self._files.pop(wanted, None)
         if known is not None:
             self.disk_size -= known[1]
-            self._disk.remove(self._directory / known[0])
+            # A file that cannot be removed is removed at the next start.
+            with contextlib.suppress(DiskError):
+                self._disk.remove(self._directory / known[0])

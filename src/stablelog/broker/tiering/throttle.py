@@ -3,6 +3,9 @@
 import threading
 import time
 from collections.abc import Callable
+from typing import Final
+
+SLEEP_S_MAX: Final = 0.1  # A thread notices after this time that its work was cancelled.
 
 
 class Throttle:
@@ -27,11 +30,11 @@ class Throttle:
         self._lock = threading.Lock()
         self._free_s = 0.0  # The time at which the bytes that were taken are paid for.
 
-    def take(self, size: int) -> None:
-        """Wait until `size` further bytes may be processed."""
+    def take(self, size: int, is_cancelled: Callable[[], bool] = lambda: False) -> None:
+        """Wait until `size` further bytes may be processed, or until `is_cancelled` returns True."""
         with self._lock:
             now_s = self._now_s()
-            wait_s = self._free_s - now_s
-            self._free_s = max(self._free_s, now_s) + size / self._rate()
-        if wait_s > 0:
-            self._sleep(wait_s)
+            until_s = max(self._free_s, now_s)
+            self._free_s = until_s + size / self._rate()
+        while (wait_s := until_s - self._now_s()) > 0 and not is_cancelled():
+            self._sleep(min(wait_s, SLEEP_S_MAX))

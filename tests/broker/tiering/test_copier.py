@@ -1,0 +1,221 @@
+"""The copier: a crash or an error at any step loses nothing, and no manifest names a missing object."""
+
+import asyncio
+import itertools
+import threading
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from stablelog.broker.tiering.throttle import Throttle
+from stablelog.env.objects.opening import open_store
+from stablelog.env.objects.store import Patience
+from stablelog.errors import StoreError
+from stablelog.testing.s3 import Fault, serve_s3
+from stablelog.testing.sim_disk import SimulatedCrash
+from stablelog.testing.sim_objects import HOSTILE, Faults, SimObjects
+from tests.broker.tiering.world import World, chance_of, stop_before
+from tests.scale import seeds
+
+PATIENT = Patience(limit_s=60, pause_s=0.001, pause_s_max=0.01)
+
+
+def life(world):
+    """Copy, delete the copied segments from the local disk, write on, and do the same again."""
+    world.copy_all()
+    world.drop_local()
+    world.partition.remove_deleted(world.now_ms + 10**9)
+    world.write_segments(["- -", "P4 P4a"])
+    world.copy_all()
+    world.drop_local()
+
+
+def test_copied_segments_leave_the_local_disk_and_stay_readable():
+    world = World()
+    life(world)
+    world.check()
+    assert world.names() == [f"{world.remote.end_offset:020}.log"]
+    assert world.partition.start_offset == world.remote.end_offset
+    assert world.copier.copied_count == 7
+
+
+def finish(world):
+    """Copy the rest, and delete it from the local disk: nothing is lost, and the copies are complete."""
+    world.copy_all()
+    world.drop_local()
+    world.check()
+    assert world.remote.end_offset == world.partition.start_offset == world.partition.end_offset
+
+
+def test_the_broker_may_stop_before_each_request_to_the_store():
+    number = 0
+    while True:
+        world = World()
+        seen = stop_before(world.store_objects, number)
+        try:
+            world.copy_all()
+        except SimulatedCrash:
+            world.drop_local()  # retention may run at any time
+        world.power_failure(chance_of(number))
+        world.check()
+        finish(world)
+        if number not in seen:
+            break
+        number += 1
+    assert number > 15, (
+        "there are requests for the check, the cluster, the epoch, the chain and five segments"
+    )
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_the_machine_may_stop_at_each_operation_of_the_disk(rounds):
+    for number in itertools.count(1):
+        world = World()
+        if rounds == 2:
+            life(world)
+            world.write_segments(["P5 P5c", "-"])
+        world.disk.crash_at = world.disk.steps + number
+        try:
+            world.copy_all()
+            world.drop_local()
+            world.partition.remove_deleted(world.now_ms + 10**9)
+            break
+        except SimulatedCrash:
+            stopped = world.disk
+            for seed in range(3):
+                world.power_failure(chance_of(number, seed), stopped)
+                world.check()
+            finish(world)
+    assert number > 20, "the record of the manifest, the local log start and the removed files are operations"
+
+
+@pytest.mark.parametrize("seed", seeds(20))
+def test_a_hostile_store_loses_nothing(seed):
+    """Requests are refused, applied without an answer, or applied late; a create is answered "exists" though it failed."""
+    objects = SimObjects(seed, HOSTILE)
+    world = World(objects)
+    for _ in range(3):
+        world.copy_all()
+        world.drop_local()
+        world.write_segments(["- P6", "P6c"])
+    objects.faults = Faults()
+    world.check()
+    world.restart()
+    finish(world)
+
+
+CREATED = ("check/", "cluster", "epoch/", "manifest/")
+UPLOADED = ("begin", "part", "complete")
+ANSWERS = (
+    (503, False),
+    (503, True),
+    (500, True),
+    (0, False),
+    (0, True),
+)  # a status, and whether the request is applied
+S3_FAULTS = [
+    *(Fault("put", key, *answer) for key in CREATED for answer in (*ANSWERS, (409, False))),
+    *(Fault(kind, key, *answer) for kind in UPLOADED for key in (".log", ".indexes") for answer in ANSWERS),
+    *(Fault("list", "", *answer) for answer in ANSWERS),
+    *(Fault("delete", "", *answer) for answer in ANSWERS),
+    Fault("get"),
+    Fault("get", status=0),
+    Fault("get", cut_size=3),
+]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_faults_of_s3_lose_nothing(count):
+    for fault in S3_FAULTS:
+        with serve_s3() as s3:
+            world = World(SimpleNamespace(objects=s3.objects, now_s=time.monotonic, sleep=time.sleep))
+            world.start(open_store("s3://bucket", PATIENT, allow_http=True, options=s3.options))
+            fails = replace(fault, count=count)
+            s3.fail(fails)
+            world.copy_all()
+            world.drop_local()
+            world.check()
+            # A request that was applied is not repeated.
+            assert fails.count < count, f"the fault has not occurred: {fault}"
+            assert world.remote.end_offset == world.partition.start_offset == world.partition.end_offset, (
+                fault
+            )
+            world.copier.close()
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_a_store_that_stops_answering_is_asked_again_in_the_next_pass(seed):
+    """The store accepts some requests and then rejects all; the pass fails, and the next one goes on."""
+    for number in range(seed % 3, 30, 3):
+        world = World()
+        objects, made = world.store_objects, itertools.count()
+
+        def between(_call, _key, made=made, objects=objects, number=number):
+            objects.is_rejecting = next(made) >= number
+
+        objects.between = between
+        failed = False
+        try:
+            world.copy_all()
+        except StoreError:
+            failed = True  # the broker has no epoch yet
+        failed = failed or world.partition in world.copier.failed
+        objects.between = lambda _call, _key: None
+        assert failed is objects.is_rejecting
+        objects.is_rejecting = False
+        world.drop_local()
+        world.check()
+        finish(world)
+        assert not world.copier.failed
+
+
+def test_the_end_of_the_broker_stops_a_slow_copy():
+    """At this rate, the copy would take a day."""
+    world = World()
+    slept = threading.Event()
+
+    def sleep(seconds):
+        slept.set()
+        time.sleep(min(seconds, 0.001))
+
+    world.start(throttle=Throttle(lambda: 1, sleep=sleep))
+
+    async def life():
+        copying = asyncio.create_task(world.copier.copy_all([world.partition]))
+        await asyncio.to_thread(slept.wait, 60)
+        copying.cancel()
+        await asyncio.gather(copying, return_exceptions=True)
+        world.copier.close()
+
+    asyncio.run(life())
+    assert not world.published().segments if world.published() else True
+    world.start()
+    finish(world)
+
+
+def test_a_topic_that_is_deleted_during_a_copy_is_left_at_once():
+    world = World()
+    slept = threading.Event()
+
+    def sleep(seconds):
+        slept.set()
+        time.sleep(min(seconds, 0.001))
+
+    world.start(throttle=Throttle(lambda: 1, sleep=sleep))
+
+    async def life():
+        copying = asyncio.create_task(world.copier.copy_all([world.partition]))
+        await asyncio.to_thread(slept.wait, 60)
+        assert world.copier.works_on("t")
+        await world.copier.leave("other")
+        assert world.copier.works_on("t")
+        await world.copier.leave("t")
+        assert not world.copier.works_on("t")
+        await copying
+        world.copier.close()
+
+    asyncio.run(life())
+    assert world.published() is None
+    assert not world.copier.failed, "a copy that was stopped has not failed"

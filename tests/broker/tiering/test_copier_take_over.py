@@ -1,0 +1,235 @@
+"""Taking over the manifests of a partition: damage and foreign objects are refused by name, and nothing is deleted."""
+
+import pytest
+
+from stablelog.broker.tiering.local_state import LocalState
+from stablelog.errors import InvalidConfig, StablelogError, Unavailable
+from stablelog.log.files.names import REMOTE_LOG_START_FILE, REMOTE_MANIFEST_FILE
+from stablelog.log.partition import Isolation
+from tests.broker.tiering.world import World, lines
+
+COMMITTED = Isolation.READ_COMMITTED
+
+
+def copied(**config):
+    """A world whose segments are only in the store, but for the growing one."""
+    world = World(**config)
+    world.copy_all()
+    assert world.drop_local() == 5
+    return world
+
+
+def manifests(world):
+    """The keys of the manifests in the store, oldest first."""
+    objects = world.store_objects.objects
+    return sorted(key for key in objects if "/manifest/" in key and len(objects[key]) > 31)
+
+
+def refused(world, caplog, *words):
+    """Copy; check that this is refused once with a line that has these words, and that nothing was deleted."""
+    caplog.clear()
+    before, names = set(world.store_objects.objects), world.names()
+    world.copy_all()
+    world.copy_all()
+    (line,) = lines(caplog)
+    for word in ("sim://store", *words):
+        assert word in line
+    assert before <= set(world.store_objects.objects)
+    assert world.names() == names
+    assert world.partition in world.copier.failed
+
+
+# -- two brokers ---------------------------------------------------------------------------------------------------
+
+
+def test_the_second_of_two_brokers_fences_the_first(caplog):
+    first = World()
+    first.copy_all()
+    second = World(first.store_objects)  # the same records, as a copied data directory has them
+    second.write_segments(["- -"])
+    first.write_segments(["P8 P8a"])
+    second.copy_all()
+    published = second.published()
+    caplog.clear()
+    first.copy_all()
+    (line,) = lines(caplog)
+    assert "epoch 2" in line or "another broker has taken over" in line
+    assert "copies no more segments" in line
+    assert "sim://store" in line
+    assert first.storage.fenced is not None
+    assert second.published() == published, "a fenced broker publishes nothing that readers see"
+    count = len(first.store_objects.objects)
+    first.write_segments(["-"])
+    first.copy_all()
+    assert len(first.store_objects.objects) == count, "it sends no requests any more"
+    first.drop_local()
+    first.check_own()
+    second.check()
+
+
+def test_a_broker_with_another_history_publishes_nothing(caplog):
+    """Its log ends before the last copied segment: records of two histories would have the same offsets."""
+    first = World()
+    first.copy_all()
+    second = World(first.store_objects, words=["- -"])
+    refused(second, caplog, "t.t/")
+    assert second.partition.start_offset == 0
+    assert not second.remote.manifest.segments
+
+
+def test_a_broker_whose_segments_differ_from_the_copied_ones_publishes_nothing(caplog):
+    first = World(words=["- - -", "-"])
+    first.copy_all()
+    second = World(first.store_objects, words=["-", "- -", "- - -"])
+    refused(second, caplog, "t.t/")
+
+
+# -- the store of another cluster ----------------------------------------------------------------------------------
+
+
+def test_a_store_of_another_cluster_is_refused():
+    world = copied()
+    world.start(cluster_id="other")
+    before = dict(world.store_objects.objects)
+    with pytest.raises(
+        InvalidConfig, match=r"sim://store holds the objects of cluster cluster, .* other: use another"
+    ):
+        world.copy_all()
+    assert world.store_objects.objects == before
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{", b'{"version": "x", "cluster": 1}', b"\xff\xfe", b"null"]
+)
+def test_a_prefix_whose_cluster_object_is_something_else_is_refused(content):
+    world = World()
+    world.store_objects.objects["cluster"] = content
+    with pytest.raises(StablelogError, match="sim://store/cluster"):
+        world.copy_all()
+    assert set(world.store_objects.objects) == {"cluster"}
+
+
+def test_a_manifest_of_another_cluster_is_refused(caplog):
+    world = copied()
+    world.store_objects.objects.pop("cluster")
+    world.start(cluster_id="other")
+    refused(world, caplog, "was written by cluster cluster", "t.t/")
+
+
+# -- damage in the store -------------------------------------------------------------------------------------------
+
+
+def test_any_flipped_or_missing_byte_of_the_last_manifest_is_refused(caplog):
+    world = copied()
+    (key,) = manifests(world)
+    objects = world.store_objects.objects
+    good = dict(objects)
+    size = len(good[key])
+    contents = [good[key][:cut] for cut in (0, 1, 20, 31, 32, size // 2, size - 1)]
+    for place in range(0, size, 7):
+        damaged = bytearray(good[key])
+        damaged[place] ^= 1 << place % 8
+        contents.append(bytes(damaged))
+    for content in contents:
+        objects.clear()
+        objects.update(good)
+        objects[key] = content
+        world.restart()
+        refused(world, caplog, "t.t/")
+    objects.clear()
+    objects.update(good)
+    world.restart()
+    finish(world)
+
+
+@pytest.mark.parametrize("lost", ["the last manifest", "all manifests", "all objects"])
+def test_a_store_that_lost_manifests_is_refused(lost, caplog):
+    world = copied()
+    world.write_segments(["-"])
+    world.copy_all()
+    last = manifests(world)[-1]
+    for key in list(world.store_objects.objects):
+        if lost == "all objects" or key == last or (lost == "all manifests" and "/manifest/" in key):
+            del world.store_objects.objects[key]
+    world.restart()
+    refused(world, caplog, "objects are lost", "t.t/")
+    if lost != "all objects":
+        world.check_own()
+
+
+# -- damage of the local record ------------------------------------------------------------------------------------
+
+
+DAMAGED = (b"", b"x", b"2\n")
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_a_damaged_local_manifest_is_replaced_by_that_of_the_store(content):
+    world = copied()
+    world.partition.delete_records(3)
+    world.disk.write_atomic(world.directory / REMOTE_MANIFEST_FILE, content)
+    world.restart()
+    with pytest.raises(Unavailable, match="not known until the object store answers"):
+        world.partition.read(4, 100, COMMITTED)
+    with pytest.raises(Unavailable):
+        world.partition.visible_start(COMMITTED)
+    world.copy_all()
+    assert world.partition.visible_start(COMMITTED) == 3, "deleted records stay deleted"
+    assert world.whole(world, 3) == world.whole(world.plain, 3)
+    assert LocalState(world.disk, world.directory).read().segments == world.published().segments
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_with_a_damaged_local_manifest_an_empty_store_is_refused(content, caplog):
+    """Local segments were deleted, so the store had them. An empty store is damage, or another store."""
+    world = copied()
+    world.disk.write_atomic(world.directory / REMOTE_MANIFEST_FILE, content)
+    world.store_objects.objects.clear()
+    world.restart()
+    refused(world, caplog, REMOTE_MANIFEST_FILE)
+    with pytest.raises(Unavailable):
+        world.partition.read(0, 100, COMMITTED)
+
+
+def test_a_damaged_local_log_start_is_refused(caplog):
+    """Without it the broker would return records that a user has deleted."""
+    world = copied()
+    world.partition.delete_records(3)
+    world.disk.write_atomic(world.directory / REMOTE_LOG_START_FILE, b"x")
+    world.restart()
+    refused(world, caplog, REMOTE_LOG_START_FILE)
+    with pytest.raises(Unavailable):
+        world.partition.read(0, 100, COMMITTED)
+    world.write_segments(["-"])
+    assert world.partition.read(world.partition.start_offset, 100, COMMITTED).buffers, "local reads go on"
+
+
+# -- the log start -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("before", range(14))
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_records_behind_any_log_start_are_copied(before, is_copied):
+    """A log start in the middle of a segment does not keep the segment from being copied."""
+    world = World()
+    if is_copied:
+        world.copy_all()
+        world.drop_local()
+        world.write_segments(["- - -", "-"])
+    world.partition.delete_records(min(before, world.partition.end_offset))
+    world.copy_all()
+    world.drop_local()
+    world.restart()
+    world.copy_all()
+    world.drop_local()
+    start = world.partition.visible_start(COMMITTED)
+    assert start == min(before, world.partition.end_offset)
+    assert world.whole(world, start) == world.whole(world.plain, start)
+    assert world.partition.start_offset == world.partition.end_offset
+
+
+def finish(world):
+    """Copy the rest, and check that nothing is lost."""
+    world.copy_all()
+    world.drop_local()
+    world.check()

@@ -1,0 +1,67 @@
+"""The throttle, with a clock that only its own sleeps move."""
+
+import pytest
+
+from stablelog.broker.tiering.throttle import SLEEP_S_MAX, Throttle
+
+
+class Clock:
+    """Time that passes while the throttle sleeps."""
+
+    def __init__(self):
+        self.now_s = 1000.0
+        self.sleeps = []
+
+    def sleep(self, seconds):
+        self.sleeps.append(seconds)
+        self.now_s += seconds
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def throttle(clock, rate):
+    return Throttle(rate, now_s=lambda: clock.now_s, sleep=clock.sleep)
+
+
+@pytest.mark.parametrize(
+    ("rate", "size", "count"), [(100, 10, 50), (1, 7, 3), (10**9, 10**9, 4), (1000, 1, 10)]
+)
+def test_bytes_pass_at_the_rate_and_the_first_ones_at_once(clock, rate, size, count):
+    limit, begun_s = throttle(clock, lambda: rate), clock.now_s
+    limit.take(size)
+    assert clock.now_s == begun_s
+    for number in range(1, count):
+        limit.take(size)
+        assert clock.now_s - begun_s == pytest.approx(number * size / rate)
+
+
+def test_time_without_copies_is_not_saved_up(clock):
+    limit = throttle(clock, lambda: 100)
+    limit.take(100)
+    clock.now_s += 3600
+    limit.take(100)
+    begun_s = clock.now_s
+    limit.take(100)
+    assert clock.now_s - begun_s == pytest.approx(1)
+
+
+def test_a_new_rate_holds_from_the_next_bytes_on(clock):
+    rates = [100]
+    limit = throttle(clock, lambda: rates[0])
+    limit.take(100)
+    rates[0] = 1000
+    limit.take(100)
+    begun_s = clock.now_s
+    limit.take(100)
+    assert clock.now_s - begun_s == pytest.approx(0.1)
+
+
+def test_a_cancelled_thread_does_not_wait(clock):
+    limit = throttle(clock, lambda: 1)
+    limit.take(10**6)
+    cancelled = iter([False, False, True])
+    limit.take(10**6, lambda: next(cancelled))
+    assert clock.sleeps == [SLEEP_S_MAX, SLEEP_S_MAX]
