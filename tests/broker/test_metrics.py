@@ -18,6 +18,7 @@ import stablelog
 from stablelog.broker import metrics
 from stablelog.broker.loop.tasks import Scope
 from tests.broker.desk import batch, delete_topic, opened, part
+from tests.broker.tiering.desk import copy, log_of, tiered, write_segments
 from tests.clients.drivers import unique
 from tests.clients.proxy import Peer
 from tests.waiting import until
@@ -337,6 +338,75 @@ def test_an_open_transaction_is_seen_until_its_commit_is(told, admin, broker):
     assert told("stablelog_oldest_open_transaction_seconds", **labels) == 0
     until(lambda: told("stablelog_last_stable_offset", **labels) == 4, "readers see it")
     assert told("stablelog_last_stable_offset_lag", **labels) == 0
+
+
+def test_the_tiers_of_a_partition_are_told(tmp_path):
+    labels = {"topic": "t", "partition": "0"}
+
+    async def conversation():
+        async with tiered(tmp_path.as_uri(), stablelog_metrics_port=0) as desk:
+            desk.broker.metrics.serve("127.0.0.1", 0)
+            told_here = teller(desk.broker.metrics.port)
+
+            async def values():
+                return await asyncio.to_thread(_of_tiers, told_here, labels)
+
+            empty = await values()
+            assert set(empty.values()) == {0}
+            await write_segments(desk, 3)
+            log = log_of(desk)
+            size = sum(segment.size for segment in log.segments()[:3])
+            written = await values()
+            assert written == {**empty, "lag segments": 3, "lag bytes": size}
+            await copy(desk)
+            copied = await values()
+            assert copied == {
+                **empty,
+                "local start": log.start_offset,
+                "end": log.start_offset,
+                "size": size,
+                "copied bytes": size,
+                "copied segments": 3,
+                "requests": copied["requests"],
+            }
+            assert copied["requests"] >= 3
+            answer = await desk.fetch("t", 0, 0)
+            assert answer.error_code is ErrorCode.none
+            read = await values()
+            assert read["read"] >= len(answer.records)
+            assert read["in memory"] == read["on the disk"] == read["read"]
+            await write_segments(desk, 1)
+            desk.broker.disk.write_unsynced(log.segments()[0].path(".log"), b"")
+            await copy(desk)
+            assert (await values())["failed"] == 1
+            # Another broker creates the next object of the chain.
+            manifest = max(tmp_path.rglob("manifest/*"))
+            epoch, _, number = manifest.name.partition("-")
+            manifest.with_name(f"{epoch}-{int(number) + 1:012}").write_bytes(b"fence")
+            log.delete_records(log.end_offset)
+            await copy(desk)
+            assert (await values())["fenced"] == 1
+            await asyncio.to_thread(desk.broker.metrics.close)
+
+    asyncio.run(conversation())
+
+
+def _of_tiers(told, labels):
+    return {
+        "local start": told("stablelog_local_log_start_offset", **labels),
+        "end": told("stablelog_remote_end_offset", **labels),
+        "size": told("stablelog_remote_log_size_bytes", **labels),
+        "lag segments": told("stablelog_remote_copy_lag_segments", **labels),
+        "lag bytes": told("stablelog_remote_copy_lag_bytes", **labels),
+        "requests": told("stablelog_remote_requests", kind="upload") or 0,
+        "read": told("stablelog_remote_read_bytes"),
+        "in memory": told("stablelog_remote_cache_bytes", where="memory"),
+        "on the disk": told("stablelog_remote_cache_bytes", where="disk"),
+        "copied bytes": told("stablelog_remote_copied_bytes"),
+        "copied segments": told("stablelog_remote_copied_segments"),
+        "failed": told("stablelog_remote_failed_partitions"),
+        "fenced": told("stablelog_remote_fenced"),
+    }
 
 
 def test_every_metric_has_a_test_here():

@@ -45,6 +45,7 @@ AHEAD = (
 BATCH_COUNT_MAX = 5_000
 STEP_COUNT_MAX = 1_000  # how many batch headers one step of a lookup reads
 NO_LIMIT = -1
+CRC_END = 21  # The end of the CRC field in a batch. The CRC is that of all bytes after it.
 FIELDS = struct.Struct(
     ">"  # the fields of a batch's header that a read needs
     "q"  # base_offset
@@ -234,6 +235,12 @@ class RemoteLog:
                     loaded_end = (loaded_end // self._chunk_size + 1) * self._chunk_size
                 if loaded_end < batch_end:
                     break
+                if not self._crc_holds(segment, position, size):
+                    if count:
+                        break  # The reader gets the batches before the damaged one.
+                    raise Corrupt(
+                        f"{self._log_key(segment)}: the CRC of the batch at byte {position} does not match its bytes"
+                    )
                 end, end_offset = batch_end, last_offset + 1
         assert end > begin
         return end, end_offset
@@ -345,6 +352,16 @@ class RemoteLog:
                 raise self._damaged(segment, position)
             yield position, size, base_offset, last_offset
             position += size
+
+    def _crc_holds(self, segment: RemoteSegment, position: int, size: int) -> bool:
+        """Whether the CRC of a loaded batch matches its bytes."""
+        views = self._views(segment, position, size)
+        head = views[0] if len(views[0]) >= CRC_END else b"".join(views)
+        crc, before = 0, 0
+        for view in views:
+            crc = crc32c(memoryview(view)[max(CRC_END - before, 0) :], crc)
+            before += len(view)
+        return crc == int.from_bytes(head[CRC_END - 4 : CRC_END], "big")
 
     def _from_time(self, segment: RemoteSegment, timestamp_ms: int) -> Iterator[tuple[int, BatchHeader]]:
         """Yield (position, header) of the batches of a segment that may have a record of this time or a later one."""

@@ -1,0 +1,230 @@
+"""A broker with tiered storage, through real requests: offsets of both tiers, deletion, settings, and a lost store."""
+
+import asyncio
+import shutil
+from datetime import timedelta
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from stablelog.batch.header import headers_in
+from stablelog.batch.records import decode_records
+from stablelog.errors import Refused
+from stablelog.testing.sim_disk import SimDisk
+from tests.broker.desk import opened
+from tests.broker.tiering.desk import LOCAL_NOTHING, copy, log_of, tiered, write_segments
+from tests.broker.tiering.world import lines
+
+NONE = ErrorCode.none
+RETRIABLE = (ErrorCode.kafka_storage_error, ErrorCode.not_leader_or_follower)
+EARLIEST, LATEST, LOCAL, TIERED, PENDING = -2, -1, -4, -5, -6
+
+
+async def list_offset(desk, timestamp, version=11):
+    answer = await desk.ask_with(
+        2,
+        version,
+        {
+            "replica_id": -1,
+            "isolation_level": 0,
+            "timeout": timedelta(seconds=30),
+            "topics": [
+                {
+                    "name": "t",
+                    "partitions": [
+                        {"partition_index": 0, "timestamp": timestamp, "current_leader_epoch": -1}
+                    ],
+                }
+            ],
+        },
+    )
+    found = answer.topics[0].partitions[0]
+    return found.offset if found.error_code is NONE else found.error_code
+
+
+async def read_all(desk, start=0):
+    """The offsets that the values of all records from `start` on tell; they are those of the records."""
+    offset, found = start, []
+    while offset < log_of(desk).high_watermark:
+        answer = await desk.fetch("t", 0, offset, max_wait_ms=1000)
+        if answer.error_code is not NONE:
+            return answer.error_code
+        for at, header in headers_in(answer.records):
+            assert [int(record.value) for record in decode_records(answer.records, at)] == [
+                header.base_offset
+            ]
+            if header.base_offset >= offset:
+                found.append(header.base_offset)
+        offset = found[-1] + 1
+    return found
+
+
+def run(conversation):
+    asyncio.run(asyncio.wait_for(conversation(), 60))
+
+
+def test_records_of_both_tiers_are_read_before_and_after_a_restart(tmp_path):
+    disk = SimDisk()
+
+    async def conversation():
+        for _ in range(3):
+            async with tiered(tmp_path.as_uri(), disk) as desk:
+                await desk.opened("t")
+                log_of(desk).prove()
+                if log_of(desk).end_offset:
+                    assert await read_all(desk) == list(range(log_of(desk).end_offset))
+                await write_segments(desk, 3)
+                await copy(desk)
+                assert log_of(desk).start_offset == log_of(desk).remote.end_offset > 0
+                assert await read_all(desk) == list(range(log_of(desk).end_offset))
+
+    run(conversation)
+
+
+@pytest.mark.parametrize("version", [8, 9, 11])
+def test_the_ends_of_the_tiers_are_listed(tmp_path, version):
+    async def conversation():
+        async with tiered(tmp_path.as_uri()) as desk:
+            assert await list_offset(desk, LOCAL, version) == 0
+            assert await list_offset(desk, TIERED, version) == -1
+            assert await list_offset(desk, PENDING, version) == 0
+            await write_segments(desk, 3)
+            await copy(desk)
+            end = log_of(desk).remote.end_offset
+            assert await list_offset(desk, EARLIEST, version) == 0
+            assert await list_offset(desk, LOCAL, version) == end
+            assert await list_offset(desk, TIERED, version) == end - 1
+            assert await list_offset(desk, PENDING, version) == end
+            assert await list_offset(desk, 0, version) == 0, "the first record has the timestamp 0"
+
+    run(conversation)
+
+
+def test_deleted_records_of_the_store_are_not_read(tmp_path):
+    disk = SimDisk()
+
+    async def conversation():
+        async with tiered(tmp_path.as_uri(), disk) as desk:
+            await write_segments(desk, 4)
+            await copy(desk)
+            answer = await desk.ask_with(
+                21,
+                2,
+                {
+                    "timeout": timedelta(seconds=30),
+                    "topics": [{"name": "t", "partitions": [{"partition_index": 0, "offset": 4}]}],
+                },
+            )
+            assert answer.topics[0].partitions[0].low_watermark == 4
+        async with tiered(tmp_path.as_uri(), disk) as desk:
+            await desk.opened("t")
+            log_of(desk).prove()
+            for _ in range(2):
+                assert await list_offset(desk, EARLIEST) == 4
+                assert (await desk.fetch("t", 0, 3)).error_code is ErrorCode.offset_out_of_range
+                assert await read_all(desk, 4) == list(range(4, log_of(desk).end_offset))
+                await write_segments(desk, 1)
+                await copy(desk)
+
+    run(conversation)
+
+
+def test_a_lost_store_stops_only_reads_of_remote_offsets_and_copying_resumes(tmp_path):
+    store, away, disk = tmp_path / "store", tmp_path / "away", SimDisk()
+
+    async def conversation():
+        async with tiered(store.as_uri(), disk) as desk:
+            await write_segments(desk, 3)
+            await copy(desk)
+        store.rename(away)
+        store.mkdir()
+        async with tiered(store.as_uri(), disk) as desk:
+            await desk.opened("t")
+            log_of(desk).prove()
+            start = log_of(desk).start_offset
+            assert (await desk.fetch("t", 0, 0, max_wait_ms=1000)).error_code in RETRIABLE
+            assert await list_offset(desk, EARLIEST) == 0
+            await write_segments(desk, 2)
+            await copy(desk)
+            assert log_of(desk).start_offset == start, "no local segment is deleted without a copy"
+            assert await read_all(desk, start) == list(range(start, log_of(desk).end_offset))
+            shutil.rmtree(store)
+            away.rename(store)
+        async with tiered(store.as_uri(), disk) as desk:
+            await desk.opened("t")
+            log_of(desk).prove()
+            await copy(desk)
+            assert log_of(desk).start_offset > start
+            assert await read_all(desk) == list(range(log_of(desk).end_offset))
+
+    run(conversation)
+
+
+@pytest.mark.parametrize("damage", ["missing", "shorter", "other bytes", "other header"])
+def test_a_damaged_segment_is_refused_by_name_and_other_segments_are_read(tmp_path, damage, caplog):
+    async def conversation():
+        async with tiered(tmp_path.as_uri()) as desk:
+            await write_segments(desk, 3)
+            await copy(desk)
+            first, *_ = sorted(tmp_path.rglob("*.log"))
+            content = first.read_bytes()
+            if damage == "missing":
+                first.unlink()
+            elif damage == "shorter":
+                first.write_bytes(content[:-1])
+            else:
+                place = -1 if damage == "other bytes" else 3
+                damaged = bytearray(content)
+                damaged[place] ^= 0xFF
+                first.write_bytes(damaged)
+            found = await read_all(desk)
+            assert found in RETRIABLE, found
+            assert any(first.relative_to(tmp_path).as_posix() in line for line in lines(caplog))
+            second = int(sorted(tmp_path.rglob("*.log"))[0 if damage == "missing" else 1].name[:20])
+            assert await read_all(desk, second) == list(range(second, log_of(desk).end_offset))
+
+    run(conversation)
+
+
+@pytest.mark.parametrize(
+    ("configs", "words"),
+    [
+        ({"cleanup.policy": "compact"}, "cleanup.policy=compact"),
+        ({"local.retention.ms": "10", "retention.ms": "5"}, "local.retention.ms=10"),
+        ({"local.retention.bytes": "10", "retention.bytes": "5"}, "local.retention.bytes=10"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(tmp_path, configs, words):
+    async def conversation():
+        async with tiered(tmp_path.as_uri()) as desk:
+            with pytest.raises(Refused, match=words):
+                desk.broker.topics.create("u", 1, {"remote.storage.enable": "true", **configs})
+
+    run(conversation)
+
+
+def test_a_remote_tier_needs_a_store():
+    async def conversation():
+        async with opened(topics=()) as desk:
+            with pytest.raises(Refused, match=r"stablelog\.remote\.url"):
+                desk.broker.topics.create("u", 1, {"remote.storage.enable": "true"})
+
+    run(conversation)
+
+
+def test_copies_can_be_disabled_and_the_copied_records_stay(tmp_path):
+    async def conversation():
+        async with tiered(tmp_path.as_uri()) as desk:
+            await write_segments(desk, 2)
+            await copy(desk)
+            start, topic = log_of(desk).start_offset, desk.broker.topics.get("t")
+            desk.broker.topics.configure(topic, {**LOCAL_NOTHING, "remote.log.copy.disable": "true"})
+            await write_segments(desk, 2)
+            await copy(desk)
+            assert log_of(desk).start_offset == log_of(desk).remote.end_offset == start
+            assert await read_all(desk) == list(range(log_of(desk).end_offset))
+            desk.broker.topics.configure(topic, LOCAL_NOTHING)
+            await copy(desk)
+            assert log_of(desk).start_offset > start
+
+    run(conversation)
