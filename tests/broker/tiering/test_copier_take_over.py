@@ -3,9 +3,11 @@
 import pytest
 
 from stablelog.broker.tiering.local_state import LocalState
+from stablelog.env.objects.opening import open_store
 from stablelog.errors import InvalidConfig, StablelogError, Unavailable
 from stablelog.log.files.names import REMOTE_LOG_START_FILE, REMOTE_MANIFEST_FILE
 from stablelog.log.partition import Isolation
+from stablelog.testing.s3 import serve_s3
 from tests.broker.tiering.world import World, lines
 
 COMMITTED = Isolation.READ_COMMITTED
@@ -114,6 +116,17 @@ def test_a_manifest_of_another_cluster_is_refused(caplog):
     world.store_objects.objects.pop("cluster")
     world.start(cluster_id="other")
     refused(world, caplog, "was written by cluster cluster", "t.t/")
+
+
+def test_a_store_that_ignores_conditions_is_refused():
+    with serve_s3() as s3:
+        s3.ignores_conditions = True
+        world = World()
+        world.start(open_store("s3://bucket/prefix", allow_http=True, options=s3.options))
+        with pytest.raises(StablelogError, match=r"s3://bucket/prefix is not safe: .* ignores If-None-Match"):
+            world.copy_all()
+        assert not s3.objects
+        assert world.drop_local() == 0
 
 
 # -- damage in the store -------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
 from stablelog.errors import Refused
 from stablelog.testing.sim_disk import SimDisk
-from tests.broker.desk import opened
+from tests.broker.desk import batch, opened
 from tests.broker.tiering.desk import LOCAL_NOTHING, copy, log_of, tiered, write_segments
 from tests.broker.tiering.world import lines
 
@@ -158,6 +158,42 @@ def test_a_lost_store_stops_only_reads_of_remote_offsets_and_copying_resumes(tmp
             assert await read_all(desk) == list(range(log_of(desk).end_offset))
 
     run(conversation)
+
+
+def test_a_fetch_answers_other_partitions_while_one_is_loaded(tmp_path):
+    """The partition that is loaded has no records and no error; alone, it has a retriable error."""
+
+    async def conversation():
+        async with tiered(tmp_path.as_uri()) as desk:
+            await write_segments(desk, 2)
+            await copy(desk)
+            desk.broker.topics.create("u", 1, {})
+            await desk.produce(batch(b"0"), topic="u")
+            answer = await fetch_both(desk, wait_ms=0)
+            assert [(part.error_code, bool(part.records)) for part in answer] == [(NONE, False), (NONE, True)]
+            answer = await fetch_both(desk, wait_ms=0, topics=("t",), offset=4)
+            if not answer[0].records:
+                assert answer[0].error_code in RETRIABLE
+            assert await read_all(desk) == list(range(log_of(desk).end_offset))
+
+    run(conversation)
+
+
+async def fetch_both(desk, *, wait_ms, topics=("t", "u"), offset=0):
+    """A fetch of the first partition of each topic, of at least one byte."""
+    asked = [{"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20}]
+    values = {
+        "max_wait": timedelta(milliseconds=wait_ms),
+        "min_bytes": 1,
+        "max_bytes": 1 << 20,
+        "session_epoch": -1,
+        "rack_id": "",
+        "forgotten_topics_data": (),
+        "isolation_level": 1,
+        "topics": [{"topic": name, "partitions": asked} for name in topics],
+    }
+    answer = await desk.ask_with(1, 11, values)
+    return [one.partitions[0] for one in answer.responses]
 
 
 @pytest.mark.parametrize("damage", ["missing", "shorter", "other bytes", "other header"])

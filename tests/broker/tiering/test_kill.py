@@ -1,0 +1,102 @@
+"""A broker that is killed with -9 while it copies. Afterwards a consumer reads every committed record, once.
+
+STABLELOG_KILLS tells how often.
+"""
+
+import os
+import threading
+import time
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+import stablelog
+from tests.chaos.confluent import patiently
+from tests.clients.reading import read_to_end
+from tests.scale import randomness
+from tests.waiting import until
+
+KILLS = int(os.environ.get("STABLELOG_KILLS", "12"))
+TRANSACTION_RECORDS = 10
+TIERED = {"remote.storage.enable": "true", "local.retention.bytes": "1", "file.delete.delay.ms": "0"}
+
+
+class Writer(threading.Thread):
+    """Commits transactions until it is told to stop; each fourth one is aborted. Attribute `committed`: the values."""
+
+    def __init__(self, address):
+        super().__init__(daemon=True)
+        self.address, self.stopping = address, threading.Event()
+        self.committed = []
+
+    def run(self):
+        producer = Producer(
+            {
+                "bootstrap.servers": self.address,
+                "transactional.id": "writer",
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
+                "error_cb": lambda _error: None,
+            }
+        )
+        producer.init_transactions(60)
+        number = 0
+        while not self.stopping.is_set():
+            values = [b"%d-%d " % (number, place) for place in range(TRANSACTION_RECORDS)]
+            producer.begin_transaction()
+            for value in values:
+                producer.produce("t", value.ljust(1000), partition=0)
+            producer.flush(60)
+            if number % 4 == 3:
+                patiently(producer.abort_transaction)
+            else:
+                patiently(producer.commit_transaction)
+                self.committed += values
+            number += 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200 + 10 * KILLS)
+def test_no_committed_record_is_lost_when_the_broker_is_killed_while_it_copies(tmp_path):
+    chance = randomness("tiered kills", KILLS)
+    store = tmp_path / "store"
+    with stablelog.serve(
+        tmp_path / "data",
+        stablelog_remote_url=store.as_uri(),
+        remote_log_manager_task_interval_ms=10,
+        log_retention_check_interval_ms=20,
+        log_segment_bytes=40_000,
+    ) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        admin.create_topics([NewTopic("t", 1, 1, config=TIERED)])["t"].result(30)
+        writer = Writer(broker.bootstrap)
+        writer.start()
+        for _ in range(KILLS):
+            copied = _copied(store)
+            until(lambda copied=copied: _copied(store) > copied, "nothing is copied")
+            time.sleep(chance.uniform(0, 0.1))  # the kill comes at any step
+            broker.kill()
+            broker.start()
+        copied = _copied(store)
+        until(lambda: _copied(store) > copied, "nothing is copied")
+        writer.stopping.set()
+        writer.join(60)
+        assert not writer.is_alive()
+        consumer = Consumer(
+            {
+                "bootstrap.servers": broker.bootstrap,
+                "group.id": "reader",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+            }
+        )
+        read = [message.value().rstrip() + b" " for message in read_to_end(consumer, "t")]
+        consumer.close()
+    assert read == writer.committed
+    logs = [name for name in os.listdir(tmp_path / "data" / "t-0") if name.endswith(".log")]
+    assert len(logs) < _copied(store), "most segments are only in the store"
+
+
+def _copied(store):
+    return sum(1 for _ in store.rglob("*.log"))
