@@ -263,7 +263,9 @@ def _remote_samples(partition: Partition, remote: RemoteTier, labels: tuple[str,
     from stablelog.tier.copying import copyable  # imported here, because few brokers have tiered storage
 
     waiting = copyable(
-        partition.log.segments.from_base(remote.end_offset), remote.end_offset, partition.last_stable_offset
+        partition.log.segments.ending_behind(remote.end_offset),
+        remote.end_offset,
+        partition.last_stable_offset,
     )
     yield Sample("stablelog_remote_end_offset", labels, remote.end_offset)
     yield Sample("stablelog_remote_log_size_bytes", labels, remote.size)

@@ -102,7 +102,7 @@ class PrunableLog(ReadableLog):
             now_ms: the time of the broker's clock.
         """
         segments = self.log.segments
-        only_local = segments.from_base(remote.end_offset)
+        only_local = segments.ending_behind(remote.end_offset)
         start_offset = remote.expired_before(self.config, sum(one.size for one in only_local), now_ms)
         expired_count = min(expired_count, count_durable(segments, self.high_watermark))
         if expired_count:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from stablelog.broker.tiering.local_state import LocalState
 from stablelog.env.objects.opening import open_store
 from stablelog.errors import InvalidConfig, StablelogError, Unavailable
 from stablelog.log.files.names import REMOTE_LOG_START_FILE, REMOTE_MANIFEST_FILE
 from stablelog.log.partition import Isolation
 from stablelog.testing.s3 import serve_s3
+from stablelog.tier.local_state import LocalState
 from tests.broker.tiering.world import World, lines
 
 COMMITTED = Isolation.READ_COMMITTED
@@ -113,6 +113,7 @@ def test_a_prefix_whose_cluster_object_is_something_else_is_refused(content):
 
 def test_a_manifest_of_another_cluster_is_refused(caplog):
     world = copied()
+    world.write_segments(["-"])
     world.store_objects.objects.pop("cluster")
     world.start(cluster_id="other")
     refused(world, caplog, "was written by cluster cluster", "t.t/")
@@ -138,6 +139,7 @@ def test_any_flipped_or_missing_byte_of_the_last_manifest_is_refused(caplog):
     objects = world.store_objects.objects
     good = dict(objects)
     size = len(good[key])
+    world.write_segments(["-"])
     contents = [good[key][:cut] for cut in (0, 1, 20, 31, 32, size // 2, size - 1)]
     for place in range(0, size, 7):
         damaged = bytearray(good[key])
@@ -164,6 +166,7 @@ def test_a_store_that_lost_manifests_is_refused(lost, caplog):
     for key in list(world.store_objects.objects):
         if lost == "all objects" or key == last or (lost == "all manifests" and "/manifest/" in key):
             del world.store_objects.objects[key]
+    world.write_segments(["-"])
     world.restart()
     refused(world, caplog, "objects are lost", "t.t/")
     if lost != "all objects":

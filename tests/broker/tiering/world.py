@@ -11,7 +11,6 @@ import random
 
 from stablelog.batch.header import headers_in
 from stablelog.broker.tiering.copier import Copier
-from stablelog.broker.tiering.local_state import LocalState
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.broker.tiering.throttle import Throttle
 from stablelog.env.objects.store import ObjectStore
@@ -20,6 +19,7 @@ from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimulatedCrash
 from stablelog.testing.sim_objects import SimObjects
 from stablelog.tier.chain import last_manifest
+from stablelog.tier.local_state import LocalState
 from stablelog.tier.manifest import Manifest, decode_manifest, encode_manifest
 from stablelog.tier.names import INDEXES, LOG
 from stablelog.tier.remote_log import RemoteLog

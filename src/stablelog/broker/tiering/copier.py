@@ -386,7 +386,7 @@ def _waiting(partition: Partition, end_offset: int) -> list[Segment]:
     """Return the segments of a partition that can be copied and are not in the store, which ends at `end_offset`."""
     if not partition.config.is_tiered or partition.config.is_copy_disabled:
         return []
-    segments = partition.log.segments.from_base(end_offset)
+    segments = partition.log.segments.ending_behind(end_offset)
     return copyable(segments, end_offset, partition.last_stable_offset)
 
 

@@ -79,6 +79,11 @@ class Segments:
             return offset, segment.size, segment, later
         return found.base_offset, found.position, segment, later
 
+    def ending_behind(self, offset: int) -> list[Segment]:
+        """Return the segments that end behind an offset: the one that contains the offset, and all later ones."""
+        place = self.place_of(offset)
+        return self._row[place + (self._row[place].end_offset <= offset) :]
+
     def from_base(self, base_offset: int) -> list[Segment]:
         """Return the segments with this base offset or a greater one."""
         return self._row[bisect_right(self.bases, base_offset - 1) :]
