@@ -189,11 +189,13 @@ class NotLoaded(StablelogError):
 
     Args:
         ranges: the byte ranges that the caller must load before it retries the read.
+        size: the size in bytes of all ranges that the read needs in memory at once, loaded or not.
     """
 
-    def __init__(self, ranges: Sequence[ObjectRange]) -> None:
+    def __init__(self, ranges: Sequence[ObjectRange], size: int) -> None:
         super().__init__(f"{len(ranges)} ranges of objects are not loaded, first {ranges[0].key}")
         self.ranges = tuple(ranges)
+        self.size = size
 
 
 class InvalidConfig(StablelogError):

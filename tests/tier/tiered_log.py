@@ -29,6 +29,12 @@ class Loaded:
     def get(self, wanted):
         return self.known.get(wanted)
 
+    def consumed(self, wanted):
+        pass
+
+    def drop(self, wanted):
+        self.known.pop(wanted, None)
+
     def load(self, wanted):
         assert wanted not in self.known, "it is loaded already"
         self.requests.append(wanted)

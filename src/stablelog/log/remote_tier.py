@@ -39,6 +39,9 @@ class RemoteTier(Protocol):
             Corrupt: the bytes in the store are not those of the segment.
         """
 
+    def finished(self, start: int, end: int) -> None:
+        """Note that a reader got its response to a read of the offsets [start, end)."""
+
     def ahead(self, offset: int) -> list[ObjectRange]:
         """Return ranges of objects that the reader whose last read ended at `offset` will need next."""
 

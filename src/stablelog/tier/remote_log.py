@@ -13,7 +13,7 @@ import itertools
 import struct
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -42,9 +42,10 @@ AHEAD = (
     4,
 )  # The number of chunks that are loaded ahead of a reader: after its first read, the second, and later.
 # A read returns at most this many batches, because it looks at each of their headers: at most some milliseconds.
-BATCH_COUNT_MAX = 5_000
+BATCH_COUNT_MAX = 2_000
 STEP_COUNT_MAX = 1_000  # how many batch headers one step of a lookup reads
 NO_LIMIT = -1
+CRC = struct.Struct(">I")
 CRC_END = 21  # The end of the CRC field in a batch. The CRC is that of all bytes after it.
 FIELDS = struct.Struct(
     ">"  # the fields of a batch's header that a read needs
@@ -64,17 +65,25 @@ class Cache(Protocol):
     def get(self, wanted: ObjectRange) -> Buffer | None:
         """Return the bytes of a range; None if they must be loaded first. A whole object that does not exist is empty."""
 
+    def consumed(self, wanted: ObjectRange) -> None:
+        """Note that a reader has read a range to its end, and probably does not need it again."""
+
+    def drop(self, wanted: ObjectRange) -> None:
+        """Drop a range whose bytes are not those that a manifest describes, so that it is loaded again."""
+
 
 class _End(NamedTuple):
     """The end of a read.
 
     Attributes:
         segment_id: the id of the segment that the read has returned batches of.
-        position: the position in its log file at which the read has ended.
+        begin: the position in its log file at which the read has begun.
+        position: the position at which it has ended.
         streak: the number of earlier reads without a gap between them.
     """
 
     segment_id: uuid.UUID
+    begin: int
     position: int
     streak: int
 
@@ -107,6 +116,7 @@ class RemoteLog:
         self._save_start = save_start
         self._chunk_size = chunk_size
         self._ends: OrderedDict[int, _End] = OrderedDict()  # the ends of the last reads, by offset
+        self._last_key: tuple[uuid.UUID | None, str] = None, ""  # that of the segment that was used last
         self._manifest = manifest
         self._log_start = manifest.log_start if manifest is not None else 0
         self._segments = Segments(manifest.segments if manifest is not None else ())
@@ -210,7 +220,7 @@ class RemoteLog:
         end, end_offset = self._whole_batches(segment, begin, min(limit, segment.end_offset), size_max)
         if end == segment.size:
             end_offset = segment.end_offset
-        self._remember(start, segment, end_offset, end)
+        self._remember(start, segment, end_offset, (begin, end))
         return Slice(self._views(segment, begin, end - begin), start, end_offset, None)
 
     def _whole_batches(
@@ -238,12 +248,26 @@ class RemoteLog:
                 if not self._crc_holds(segment, position, size):
                     if count:
                         break  # The reader gets the batches before the damaged one.
+                    self._drop(segment, position, size)
                     raise Corrupt(
                         f"{self._log_key(segment)}: the CRC of the batch at byte {position} does not match its bytes"
                     )
                 end, end_offset = batch_end, last_offset + 1
         assert end > begin
         return end, end_offset
+
+    def finished(self, start: int, end: int) -> None:
+        """Note that a reader got its response to a read of the offsets [start, end): it does not need the chunks again that
+        end before the end of the read.
+        """
+        last, segment = self._ends.get(end), self._segments.at(max(end - 1, start))
+        if last is None or segment is None or last.segment_id != segment.segment_id:
+            return
+        for position in range(
+            last.begin // self._chunk_size * self._chunk_size, last.position, self._chunk_size
+        ):
+            if min(position + self._chunk_size, segment.size) <= last.position:
+                self._cache.consumed(self._chunk_at(segment, position))
 
     def ahead(self, offset: int) -> list[ObjectRange]:
         """Return the chunks that are not loaded and that the reader whose last read ended at `offset` needs next: one
@@ -275,7 +299,7 @@ class RemoteLog:
         segments, is_complete = self._segments.with_aborts(start, end)
         missing = [one for segment in segments for one in self._missing(segment, IndexKind.TRANSACTIONS)]
         if missing:
-            raise NotLoaded(missing)
+            raise NotLoaded(missing, _size_of(missing))
         found: list[AbortedTxn] = []
         for segment in segments:
             entries = self._index(segment, IndexKind.TRANSACTIONS)
@@ -355,6 +379,12 @@ class RemoteLog:
 
     def _crc_holds(self, segment: RemoteSegment, position: int, size: int) -> bool:
         """Whether the CRC of a loaded batch matches its bytes."""
+        number, begin = divmod(position, self._chunk_size)
+        if begin + size <= self._chunk_size:
+            chunk = self._cache.get(self._chunk(segment, number))
+            assert chunk is not None
+            batch = memoryview(chunk)[begin : begin + size]
+            return bool(crc32c(batch[CRC_END:]) == CRC.unpack_from(batch, CRC_END - CRC.size)[0])
         views = self._views(segment, position, size)
         head = views[0] if len(views[0]) >= CRC_END else b"".join(views)
         crc, before = 0, 0
@@ -367,7 +397,7 @@ class RemoteLog:
         """Yield (position, header) of the batches of a segment that may have a record of this time or a later one."""
         needed = self._missing(segment, IndexKind.TIMES) + self._missing(segment, IndexKind.OFFSETS)
         if needed:
-            raise NotLoaded(needed)
+            raise NotLoaded(needed, _size_of(needed))
         times = TimeIndex(segment.base_offset, self._index(segment, IndexKind.TIMES))
         offset = times.offset_before(timestamp_ms) or segment.base_offset
         for position, _, _, last_offset in self._batches(segment, self._position_before(segment, offset)):
@@ -377,7 +407,7 @@ class RemoteLog:
     def _position_before(self, segment: RemoteSegment, offset: int) -> int:
         missing = self._missing(segment, IndexKind.OFFSETS)
         if missing:
-            raise NotLoaded(missing)
+            raise NotLoaded(missing, _size_of(missing))
         offsets = OffsetIndex(segment.base_offset, self._index(segment, IndexKind.OFFSETS))
         return offsets.position_before(offset)
 
@@ -386,16 +416,24 @@ class RemoteLog:
         last = self._ends.get(offset)
         return last.position if last is not None and last.segment_id == segment.segment_id else None
 
-    def _remember(self, start: int, segment: RemoteSegment, end_offset: int, end: int) -> None:
+    def _remember(
+        self, start: int, segment: RemoteSegment, end_offset: int, positions: tuple[int, int]
+    ) -> None:
         before = self._ends.get(start)
         streak = 0 if before is None else before.streak + 1
-        self._ends[end_offset] = _End(segment.segment_id, end, streak)
+        self._ends[end_offset] = _End(segment.segment_id, *positions, streak)
         self._ends.move_to_end(end_offset)
         if len(self._ends) > ENDS_MAX:
             self._ends.popitem(last=False)
 
     def _damaged(self, segment: RemoteSegment, position: int) -> Corrupt:
+        self._drop(segment, position, 1)
         return Corrupt(f"{self._log_key(segment)} has no batch of the segment at byte {position}")
+
+    def _drop(self, segment: RemoteSegment, position: int, size: int) -> None:
+        """Drop the chunks with damaged bytes from the cache: the object may be restored."""
+        for chunk, _, _ in self._pieces(segment, position, size):
+            self._cache.drop(chunk)
 
     # -- indexes -----------------------------------------------------------------------------------------------
 
@@ -418,10 +456,11 @@ class RemoteLog:
             return b""
         content = self._cache.get(wanted)
         if content is None:
-            raise NotLoaded([wanted])
+            raise NotLoaded([wanted], wanted.size)
         if segment.summary is None:
             return indexes_of(content, wanted.key).get(kind, b"")
         if crc32c(content) != index_range(segment.summary, kind).crc:
+            self._cache.drop(wanted)
             raise Corrupt(
                 f"{wanted.key}: the {wanted.size} bytes at byte {wanted.start} do not match the summary"
             )
@@ -430,7 +469,11 @@ class RemoteLog:
     # -- chunks ------------------------------------------------------------------------------------------------
 
     def _log_key(self, segment: RemoteSegment) -> str:
-        return self.partition.segment_key(segment.base_offset, segment.segment_id, LOG)
+        segment_id, key = self._last_key
+        if segment_id != segment.segment_id:
+            key = self.partition.segment_key(segment.base_offset, segment.segment_id, LOG)
+            self._last_key = segment.segment_id, key
+        return key
 
     def _chunk(self, segment: RemoteSegment, number: int) -> ObjectRange:
         start = number * self._chunk_size
@@ -458,12 +501,18 @@ class RemoteLog:
         """
         views: list[Buffer] = []
         missing = []
+        needed_size = 0
         for chunk, begin, end in self._pieces(segment, position, size):
             content = self._cache.get(chunk)
+            needed_size += chunk.size
             if content is None:
                 missing.append(chunk)
             else:
                 views.append(memoryview(content)[begin:end])
         if missing:
-            raise NotLoaded(missing)
+            raise NotLoaded(missing, needed_size)
         return views
+
+
+def _size_of(ranges: Iterable[ObjectRange]) -> int:
+    return sum(one.size for one in ranges)

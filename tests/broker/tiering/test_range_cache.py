@@ -39,6 +39,13 @@ def made(disk=None, memory=1000, size=1000):
     return cache
 
 
+def loaded(cache, wanted, fetches):
+    """Load a range, and keep it on the disk."""
+    content = cache.load(wanted, fetches.of(wanted))
+    cache.keep(wanted, content)
+    return content
+
+
 def ranges(count, size=100):
     return [ObjectRange("a.log", number * size, size) for number in range(count)]
 
@@ -58,7 +65,8 @@ def test_both_parts_stay_within_their_bounds_and_return_the_right_bytes(seed):
         found = cache.get(wanted)
         if found is None:
             found = cache.load(wanted, fetches.of(wanted))
-            cache.put(wanted, found)
+            for one in cache.put(wanted, found):
+                cache.keep(*one)
             assert cache.get(wanted) is found, "a reader that waits for a range gets it"
         assert found == fetches.content(wanted)
         assert cache.memory_size <= 1000
@@ -80,6 +88,42 @@ def test_the_range_that_was_used_longest_ago_is_dropped_from_memory():
     ]
 
 
+def test_a_range_that_was_read_to_its_end_is_dropped_first_and_not_written():
+    cache = made(memory=300)
+    one, two, three, four, five = ranges(5)
+    for wanted in (one, two, three):
+        assert cache.put(wanted, bytes(100)) == []
+    cache.consumed(three)
+    assert cache.put(four, bytes(100)) == []
+    assert cache.get(three) is None
+    assert cache.put(five, bytes(100)) == [(one, bytes(100))], "it is dropped before its reader has read it"
+    # The second load of a range is written, because a third one may follow.
+    assert (three, bytes(100)) in cache.put(three, bytes(100))
+
+
+def test_memory_has_room_for_all_ranges_that_a_read_needs_at_once():
+    cache = made(memory=100)
+    cache.make_room(300)
+    wanted = ranges(3)
+    for one in wanted:
+        assert cache.put(one, bytes(100)) == []
+    assert all(cache.get(one) is not None for one in wanted)
+    cache.make_room(10)
+    assert all(cache.get(one) is not None for one in wanted)
+
+
+def test_a_range_that_was_found_to_be_damaged_is_loaded_again():
+    fetches, cache = Fetches(), made()
+    (wanted,) = ranges(1)
+    cache.put(wanted, loaded(cache, wanted, fetches))
+    cache.drop(wanted)
+    assert cache.get(wanted) is None
+    assert (cache.memory_size, cache.disk_size) == (0, 0)
+    loaded(cache, wanted, fetches)
+    assert fetches.asked == [wanted, wanted]
+    cache.drop(ranges(2)[1])
+
+
 def test_empty_ranges_count_in_memory():
     cache = made(memory=10 * INDEX_SIZE_MIN)
     for number in range(1000):
@@ -92,7 +136,8 @@ def test_a_range_larger_than_a_part_is_kept_in_memory_only_until_the_next():
     cache = made(disk, memory=50, size=50)
     one, two = ranges(2)
     for wanted in (one, two):
-        cache.put(wanted, cache.load(wanted, fetches.of(wanted)))
+        for other in cache.put(wanted, cache.load(wanted, fetches.of(wanted))):
+            cache.keep(*other)
         assert cache.get(wanted) is not None
     assert cache.get(one) is None
     assert on_disk(disk) == 0
@@ -102,7 +147,7 @@ def test_a_range_on_the_disk_is_not_fetched_again():
     fetches, cache = Fetches(), made()
     (wanted,) = ranges(1)
     for _ in range(3):
-        assert cache.load(wanted, fetches.of(wanted)) == fetches.content(wanted)
+        assert loaded(cache, wanted, fetches) == fetches.content(wanted)
     assert fetches.asked == [wanted]
 
 
@@ -111,11 +156,11 @@ def test_damage_of_a_file_is_noticed_and_the_range_is_fetched_again(content):
     disk, fetches = SimDisk(), Fetches()
     cache = made(disk)
     (wanted,) = ranges(1)
-    cache.load(wanted, fetches.of(wanted))
+    loaded(cache, wanted, fetches)
     (name,) = disk.list_dir(DIRECTORY)
     disk.write_unsynced(DIRECTORY / name, content)
-    assert cache.load(wanted, fetches.of(wanted)) == fetches.content(wanted)
-    assert cache.load(wanted, fetches.of(wanted)) == fetches.content(wanted)
+    assert loaded(cache, wanted, fetches) == fetches.content(wanted)
+    assert loaded(cache, wanted, fetches) == fetches.content(wanted)
     assert len(fetches.asked) == 2
     assert on_disk(disk) == cache.disk_size == 100
 
@@ -124,9 +169,9 @@ def test_a_file_that_a_user_removed_is_fetched_again():
     disk, fetches = SimDisk(), Fetches()
     cache = made(disk)
     (wanted,) = ranges(1)
-    cache.load(wanted, fetches.of(wanted))
+    loaded(cache, wanted, fetches)
     disk.remove_dir(DIRECTORY)
-    assert cache.load(wanted, fetches.of(wanted)) == fetches.content(wanted)
+    assert loaded(cache, wanted, fetches) == fetches.content(wanted)
     assert cache.disk_size == 0
 
 
@@ -135,7 +180,7 @@ def test_a_full_disk_serves_from_memory_and_is_told_once(caplog):
     cache = made(disk)
     disk.capacity = 250
     for wanted in ranges(5):
-        assert cache.load(wanted, fetches.of(wanted)) == fetches.content(wanted)
+        assert loaded(cache, wanted, fetches) == fetches.content(wanted)
     assert on_disk(disk) == cache.disk_size == 200
     (line,) = warnings(caplog)
     assert str(DIRECTORY) in line
@@ -147,7 +192,7 @@ def test_a_disk_that_fails_is_not_seen_by_readers(call):
     disk, fetches = SimDisk(), Fetches()
     cache = made(disk, size=250)
     for wanted in ranges(3):
-        cache.load(wanted, fetches.of(wanted))
+        loaded(cache, wanted, fetches)
     calls = []
 
     def fault(what, _path):
@@ -156,7 +201,7 @@ def test_a_disk_that_fails_is_not_seen_by_readers(call):
 
     disk.fault = fault
     for wanted in (*reversed(ranges(3)), *ranges(5)):
-        assert cache.load(wanted, fetches.of(wanted)) == fetches.content(wanted)
+        assert loaded(cache, wanted, fetches) == fetches.content(wanted)
     assert any(call in what for what in calls), set(calls)
     assert cache.disk_size <= 250
 
@@ -168,14 +213,14 @@ def test_a_disk_that_accepts_no_directory_is_not_used(caplog):
     (line,) = warnings(caplog)
     assert f"{DIRECTORY} is not used" in line
     (wanted,) = ranges(1)
-    assert cache.load(wanted, fetches.of(wanted)) == fetches.content(wanted)
+    assert loaded(cache, wanted, fetches) == fetches.content(wanted)
 
 
 def test_a_start_removes_the_files_of_an_earlier_one():
     disk, fetches = SimDisk(), Fetches()
     cache = made(disk)
     for wanted in ranges(3):
-        cache.load(wanted, fetches.of(wanted))
+        loaded(cache, wanted, fetches)
     assert made(disk).disk_size == on_disk(disk) == 0
 
 

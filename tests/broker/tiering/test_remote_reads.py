@@ -11,7 +11,7 @@ from stablelog.broker.tiering.range_cache import RangeCache
 from stablelog.broker.tiering.remote_reads import RemoteReads
 from stablelog.env.objects.requests import Missing, Rejected, TooShort
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import Corrupt, StoreError, Unavailable
+from stablelog.errors import Corrupt, NotLoaded, StoreError, Unavailable
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.types import ObjectRange
 from tests.broker.tiering.world import lines
@@ -64,7 +64,9 @@ async def ended(futures):
 
 def test_requests_for_the_same_range_are_joined_and_all_readers_are_woken():
     async def conversation(life):
-        futures = [done for name in ("p", "q", "p") for done in life.reads.request(name, [ONE, TWO])]
+        futures = [
+            done for name in ("p", "q", "p") for done in life.reads.request(name, NotLoaded([ONE, TWO], 0))
+        ]
         life.reads.read_ahead([ONE, TWO])
         life.requests.gate.set()
         await ended(futures)
@@ -78,12 +80,12 @@ def test_requests_for_the_same_range_are_joined_and_all_readers_are_woken():
 
 def test_a_load_outlives_the_reader_that_has_begun_it():
     async def conversation(life):
-        reader = asyncio.create_task(life.reads.load("p", [ONE]))
+        reader = asyncio.create_task(life.reads.load("p", NotLoaded([ONE], 0)))
         while not life.requests.asked:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
-        futures = life.reads.request("q", [ONE])
+        futures = life.reads.request("q", NotLoaded([ONE], 0))
         life.requests.gate.set()
         await ended(futures)
         assert life.cache.get(ONE) is not None
@@ -101,13 +103,13 @@ def test_a_failed_load_gives_its_error_for_a_moment_and_is_then_retried(error, r
         life.requests.gate.set()
         for _ in range(20):
             with pytest.raises(raised, match=r"test://store/a\.log"):
-                await life.reads.load("p", [ONE])
+                await life.reads.load("p", NotLoaded([ONE], 0))
         assert len(life.requests.asked) == 1
-        life.reads.request("q", [TWO])  # another range of the object is not concerned
+        life.reads.request("q", NotLoaded([TWO], 0))  # another range of the object is not concerned
         life.requests.error = None
         while True:
             try:
-                await life.reads.load("p", [ONE])
+                await life.reads.load("p", NotLoaded([ONE], 0))
                 break
             except raised:
                 await asyncio.sleep(0.05)
@@ -123,10 +125,10 @@ def test_a_store_that_does_not_answer_gives_a_retriable_error(monkeypatch):
     monkeypatch.setattr("stablelog.broker.tiering.remote_reads.SLOW_S", 0.01)
 
     async def conversation(life):
-        life.reads.request("p", [ONE])
+        life.reads.request("p", NotLoaded([ONE], 0))
         with pytest.raises(Unavailable, match=r"test://store/a.log was requested .* has not answered"):
             while True:
-                life.reads.request("p", [ONE])
+                life.reads.request("p", NotLoaded([ONE], 0))
                 await asyncio.sleep(0.005)
 
     Life().run(conversation)
@@ -136,7 +138,7 @@ def test_without_a_store_remote_reads_are_refused_by_the_name_of_the_setting():
     async def conversation(life):
         reads = RemoteReads(None, life.cache, Tasks(life.failures.append), life.woken.append)
         with pytest.raises(Unavailable, match=r"stablelog\.remote\.url"):
-            reads.request("p", [ONE])
+            reads.request("p", NotLoaded([ONE], 0))
         reads.read_ahead([ONE])
         reads.close()
 

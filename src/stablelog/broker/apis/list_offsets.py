@@ -68,7 +68,7 @@ async def _look_up(
         except StopIteration as end:
             return end.value if end.value is not None else (NOT_FOUND, -1, -1)
         except NotLoaded as missing:
-            await broker.tiering.reads.load(partition, missing.ranges)
+            await broker.tiering.reads.load(partition, missing)
             lookup, work = _lookup(partition, timestamp, isolation), None
         except Unproven as unproven:
             await broker.proofs.request(partition, unproven)

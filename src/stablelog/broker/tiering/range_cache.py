@@ -1,8 +1,9 @@
 """A cache of byte ranges of objects, in memory and on the local disk. Both parts are bounded.
 
-Reads use the part in memory. A range that memory has no more room for may still be on the disk, so that the store is not
-asked again. The part on the disk is empty after a start. A disk that is full, or fails, is not written to: the ranges
-are then only in memory.
+Reads use the part in memory. A range that its reader has read to the end is the first to be dropped from memory: most
+readers read a log once, and never come back. A range is written to the disk if it is dropped before that, or if it is
+loaded a second time, so that the store is not asked again. A reader does not wait for these writes. The part on the disk
+is empty after a start. A disk that is full, or fails, is not written to.
 """
 
 import contextlib
@@ -15,22 +16,23 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from stablelog.env.disk import Disk
+from stablelog.env.disk import Buffer, Disk
 from stablelog.errors import DiskError
 from stablelog.types import ObjectRange
 
 log = logging.getLogger(__name__)
 
+DROPPED_MAX = 4096  # The number of ranges that are remembered after they were dropped.
 INDEX_SIZE_MIN = 64  # Bytes that an empty range counts in memory.
 
 
 class RangeCache:
-    """Byte ranges of objects. `get` and `put` belong to the event loop; `load` may run in any thread.
+    """Byte ranges of objects. `load` and `keep` may run in any thread; all other methods belong to the event loop.
 
     Args:
         disk: the disk of `directory`.
         directory: the directory of the ranges on the disk. The cache removes everything in it.
-        memory_size_max: the greatest size of the ranges in memory, in bytes.
+        memory_size_max: the greatest size of the ranges in memory, in bytes. If a read needs more at once, that much.
         disk_size_max: the greatest size of the ranges on the disk, in bytes; 0 for none.
 
     Attributes:
@@ -43,8 +45,11 @@ class RangeCache:
         self._directory = directory
         self._memory_size_max = memory_size_max
         self._disk_size_max = disk_size_max
-        self._memory: OrderedDict[ObjectRange, bytes] = OrderedDict()
+        self._memory: OrderedDict[ObjectRange, Buffer] = OrderedDict()
         self.memory_size = 0
+        self._consumed: set[ObjectRange] = set()  # the ranges in memory that a reader has read to the end
+        # The ranges that were dropped from memory, and are not on the disk. The one that was dropped last is the last.
+        self._dropped: OrderedDict[ObjectRange, None] = OrderedDict()
         # By range: the name of its file, its size and its CRC-32C. The range that was used longest ago is the first.
         self._files: OrderedDict[ObjectRange, tuple[str, int, int]] = OrderedDict()
         self.disk_size = 0
@@ -67,32 +72,63 @@ class RangeCache:
 
     # -- memory ------------------------------------------------------------------------------------------------
 
-    def get(self, wanted: ObjectRange) -> bytes | None:
+    def get(self, wanted: ObjectRange) -> Buffer | None:
         """Return the bytes of a range in memory; None if they are not there."""
         content = self._memory.get(wanted)
         if content is not None:
             self._memory.move_to_end(wanted)
         return content
 
-    def put(self, wanted: ObjectRange, content: bytes) -> None:
-        """Keep a range in memory, and drop those that were used longest ago. The new range is kept whatever its size."""
+    def put(self, wanted: ObjectRange, content: Buffer) -> list[tuple[ObjectRange, Buffer]]:
+        """Keep a range in memory, and drop others if there is no room. The new range is kept whatever its size.
+
+        Returns:
+            The ranges that should be on the disk: the caller passes each of them to `keep`.
+        """
         if wanted in self._memory:
-            return
+            return []
+        # A range that is loaded a second time may be wanted a third time.
+        kept = [(wanted, content)] if wanted in self._dropped else []
+        self._dropped.pop(wanted, None)
         self._memory[wanted] = content
         self.memory_size += max(len(content), INDEX_SIZE_MIN)
         while self.memory_size > self._memory_size_max and len(self._memory) > 1:
-            _, dropped = self._memory.popitem(last=False)
+            oldest, dropped = self._memory.popitem(last=False)
             self.memory_size -= max(len(dropped), INDEX_SIZE_MIN)
+            if oldest in self._consumed:
+                self._consumed.discard(oldest)
+                self._dropped[oldest] = None
+                if len(self._dropped) > DROPPED_MAX:
+                    self._dropped.popitem(last=False)
+            else:
+                kept.append((oldest, dropped))
+        return kept
+
+    def consumed(self, wanted: ObjectRange) -> None:
+        """Note that a reader has read a range to its end."""
+        if wanted in self._memory:
+            self._consumed.add(wanted)
+            self._memory.move_to_end(wanted, last=False)
+
+    def make_room(self, size: int) -> None:
+        """Note that a read needs so many bytes in memory at once. The memory is never bounded to less."""
+        self._memory_size_max = max(self._memory_size_max, size)
+
+    def drop(self, wanted: ObjectRange) -> None:
+        """Drop a range whose bytes are not those that a manifest describes, so that it is loaded again."""
+        content = self._memory.pop(wanted, None)
+        if content is not None:
+            self.memory_size -= max(len(content), INDEX_SIZE_MIN)
+            self._consumed.discard(wanted)
+        with self._lock:
+            self._forget(wanted)
 
     # -- disk --------------------------------------------------------------------------------------------------
 
-    def load(self, wanted: ObjectRange, fetch: Callable[[], bytes]) -> bytes:
+    def load(self, wanted: ObjectRange, fetch: Callable[[], Buffer]) -> Buffer:
         """Return the bytes of a range from the disk, or by calling `fetch`. Raises the errors of `fetch`."""
         content = self._from_disk(wanted)
-        if content is None:
-            content = fetch()
-            self._to_disk(wanted, content)
-        return content
+        return fetch() if content is None else content
 
     def _from_disk(self, wanted: ObjectRange) -> bytes | None:
         with self._lock:
@@ -111,15 +147,16 @@ class RangeCache:
             self._forget(wanted)
         return None
 
-    def _to_disk(self, wanted: ObjectRange, content: bytes) -> None:
-        if not 0 < len(content) <= self._disk_size_max:
+    def keep(self, wanted: ObjectRange, content: Buffer) -> None:
+        """Write a range to the disk, if there is room. A failure of the disk is logged once."""
+        if not 0 < len(content) <= self._disk_size_max or wanted in self._files:
             return
         name = uuid.uuid4().hex
         try:
             with self._lock:
                 while self._files and self.disk_size + len(content) > self._disk_size_max:
                     self._forget(next(iter(self._files)))
-            self._disk.write_unsynced(self._directory / name, content)
+            self._disk.write_unsynced(self._directory / name, bytes(content))
         except (DiskError, FileNotFoundError) as error:
             if not self._is_told:
                 self._is_told = True

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from stablelog.broker.loop.tasks import Tasks, in_thread
 from stablelog.broker.tiering.range_cache import RangeCache
-from stablelog.errors import Corrupt, ObjectMissing, StablelogError, Unavailable
+from stablelog.env.disk import Buffer
+from stablelog.errors import Corrupt, NotLoaded, ObjectMissing, StablelogError, Unavailable
 from stablelog.log.partition import Partition
 from stablelog.tier.names import LOG
 from stablelog.types import ObjectRange
@@ -67,8 +68,8 @@ class RemoteReads:
         self.loaded_size = 0
         self.range_counts = {"log": 0, "indexes": 0}
 
-    def request(self, partition: Partition, ranges: Iterable[ObjectRange]) -> list["asyncio.Future[None]"]:
-        """Begin to load ranges for a partition's reader. Returns futures that are done when the loads have ended.
+    def request(self, partition: Partition, missing: NotLoaded) -> list["asyncio.Future[None]"]:
+        """Begin to load what a partition's reader needs. Returns futures that are done when the loads have ended.
 
         Raises:
             Unavailable: a range could not be loaded a moment ago, the store does not answer, or there is no store.
@@ -79,8 +80,9 @@ class RemoteReads:
                 "the broker has no object store: set stablelog.remote.url, and restart the broker"
             )
         now_s = asyncio.get_running_loop().time()
+        self._cache.make_room(missing.size)
         loads = []
-        for wanted in ranges:
+        for wanted in missing.ranges:
             failed = self._failed.get(wanted)
             if failed is not None:
                 if now_s < failed[0]:
@@ -104,12 +106,11 @@ class RemoteReads:
             if self._cache.get(wanted) is None and wanted not in self._failed:
                 self._begin(wanted)
 
-    async def load(self, partition: Partition, ranges: Iterable[ObjectRange]) -> None:
-        """Load ranges, and return when they are loaded. Raises as `request` does."""
-        wanted = list(ranges)
-        for done in self.request(partition, wanted):
+    async def load(self, partition: Partition, missing: NotLoaded) -> None:
+        """Load what a reader needs, and return when it is loaded. Raises as `request` does."""
+        for done in self.request(partition, missing):
             await asyncio.shield(done)
-        failed = [self._failed[one][1] for one in wanted if one in self._failed]
+        failed = [self._failed[one][1] for one in missing.ranges if one in self._failed]
         if failed:
             raise failed[0]
 
@@ -121,12 +122,13 @@ class RemoteReads:
         return load
 
     async def _load(self, wanted: ObjectRange, load: _Load) -> None:
+        kept: list[tuple[ObjectRange, Buffer]] = []
         try:
             async with self._room:
                 content = await in_thread(
                     self._threads, self._cache.load, wanted, lambda: self._fetch(wanted)
                 )
-            self._cache.put(wanted, content)
+            kept = self._cache.put(wanted, content)
             self._told.discard(wanted.key)
         except StablelogError as error:
             self._fail(wanted, error)
@@ -135,6 +137,8 @@ class RemoteReads:
             load.done.set_result(None)
             for partition in load.waiting:
                 self._on_loaded(partition)
+        for one in kept:
+            await in_thread(self._threads, self._cache.keep, *one)
 
     def _fail(self, wanted: ObjectRange, error: StablelogError) -> None:
         assert self._store is not None
@@ -147,10 +151,11 @@ class RemoteReads:
             self._told.add(wanted.key)
             log.error("a remote segment cannot be read: %s", error)
 
-    def _fetch(self, wanted: ObjectRange) -> bytes:
+    def _fetch(self, wanted: ObjectRange) -> Buffer:
         """Request a range from the store. Runs in a thread."""
         assert self._store is not None
         self.range_counts["log" if wanted.key.endswith(f".{LOG}") else "indexes"] += 1
+        content: Buffer
         if wanted.size:
             content = self._store.get_range(wanted.key, wanted.start, wanted.size)
         else:

@@ -130,11 +130,12 @@ class Tiering:
 
     def request(self, partition: Partition, missing: NotLoaded) -> None:
         """Load what a read of a partition needs. Raises as `RemoteReads.request` does."""
-        self.reads.request(partition, missing.ranges)
+        self.reads.request(partition, missing)
 
     def read_ahead(self, partition: Partition, read: Slice) -> None:
         """Load what the reader of a partition will need next."""
         if partition.remote is not None and read.start_offset < partition.start_offset:
+            partition.remote.finished(read.start_offset, read.end_offset)
             self.reads.read_ahead(partition.remote.ahead(read.end_offset))
 
     # -- metrics -------------------------------------------------------------------------------------------------

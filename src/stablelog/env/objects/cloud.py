@@ -85,10 +85,10 @@ class CloudRequests:
         """Return a whole object."""
         return cast("bytes", _asked(lambda: obstore.get(self._store, key).bytes().to_bytes()))
 
-    def get_range(self, key: str, start: int, size: int) -> bytes:
+    def get_range(self, key: str, start: int, size: int) -> Buffer:
         """Return `size` bytes of an object, from byte `start` on."""
         try:
-            found = _asked(lambda: obstore.get_range(self._store, key, start=start, length=size).to_bytes())
+            found = _asked(lambda: memoryview(obstore.get_range(self._store, key, start=start, length=size)))
         except Unclear as unclear:
             # The error may mean that the range begins behind the object's end: each store has another error for that.
             # So ask for the object's size.
@@ -97,7 +97,7 @@ class CloudRequests:
             raise
         if len(found) < size:
             raise TooShort
-        return cast("bytes", found)
+        return cast("memoryview", found)
 
     def list_after(self, directory: str, after: str) -> Iterator[StoredObject]:
         """Return the objects in a directory whose keys are greater than `after`. obstore requests the list in pages."""

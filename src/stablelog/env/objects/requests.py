@@ -61,7 +61,7 @@ class StoreRequests(Protocol):
     def get(self, key: str) -> bytes:
         """Return the content of an object. Raises Missing if there is none."""
 
-    def get_range(self, key: str, start: int, size: int) -> bytes:
+    def get_range(self, key: str, start: int, size: int) -> Buffer:
         """Return `size` bytes of an object, from byte `start` on. Raises Missing or TooShort."""
 
     def list_after(self, directory: str, after: str) -> Iterator[StoredObject]:

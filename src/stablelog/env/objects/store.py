@@ -157,7 +157,7 @@ class ObjectStore:
         """
         return self._repeated("get", key, lambda: self._requests.get(key))
 
-    def get_range(self, key: str, start: int, size: int) -> bytes:
+    def get_range(self, key: str, start: int, size: int) -> Buffer:
         """Return `size` bytes of an object, at least one, from `start` on.
 
         Raises:
