@@ -11,6 +11,7 @@ answers into them; a read of `remote_log` that needs bytes raises NotLoaded with
 | `chain` | the chain of a partition's manifests |
 | `index_object` | the object with all files of a segment except its log file |
 | `copying` | which segments are copied, and how a manifest describes them |
+| `segment_bytes` | the loaded bytes of remote segments |
 | `remote_log` | reads from the remote tier |
 | `local_state` | the files in which a partition's directory records its remote tier |
 

@@ -1,7 +1,7 @@
 """The remote tier of one partition: searches in the list of its remote segments, and reads from cached bytes of objects.
 
 No request is sent from here. A read that needs bytes which are not in the cache raises NotLoaded with the byte ranges;
-the caller loads them and reads again. The log file of a segment is read in *chunks* of one size, and an index as a whole.
+the caller loads them and reads again (`segment_bytes`).
 
 A reader that begins at the first offset of a segment and reads on needs no index: the remote log remembers at which
 position each read has ended. Only a reader that begins in the middle of a segment needs its offset index, and only a
@@ -10,66 +10,35 @@ reader of a range in which transactions were aborted needs transaction indexes (
 
 import contextlib
 import itertools
-import struct
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from crc32c import crc32c
-
-from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, MAGIC, BatchHeader, read_header
+from stablelog.batch.header import HEADER, BatchHeader, read_header
 from stablelog.batch.records import find_by_time, is_decoded_quickly
-from stablelog.env.disk import Buffer
 from stablelog.errors import Corrupt, NotLoaded, Unavailable
 from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.log.indexes.time_index import TimeIndex
 from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex
 from stablelog.log.model import LogConfig, Slice
 from stablelog.log.read import Lookup
-from stablelog.tier.index_object import IndexKind, index_range, indexes_of
+from stablelog.tier.index_object import IndexKind
 from stablelog.tier.manifest import Manifest, RemoteSegment, Segments
-from stablelog.tier.names import INDEXES, LOG, RemotePartition
+from stablelog.tier.names import RemotePartition
 from stablelog.tier.records import SegmentState
+from stablelog.tier.segment_bytes import Cache, SegmentBytes, size_of
 from stablelog.types import ObjectRange
 
 CHUNK_SIZE = 4 << 20
 ENDS_MAX = 64  # The number of reads of a partition whose ends are remembered.
-AHEAD = (
-    1,
-    2,
-    4,
-)  # The number of chunks that are loaded ahead of a reader: after its first read, the second, and later.
+# The number of chunks that are loaded ahead of a reader: after its first read, the second, and later.
+AHEAD = (1, 2, 4)
 # A read returns at most this many batches, because it looks at each of their headers: at most some milliseconds.
 BATCH_COUNT_MAX = 2_000
 STEP_COUNT_MAX = 1_000  # how many batch headers one step of a lookup reads
 NO_LIMIT = -1
-CRC = struct.Struct(">I")
-CRC_END = 21  # The end of the CRC field in a batch. The CRC is that of all bytes after it.
-FIELDS = struct.Struct(
-    ">"  # the fields of a batch's header that a read needs
-    "q"  # base_offset
-    "i"  # batch_length
-    "i"  # leader_epoch
-    "b"  # magic
-    "I"  # crc
-    "h"  # attributes
-    "i"  # last_offset_delta
-)
-
-
-class Cache(Protocol):
-    """The bytes of objects that are in memory."""
-
-    def get(self, wanted: ObjectRange) -> Buffer | None:
-        """Return the bytes of a range; None if they must be loaded first. A whole object that does not exist is empty."""
-
-    def consumed(self, wanted: ObjectRange) -> None:
-        """Note that a reader has read a range to its end, and probably does not need it again."""
-
-    def drop(self, wanted: ObjectRange) -> None:
-        """Drop a range whose bytes are not those that a manifest describes, so that it is loaded again."""
 
 
 class _End(NamedTuple):
@@ -113,10 +82,10 @@ class RemoteLog:
         assert chunk_size >= HEADER.size
         self.partition = partition
         self._cache = cache
+        self._bytes = SegmentBytes(partition, cache, chunk_size)
         self._save_start = save_start
         self._chunk_size = chunk_size
         self._ends: OrderedDict[int, _End] = OrderedDict()  # the ends of the last reads, by offset
-        self._last_key: tuple[uuid.UUID | None, str] = None, ""  # that of the segment that was used last
         self._manifest = manifest
         self._log_start = manifest.log_start if manifest is not None else 0
         self._segments = Segments(manifest.segments if manifest is not None else ())
@@ -216,12 +185,12 @@ class RemoteLog:
         begin, size, base_offset, _ = found
         if base_offset >= limit or (size > size_max and not at_least_one):
             return Slice([], start, start, None)
-        self._views(segment, begin, size)  # the whole batch must be loaded
+        self._bytes.views(segment, begin, size)  # the whole batch must be loaded
         end, end_offset = self._whole_batches(segment, begin, min(limit, segment.end_offset), size_max)
         if end == segment.size:
             end_offset = segment.end_offset
         self._remember(start, segment, end_offset, (begin, end))
-        return Slice(self._views(segment, begin, end - begin), start, end_offset, None)
+        return Slice(self._bytes.views(segment, begin, end - begin), start, end_offset, None)
 
     def _whole_batches(
         self, segment: RemoteSegment, begin: int, limit: int, size_max: int
@@ -233,24 +202,26 @@ class RemoteLog:
         with contextlib.suppress(
             NotLoaded
         ):  # The reader gets the batches before the bytes that are not loaded.
-            for count, (position, size, base_offset, last_offset) in enumerate(self._batches(segment, begin)):
+            for count, (position, size, base_offset, last_offset) in enumerate(
+                self._bytes.batches(segment, begin)
+            ):
                 batch_end = position + size
                 is_over = count == BATCH_COUNT_MAX or base_offset >= limit
                 if is_over or (count and batch_end - begin > size_max):
                     break
                 while (
                     loaded_end < batch_end
-                    and self._cache.get(self._chunk_at(segment, loaded_end)) is not None
+                    and self._cache.get(self._bytes.chunk_at(segment, loaded_end)) is not None
                 ):
                     loaded_end = (loaded_end // self._chunk_size + 1) * self._chunk_size
                 if loaded_end < batch_end:
                     break
-                if not self._crc_holds(segment, position, size):
+                if not self._bytes.crc_holds(segment, position, size):
                     if count:
                         break  # The reader gets the batches before the damaged one.
-                    self._drop(segment, position, size)
+                    self._bytes.drop(segment, position, size)
                     raise Corrupt(
-                        f"{self._log_key(segment)}: the CRC of the batch at byte {position} does not match its bytes"
+                        f"{self._bytes.log_key(segment)}: the CRC of the batch at byte {position} does not match its bytes"
                     )
                 end, end_offset = batch_end, last_offset + 1
         assert end > begin
@@ -267,7 +238,7 @@ class RemoteLog:
             last.begin // self._chunk_size * self._chunk_size, last.position, self._chunk_size
         ):
             if min(position + self._chunk_size, segment.size) <= last.position:
-                self._cache.consumed(self._chunk_at(segment, position))
+                self._cache.consumed(self._bytes.chunk_at(segment, position))
 
     def ahead(self, offset: int) -> list[ObjectRange]:
         """Return the chunks that are not loaded and that the reader whose last read ended at `offset` needs next: one
@@ -282,7 +253,7 @@ class RemoteLog:
                 break
             first = (self._known_position(segment, offset) or 0) // self._chunk_size * self._chunk_size
             positions = range(first, segment.size, self._chunk_size)[: wanted - len(found)]
-            found += [self._chunk_at(segment, position) for position in positions]
+            found += [self._bytes.chunk_at(segment, position) for position in positions]
             offset = segment.end_offset
         return [chunk for chunk in found if self._cache.get(chunk) is None]
 
@@ -297,12 +268,14 @@ class RemoteLog:
         if start >= end:
             return [], True
         segments, is_complete = self._segments.with_aborts(start, end)
-        missing = [one for segment in segments for one in self._missing(segment, IndexKind.TRANSACTIONS)]
+        missing = [
+            one for segment in segments for one in self._bytes.missing(segment, IndexKind.TRANSACTIONS)
+        ]
         if missing:
-            raise NotLoaded(missing, _size_of(missing))
+            raise NotLoaded(missing, size_of(missing))
         found: list[AbortedTxn] = []
         for segment in segments:
-            entries = self._index(segment, IndexKind.TRANSACTIONS)
+            entries = self._bytes.index(segment, IndexKind.TRANSACTIONS)
             found += TransactionIndex(entries).collect(start, end)[0]
         return found, is_complete
 
@@ -321,7 +294,7 @@ class RemoteLog:
                 is_data = header.record_count and not header.is_control
                 if not is_data or header.max_timestamp < timestamp_ms or header.last_offset < start:
                     continue
-                batch = b"".join(self._views(segment, position, header.size))
+                batch = b"".join(self._bytes.views(segment, position, header.size))
                 work = partial(find_by_time, batch, timestamp_ms, start)
                 record = work() if is_decoded_quickly(header) else (yield work)
                 if record is not None:
@@ -345,70 +318,28 @@ class RemoteLog:
         if offset > segment.base_offset:
             known = self._known_position(segment, offset)
             begin = self._position_before(segment, offset) if known is None else known
-        return next((batch for batch in self._batches(segment, begin) if batch[3] >= offset), None)
-
-    def _batches(self, segment: RemoteSegment, position: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (position, size, base offset, last offset) of each batch from a position on."""
-        chunk_start, chunk = 0, memoryview(b"")
-        while position < segment.size:
-            at = position - chunk_start
-            head: Buffer = chunk
-            if at < 0 or at + HEADER.size > len(chunk):
-                if position + HEADER.size > segment.size:
-                    raise self._damaged(segment, position)
-                # A header that is in two chunks is copied.
-                views = self._views(segment, position, HEADER.size)
-                if len(views) == 1:
-                    chunk_start = position // self._chunk_size * self._chunk_size
-                    size = min(self._chunk_size, segment.size - chunk_start)
-                    chunk = memoryview(self._views(segment, chunk_start, size)[0])
-                    at, head = position - chunk_start, chunk
-                else:
-                    at, head = 0, b"".join(views)
-            base_offset, length, _, magic, _, _, delta = FIELDS.unpack_from(head, at)
-            size, last_offset = length + LENGTH_AND_OFFSET_SIZE, base_offset + delta
-            if (
-                magic != MAGIC
-                or size < HEADER.size
-                or position + size > segment.size
-                or not segment.base_offset <= base_offset <= last_offset < segment.end_offset
-            ):
-                raise self._damaged(segment, position)
-            yield position, size, base_offset, last_offset
-            position += size
-
-    def _crc_holds(self, segment: RemoteSegment, position: int, size: int) -> bool:
-        """Whether the CRC of a loaded batch matches its bytes."""
-        number, begin = divmod(position, self._chunk_size)
-        if begin + size <= self._chunk_size:
-            chunk = self._cache.get(self._chunk(segment, number))
-            assert chunk is not None
-            batch = memoryview(chunk)[begin : begin + size]
-            return bool(crc32c(batch[CRC_END:]) == CRC.unpack_from(batch, CRC_END - CRC.size)[0])
-        views = self._views(segment, position, size)
-        head = views[0] if len(views[0]) >= CRC_END else b"".join(views)
-        crc, before = 0, 0
-        for view in views:
-            crc = crc32c(memoryview(view)[max(CRC_END - before, 0) :], crc)
-            before += len(view)
-        return crc == int.from_bytes(head[CRC_END - 4 : CRC_END], "big")
+        return next((batch for batch in self._bytes.batches(segment, begin) if batch[3] >= offset), None)
 
     def _from_time(self, segment: RemoteSegment, timestamp_ms: int) -> Iterator[tuple[int, BatchHeader]]:
         """Yield (position, header) of the batches of a segment that may have a record of this time or a later one."""
-        needed = self._missing(segment, IndexKind.TIMES) + self._missing(segment, IndexKind.OFFSETS)
+        needed = self._bytes.missing(segment, IndexKind.TIMES) + self._bytes.missing(
+            segment, IndexKind.OFFSETS
+        )
         if needed:
-            raise NotLoaded(needed, _size_of(needed))
-        times = TimeIndex(segment.base_offset, self._index(segment, IndexKind.TIMES))
+            raise NotLoaded(needed, size_of(needed))
+        times = TimeIndex(segment.base_offset, self._bytes.index(segment, IndexKind.TIMES))
         offset = times.offset_before(timestamp_ms) or segment.base_offset
-        for position, _, _, last_offset in self._batches(segment, self._position_before(segment, offset)):
+        for position, _, _, last_offset in self._bytes.batches(
+            segment, self._position_before(segment, offset)
+        ):
             if last_offset >= offset:
-                yield position, read_header(b"".join(self._views(segment, position, HEADER.size)))
+                yield position, read_header(b"".join(self._bytes.views(segment, position, HEADER.size)))
 
     def _position_before(self, segment: RemoteSegment, offset: int) -> int:
-        missing = self._missing(segment, IndexKind.OFFSETS)
+        missing = self._bytes.missing(segment, IndexKind.OFFSETS)
         if missing:
-            raise NotLoaded(missing, _size_of(missing))
-        offsets = OffsetIndex(segment.base_offset, self._index(segment, IndexKind.OFFSETS))
+            raise NotLoaded(missing, size_of(missing))
+        offsets = OffsetIndex(segment.base_offset, self._bytes.index(segment, IndexKind.OFFSETS))
         return offsets.position_before(offset)
 
     def _known_position(self, segment: RemoteSegment, offset: int) -> int | None:
@@ -425,94 +356,3 @@ class RemoteLog:
         self._ends.move_to_end(end_offset)
         if len(self._ends) > ENDS_MAX:
             self._ends.popitem(last=False)
-
-    def _damaged(self, segment: RemoteSegment, position: int) -> Corrupt:
-        self._drop(segment, position, 1)
-        return Corrupt(f"{self._log_key(segment)} has no batch of the segment at byte {position}")
-
-    def _drop(self, segment: RemoteSegment, position: int, size: int) -> None:
-        """Drop the chunks with damaged bytes from the cache: the object may be restored."""
-        for chunk, _, _ in self._pieces(segment, position, size):
-            self._cache.drop(chunk)
-
-    # -- indexes -----------------------------------------------------------------------------------------------
-
-    def _missing(self, segment: RemoteSegment, kind: IndexKind) -> list[ObjectRange]:
-        """Return the range of an index, unless it is loaded or empty."""
-        wanted = self._index_range(segment, kind)
-        return [] if wanted is None or self._cache.get(wanted) is not None else [wanted]
-
-    def _index_range(self, segment: RemoteSegment, kind: IndexKind) -> ObjectRange | None:
-        key = self.partition.segment_key(segment.base_offset, segment.segment_id, INDEXES)
-        if segment.summary is None:
-            return ObjectRange(key, 0, 0)  # The sizes of the indexes are not known.
-        start, size, _ = index_range(segment.summary, kind)
-        return ObjectRange(key, start, size) if size else None
-
-    def _index(self, segment: RemoteSegment, kind: IndexKind) -> Buffer:
-        """Return the bytes of a loaded index; empty if the segment has none."""
-        wanted = self._index_range(segment, kind)
-        if wanted is None:
-            return b""
-        content = self._cache.get(wanted)
-        if content is None:
-            raise NotLoaded([wanted], wanted.size)
-        if segment.summary is None:
-            return indexes_of(content, wanted.key).get(kind, b"")
-        if crc32c(content) != index_range(segment.summary, kind).crc:
-            self._cache.drop(wanted)
-            raise Corrupt(
-                f"{wanted.key}: the {wanted.size} bytes at byte {wanted.start} do not match the summary"
-            )
-        return content
-
-    # -- chunks ------------------------------------------------------------------------------------------------
-
-    def _log_key(self, segment: RemoteSegment) -> str:
-        segment_id, key = self._last_key
-        if segment_id != segment.segment_id:
-            key = self.partition.segment_key(segment.base_offset, segment.segment_id, LOG)
-            self._last_key = segment.segment_id, key
-        return key
-
-    def _chunk(self, segment: RemoteSegment, number: int) -> ObjectRange:
-        start = number * self._chunk_size
-        return ObjectRange(self._log_key(segment), start, min(self._chunk_size, segment.size - start))
-
-    def _pieces(
-        self, segment: RemoteSegment, position: int, size: int
-    ) -> Iterator[tuple[ObjectRange, int, int]]:
-        """Yield, for each chunk that has some of these bytes: the chunk, and the begin and end of the bytes in it."""
-        end = position + size
-        while position < end:
-            number, begin = divmod(position, self._chunk_size)
-            piece_size = min(self._chunk_size - begin, end - position)
-            yield self._chunk(segment, number), begin, begin + piece_size
-            position += piece_size
-
-    def _chunk_at(self, segment: RemoteSegment, position: int) -> ObjectRange:
-        return self._chunk(segment, position // self._chunk_size)
-
-    def _views(self, segment: RemoteSegment, position: int, size: int) -> list[Buffer]:
-        """Return views of bytes of a log file that are loaded.
-
-        Raises:
-            NotLoaded: some of the bytes are not loaded.
-        """
-        views: list[Buffer] = []
-        missing = []
-        needed_size = 0
-        for chunk, begin, end in self._pieces(segment, position, size):
-            content = self._cache.get(chunk)
-            needed_size += chunk.size
-            if content is None:
-                missing.append(chunk)
-            else:
-                views.append(memoryview(content)[begin:end])
-        if missing:
-            raise NotLoaded(missing, needed_size)
-        return views
-
-
-def _size_of(ranges: Iterable[ObjectRange]) -> int:
-    return sum(one.size for one in ranges)

@@ -1,0 +1,198 @@
+"""The bytes of remote segments that are in the cache: batches and indexes, found by their positions in the objects.
+
+The log file of a segment is read in *chunks* of one size, and an index as a whole. A call that needs bytes which are not
+in the cache raises NotLoaded with their ranges.
+"""
+
+import struct
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from crc32c import crc32c
+
+from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, MAGIC
+from stablelog.env.disk import Buffer
+from stablelog.errors import Corrupt, NotLoaded
+from stablelog.tier.index_object import IndexKind, index_range, indexes_of
+from stablelog.tier.manifest import RemoteSegment
+from stablelog.tier.names import INDEXES, LOG, RemotePartition
+from stablelog.types import ObjectRange
+
+CRC = struct.Struct(">I")
+CRC_END = 21  # The end of the CRC field in a batch. The CRC is that of all bytes after it.
+FIELDS = struct.Struct(
+    ">"  # the fields of a batch's header that a read needs
+    "q"  # base_offset
+    "i"  # batch_length
+    "i"  # leader_epoch
+    "b"  # magic
+    "I"  # crc
+    "h"  # attributes
+    "i"  # last_offset_delta
+)
+
+
+class Cache(Protocol):
+    """The bytes of objects that are in memory."""
+
+    def get(self, wanted: ObjectRange) -> Buffer | None:
+        """Return the bytes of a range; None if they must be loaded first. A whole object that does not exist is empty."""
+
+    def consumed(self, wanted: ObjectRange) -> None:
+        """Note that a reader has read a range to its end, and probably does not need it again."""
+
+    def drop(self, wanted: ObjectRange) -> None:
+        """Drop a range whose bytes are not those that a manifest describes, so that it is loaded again."""
+
+
+class SegmentBytes:
+    """The loaded bytes of the remote segments of one partition.
+
+    Args:
+        partition: the partition.
+        cache: the bytes of objects that are in memory.
+        chunk_size: the size of the chunks, in bytes.
+    """
+
+    def __init__(self, partition: RemotePartition, cache: Cache, chunk_size: int) -> None:
+        self._partition = partition
+        self._cache = cache
+        self._chunk_size = chunk_size
+        self._last_key: tuple[uuid.UUID | None, str] = None, ""  # that of the segment that was used last
+
+    def batches(self, segment: RemoteSegment, position: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield (position, size, base offset, last offset) of each batch from a position on."""
+        chunk_start, chunk = 0, memoryview(b"")
+        while position < segment.size:
+            at = position - chunk_start
+            head: Buffer = chunk
+            if at < 0 or at + HEADER.size > len(chunk):
+                if position + HEADER.size > segment.size:
+                    raise self._damaged(segment, position)
+                # A header that is in two chunks is copied.
+                views = self.views(segment, position, HEADER.size)
+                if len(views) == 1:
+                    chunk_start = position // self._chunk_size * self._chunk_size
+                    size = min(self._chunk_size, segment.size - chunk_start)
+                    chunk = memoryview(self.views(segment, chunk_start, size)[0])
+                    at, head = position - chunk_start, chunk
+                else:
+                    at, head = 0, b"".join(views)
+            base_offset, length, _, magic, _, _, delta = FIELDS.unpack_from(head, at)
+            size, last_offset = length + LENGTH_AND_OFFSET_SIZE, base_offset + delta
+            if (
+                magic != MAGIC
+                or size < HEADER.size
+                or position + size > segment.size
+                or not segment.base_offset <= base_offset <= last_offset < segment.end_offset
+            ):
+                raise self._damaged(segment, position)
+            yield position, size, base_offset, last_offset
+            position += size
+
+    def crc_holds(self, segment: RemoteSegment, position: int, size: int) -> bool:
+        """Whether the CRC of a loaded batch matches its bytes."""
+        number, begin = divmod(position, self._chunk_size)
+        if begin + size <= self._chunk_size:
+            chunk = self._cache.get(self._chunk(segment, number))
+            assert chunk is not None
+            batch = memoryview(chunk)[begin : begin + size]
+            return bool(crc32c(batch[CRC_END:]) == CRC.unpack_from(batch, CRC_END - CRC.size)[0])
+        views = self.views(segment, position, size)
+        head = views[0] if len(views[0]) >= CRC_END else b"".join(views)
+        crc, before = 0, 0
+        for view in views:
+            crc = crc32c(memoryview(view)[max(CRC_END - before, 0) :], crc)
+            before += len(view)
+        return crc == int.from_bytes(head[CRC_END - 4 : CRC_END], "big")
+
+    def views(self, segment: RemoteSegment, position: int, size: int) -> list[Buffer]:
+        """Return views of bytes of a log file that are loaded.
+
+        Raises:
+            NotLoaded: some of the bytes are not loaded.
+        """
+        views: list[Buffer] = []
+        missing = []
+        needed_size = 0
+        for chunk, begin, end in self._pieces(segment, position, size):
+            content = self._cache.get(chunk)
+            needed_size += chunk.size
+            if content is None:
+                missing.append(chunk)
+            else:
+                views.append(memoryview(content)[begin:end])
+        if missing:
+            raise NotLoaded(missing, needed_size)
+        return views
+
+    def drop(self, segment: RemoteSegment, position: int, size: int) -> None:
+        """Drop the chunks with damaged bytes from the cache: the object may be restored."""
+        for chunk, _, _ in self._pieces(segment, position, size):
+            self._cache.drop(chunk)
+
+    def _damaged(self, segment: RemoteSegment, position: int) -> Corrupt:
+        self.drop(segment, position, 1)
+        return Corrupt(f"{self.log_key(segment)} has no batch of the segment at byte {position}")
+
+    def missing(self, segment: RemoteSegment, kind: IndexKind) -> list[ObjectRange]:
+        """Return the range of an index, unless it is loaded or empty."""
+        wanted = self._index_range(segment, kind)
+        return [] if wanted is None or self._cache.get(wanted) is not None else [wanted]
+
+    def index(self, segment: RemoteSegment, kind: IndexKind) -> Buffer:
+        """Return the bytes of a loaded index; empty if the segment has none."""
+        wanted = self._index_range(segment, kind)
+        if wanted is None:
+            return b""
+        content = self._cache.get(wanted)
+        if content is None:
+            raise NotLoaded([wanted], wanted.size)
+        if segment.summary is None:
+            return indexes_of(content, wanted.key).get(kind, b"")
+        if crc32c(content) != index_range(segment.summary, kind).crc:
+            self._cache.drop(wanted)
+            raise Corrupt(
+                f"{wanted.key}: the {wanted.size} bytes at byte {wanted.start} do not match the summary"
+            )
+        return content
+
+    def _index_range(self, segment: RemoteSegment, kind: IndexKind) -> ObjectRange | None:
+        key = self._partition.segment_key(segment.base_offset, segment.segment_id, INDEXES)
+        if segment.summary is None:
+            return ObjectRange(key, 0, 0)  # The sizes of the indexes are not known.
+        start, size, _ = index_range(segment.summary, kind)
+        return ObjectRange(key, start, size) if size else None
+
+    def log_key(self, segment: RemoteSegment) -> str:
+        """Return the key of a segment's log file."""
+        segment_id, key = self._last_key
+        if segment_id != segment.segment_id:
+            key = self._partition.segment_key(segment.base_offset, segment.segment_id, LOG)
+            self._last_key = segment.segment_id, key
+        return key
+
+    def chunk_at(self, segment: RemoteSegment, position: int) -> ObjectRange:
+        """Return the chunk of a log file that has the byte at a position."""
+        return self._chunk(segment, position // self._chunk_size)
+
+    def _chunk(self, segment: RemoteSegment, number: int) -> ObjectRange:
+        start = number * self._chunk_size
+        return ObjectRange(self.log_key(segment), start, min(self._chunk_size, segment.size - start))
+
+    def _pieces(
+        self, segment: RemoteSegment, position: int, size: int
+    ) -> Iterator[tuple[ObjectRange, int, int]]:
+        """Yield, for each chunk that has some of these bytes: the chunk, and the begin and end of the bytes in it."""
+        end = position + size
+        while position < end:
+            number, begin = divmod(position, self._chunk_size)
+            piece_size = min(self._chunk_size - begin, end - position)
+            yield self._chunk(segment, number), begin, begin + piece_size
+            position += piece_size
+
+
+def size_of(ranges: Iterable[ObjectRange]) -> int:
+    """Return the size of ranges together, in bytes."""
+    return sum(one.size for one in ranges)
