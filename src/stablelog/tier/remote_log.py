@@ -66,6 +66,7 @@ class RemoteLog:
         cache: the bytes of objects that are in memory.
         save_start: records a log start offset on the local disk, durably. Raises DiskError.
         chunk_size: the size of the chunks in which log files are read, in bytes.
+        url: the address of the store, for error messages.
 
     Attributes:
         partition: the partition.
@@ -78,12 +79,14 @@ class RemoteLog:
         cache: Cache,
         save_start: Callable[[int], None],
         chunk_size: int = CHUNK_SIZE,
+        url: str = "",
     ) -> None:
         assert chunk_size >= HEADER.size
         self.partition = partition
         self._cache = cache
-        self._bytes = SegmentBytes(partition, cache, chunk_size)
+        self._bytes = SegmentBytes(partition, cache, chunk_size, url)
         self._save_start = save_start
+        self._url = url
         self._chunk_size = chunk_size
         self._ends: OrderedDict[int, _End] = OrderedDict()  # the ends of the last reads, by offset
         self._manifest = manifest
@@ -221,7 +224,7 @@ class RemoteLog:
                         break  # The reader gets the batches before the damaged one.
                     self._bytes.drop(segment, position, size)
                     raise Corrupt(
-                        f"{self._bytes.log_key(segment)}: the CRC of the batch at byte {position} does not match its bytes"
+                        f"{self._bytes.log_place(segment)}: the CRC of the batch at byte {position} does not match its bytes"
                     )
                 end, end_offset = batch_end, last_offset + 1
         assert end > begin
@@ -307,7 +310,7 @@ class RemoteLog:
         segment = self._segments.at(offset)
         if segment is None or segment.state is not SegmentState.COPY_FINISHED:
             raise Corrupt(
-                f"no manifest of {self.partition.directory} names a segment with offset {offset}, and the log begins at "
+                f"no manifest of {self._url}/{self.partition.directory} names a segment with offset {offset}, and the log begins at "
                 f"offset {self.start_offset}"
             )
         return segment

@@ -53,12 +53,14 @@ class SegmentBytes:
         partition: the partition.
         cache: the bytes of objects that are in memory.
         chunk_size: the size of the chunks, in bytes.
+        url: the address of the store, for error messages.
     """
 
-    def __init__(self, partition: RemotePartition, cache: Cache, chunk_size: int) -> None:
+    def __init__(self, partition: RemotePartition, cache: Cache, chunk_size: int, url: str) -> None:
         self._partition = partition
         self._cache = cache
         self._chunk_size = chunk_size
+        self._url = url
         self._last_key: tuple[uuid.UUID | None, str] = None, ""  # that of the segment that was used last
 
     def batches(self, segment: RemoteSegment, position: int) -> Iterator[tuple[int, int, int, int]]:
@@ -134,7 +136,7 @@ class SegmentBytes:
 
     def _damaged(self, segment: RemoteSegment, position: int) -> Corrupt:
         self.drop(segment, position, 1)
-        return Corrupt(f"{self.log_key(segment)} has no batch of the segment at byte {position}")
+        return Corrupt(f"{self.log_place(segment)} has no batch of the segment at byte {position}")
 
     def missing(self, segment: RemoteSegment, kind: IndexKind) -> list[ObjectRange]:
         """Return the range of an index, unless it is loaded or empty."""
@@ -150,11 +152,11 @@ class SegmentBytes:
         if content is None:
             raise NotLoaded([wanted], wanted.size)
         if segment.summary is None:
-            return indexes_of(content, wanted.key).get(kind, b"")
+            return indexes_of(content, f"{self._url}/{wanted.key}").get(kind, b"")
         if crc32c(content) != index_range(segment.summary, kind).crc:
             self._cache.drop(wanted)
             raise Corrupt(
-                f"{wanted.key}: the {wanted.size} bytes at byte {wanted.start} do not match the summary"
+                f"{self._url}/{wanted.key}: the {wanted.size} bytes at byte {wanted.start} do not match the summary"
             )
         return content
 
@@ -164,6 +166,10 @@ class SegmentBytes:
             return ObjectRange(key, 0, 0)  # The sizes of the indexes are not known.
         start, size, _ = index_range(segment.summary, kind)
         return ObjectRange(key, start, size) if size else None
+
+    def log_place(self, segment: RemoteSegment) -> str:
+        """Return the URL of a segment's log file, for error messages."""
+        return f"{self._url}/{self.log_key(segment)}"
 
     def log_key(self, segment: RemoteSegment) -> str:
         """Return the key of a segment's log file."""

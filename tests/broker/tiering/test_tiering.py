@@ -11,6 +11,7 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
 from stablelog.errors import Refused
 from stablelog.testing.sim_disk import SimDisk
+from stablelog.tier.index_object import IndexKind, indexes_of
 from tests.broker.desk import batch, opened
 from tests.broker.tiering.desk import LOCAL_NOTHING, copy, log_of, tiered, write_segments
 from tests.broker.tiering.world import lines
@@ -262,5 +263,40 @@ def test_copies_can_be_disabled_and_the_copied_records_stay(tmp_path):
             desk.broker.topics.configure(topic, LOCAL_NOTHING)
             await copy(desk)
             assert log_of(desk).start_offset > start
+
+    run(conversation)
+
+
+def objects_of_indexes(directory):
+    return [path.read_bytes() for path in directory.rglob("*.indexes")]
+
+
+def test_a_segment_in_commit_order_is_copied_with_its_commit_index_and_stays_on_the_local_disk(tmp_path):
+    async def conversation():
+        configs = {**LOCAL_NOTHING, "stablelog.order": "commit"}
+        async with tiered(f"file://{tmp_path}/store", configs=configs) as desk:
+            log = log_of(desk)
+            producer = await desk.init("x")
+            for committed in (True, False):
+                await desk.add("x", producer, ("t", 0))
+                await desk.produce(
+                    batch(b"1", producer=producer, sequence=0 if committed else 1), transactional_id="x"
+                )
+                await desk.end("x", producer, committed)
+                await desk.durable()
+                log.roll(desk.broker.now_ms())
+                await desk.produce(batch(b"outside"))
+            base, disk = log.segments()[0].base_offset, desk.broker.disk
+            summary = log.directory / f"{base:020}.commitsummary"
+            content = disk.read_bytes(summary)
+            disk.remove(summary)
+            await desk.broker.tiering.copy_all()
+            assert not objects_of_indexes(tmp_path), "its commit index is not complete"
+            disk.write_atomic(summary, content)
+            await copy(desk)
+            assert len(log.segments()) == 3
+            objects = objects_of_indexes(tmp_path)
+            assert len(objects) == 2
+            assert all(IndexKind.COMMIT_SUMMARY in indexes_of(content, "x") for content in objects)
 
     run(conversation)

@@ -307,19 +307,26 @@ class Copier:
         )
         if self._events is not None:
             await self._events.begin_copy(partition.remote.partition, row)
+        files = await in_thread(
+            self._threads, self._other_files, segment, segment.summary, epochs, partition.view is not None
+        )
         points = await in_thread(
-            self._threads, self._upload_files, segment, segment.summary, epochs, key, work
+            self._threads, self._upload_files, segment, segment.summary, files, key, work
         )
         self.copied_size += segment.summary.log_size
         self.copied_count += 1
         return replace(row, cut_points=points, event_ms=self._now_ms())
 
     def _upload_files(
-        self, segment: Segment, summary: Summary, epochs: LeaderEpochs, key: Callable[[str], str], work: _Work
+        self,
+        segment: Segment,
+        summary: Summary,
+        files: Mapping[IndexKind, bytes],
+        key: Callable[[str], str],
+        work: _Work,
     ) -> bytes:
         """Upload the files of a segment. Return its encoded cut points. Runs in a thread."""
         store = self._storage.store
-        files = self._other_files(segment, summary, epochs)
         store.upload(key(LOG), lambda: self._pieces(segment, summary, work))
         store.upload(key(INDEXES), lambda: [encode_indexes(files)])
         file = self._disk.open(segment.path(LOG_SUFFIX))
@@ -329,11 +336,14 @@ class Copier:
             file.close()
 
     def _other_files(
-        self, segment: Segment, summary: Summary, epochs: LeaderEpochs
+        self, segment: Segment, summary: Summary, epochs: LeaderEpochs, is_commit_ordered: bool
     ) -> Mapping[IndexKind, bytes]:
+        """Read all files of a segment except its log file. Runs in a thread."""
         paths = other_files(segment.directory, segment.base_offset, segment.end_offset)
         found = {kind: read_if_there(self._disk, path) for kind, path in paths.items()}
         files = {kind: content for kind, content in found.items() if content is not None}
+        if is_commit_ordered and IndexKind.COMMIT_SUMMARY not in files:
+            raise Unavailable(f"{paths[IndexKind.COMMIT_SUMMARY]} is not written yet")
         sizes, _ = summary.index_files
         for kind in (IndexKind.OFFSETS, IndexKind.TIMES, IndexKind.TRANSACTIONS):
             content = files.get(kind, b"")

@@ -24,13 +24,17 @@ class RemoteTiers:
         cache: the bytes of objects that were loaded.
         cluster_id: returns the id of the cluster.
         chunk_size: the size of the ranges in which log files are read, in bytes.
+        url: the address of the store, for error messages.
     """
 
-    def __init__(self, disk: Disk, cache: RangeCache, cluster_id: Callable[[], str], chunk_size: int) -> None:
+    def __init__(
+        self, disk: Disk, cache: RangeCache, cluster_id: Callable[[], str], chunk_size: int, url: str
+    ) -> None:
         self._disk = disk
         self._cache = cache
         self._cluster_id = cluster_id
         self._chunk_size = chunk_size
+        self._url = url
 
     def opened(self, topic: Topic, partition: Partition, *, is_recorded: bool) -> None:
         """Give a partition that was just opened its remote tier. May run in a thread.
@@ -72,4 +76,5 @@ class RemoteTiers:
             self._cache,
             LocalState(self._disk, partition.directory).write_start,
             self._chunk_size,
+            self._url,
         )

@@ -126,7 +126,8 @@ class Tiering:
         from stablelog.broker.tiering.remote_tiers import RemoteTiers
 
         chunk_size = self._config["stablelog.remote.chunk.bytes"]
-        return RemoteTiers(self._disk, self.cache, lambda: self._topics.cluster_id, chunk_size)
+        url = self._config["stablelog.remote.url"]
+        return RemoteTiers(self._disk, self.cache, lambda: self._topics.cluster_id, chunk_size, url)
 
     def request(self, partition: Partition, missing: NotLoaded) -> None:
         """Load what a read of a partition needs. Raises as `RemoteReads.request` does."""
