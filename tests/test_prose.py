@@ -72,6 +72,7 @@ any free port.
     ]
 
 
+@pytest.mark.night
 def test_a_seed_draws_the_same_sample_again_with_as_many_items_as_it_says():
     drawn = list(prose.sample(prose.ROOT, 7))
     assert drawn == list(prose.sample(prose.ROOT, 7))

@@ -13,7 +13,7 @@ import pytest
 from tests.cuts.mutants import MUTANTS
 from tests.scale import SEED
 
-COUNT = int(os.environ.get("STABLELOG_HISTORIES", "200"))
+COUNT = int(os.environ.get("STABLELOG_HISTORIES", "120"))
 ROOT = Path(__file__).parents[2]
 
 

@@ -56,6 +56,7 @@ def read(bootstrap, topic):
 ORDERS = [(str(number), shop.order(number)) for number in range(shop.ORDER_COUNT)]
 
 
+@pytest.mark.night
 def test_orders_go_to_parquet_and_back_once_each(spark, bootstrap, tmp_path):
     in_time(lambda: parquet.run(spark, bootstrap, str(tmp_path)))
     assert sorted(read(bootstrap, "orders-copy"), key=lambda row: int(row[0])) == ORDERS
@@ -79,6 +80,7 @@ def test_every_window_that_is_over_is_counted_once(spark, bootstrap, tmp_path):
     assert set(whole) == {60}
 
 
+@pytest.mark.night
 def test_a_table_keeps_the_newest_value_of_each_key(spark, bootstrap, tmp_path):
     in_time(lambda: change_stream.run(spark, bootstrap, str(tmp_path)))
     expected = {}

@@ -136,14 +136,18 @@ def generations():
     return [Generation(path) for path in sorted(found, key=lambda path: int(path.name))]
 
 
-def each_generation():
-    """All that are kept, as parameters. Those between the oldest and the newest are tried by night."""
+def each_generation(*, is_oldest_by_day=True):
+    """All that are kept, as parameters. Those between the oldest and the newest are tried by night.
+
+    Args:
+        is_oldest_by_day: whether the oldest is tried by day, too.
+    """
     found = generations()
     return [
         pytest.param(
             one,
             id=str(one.number),
-            marks=[] if one is found[0] or one is found[-1] else [pytest.mark.night],
+            marks=[] if one is found[-1] or (one is found[0] and is_oldest_by_day) else [pytest.mark.night],
         )
         for one in found
     ]

@@ -10,7 +10,7 @@ from tests.spark.starting import in_time
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.mark.parametrize("generation", each_generation())
+@pytest.mark.parametrize("generation", each_generation(is_oldest_by_day=False))
 def test_a_query_goes_on_from_its_checkpoint(spark, tmp_path, generation):
     """From the middle of a stream, after a micro-batch that is committed in the log and not in the checkpoint."""
     directory = generation.unpack(SPARK, tmp_path)

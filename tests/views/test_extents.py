@@ -30,7 +30,7 @@ def test_the_limits_of_extents_are_those_of_the_document():
     text = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
     words = (
         r"A batch of ([\d,]+) bytes or more has an extent of its own",
-        r"with at most ([\d,]+) bytes between them",
+        r"if at most ([\d,]+) bytes are between them",
         r"share an extent of at most ([\d,]+) KiB",
         r"If an entry has ([\d,]+) extents or more",
     )

@@ -6,7 +6,7 @@ manifest in the store.
 
 `remote-log-start` records a log start offset that has moved since the manifest was published.
 
-Format: docs/formats.md, "The files of the remote tier".
+Format: docs/formats.md, "Tiered storage", "Local files".
 """
 
 from pathlib import Path

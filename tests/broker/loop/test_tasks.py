@@ -192,7 +192,7 @@ def test_threads_work_on_items_and_the_loop_is_woken_for_many_at_once():
         loop = asyncio.get_running_loop()
         wake = loop.call_soon_threadsafe
         loop.call_soon_threadsafe = lambda *arguments: wakes.append(arguments) or wake(*arguments)
-        with ThreadPoolExecutor(3) as threads:
+        with ThreadPoolExecutor(1) as threads:
             outcomes = {}
             async for item, outcome in each_in_threads(threads, 3, lambda item: 10 // item, range(1000)):
                 outcomes[item] = outcome
@@ -218,18 +218,29 @@ def ends(steps):
         steps.release(10)
 
 
-def test_threads_are_added_while_they_wait_for_the_disk():
+def test_threads_are_added_while_they_wait_for_the_disk(caplog):
     async def conversation():
         loop = asyncio.get_running_loop()
-        timers, starts, used_s = [], [], [0.0]
+        timers, starts = [], []
         run_in_executor = loop.run_in_executor
+
+        def start(*arguments):
+            starts.append(1)
+            if len(starts) == 5:
+                raise RuntimeError("can't start new thread")
+            return run_in_executor(*arguments)
+
         loop.call_later = lambda _delay, add: timers.append(add) or loop.call_soon(int)
-        loop.run_in_executor = lambda *arguments: starts.append(1) or run_in_executor(*arguments)
+        loop.run_in_executor = start
         steps = threading.Semaphore(0)
-        with ThreadPoolExecutor(3) as threads, ends(steps):
-            outcomes = each_in_threads(
-                threads, 3, lambda _item: steps.acquire(timeout=60), range(6), lambda: used_s[0]
-            )
+        spent = threading.local()
+
+        def work(item):
+            assert steps.acquire(timeout=60)
+            spent.s = getattr(spent, "s", 0) + (1e9 if item else 0)
+
+        with ThreadPoolExecutor(5) as threads, ends(steps):
+            outcomes = each_in_threads(threads, 5, work, range(9), lambda: getattr(spent, "s", 0))
 
             async def complete_one():
                 steps.release()
@@ -237,20 +248,32 @@ def test_threads_are_added_while_they_wait_for_the_disk():
 
             await complete_one()
             assert len(starts) == 1
-            used_s[0] += 1e9
-            timers[-1]()
-            assert len(starts) == 1, "the threads use the processor"
-            await complete_one()
             timers[-1]()
             assert len(starts) == 2, "the processor was idle"
-            used_s[0] += 1e9
+            steps.release(2)
+            for _ in range(2):
+                await anext(outcomes)
+            timers[-1]()
+            assert len(starts) == 2, "the threads use the processor"
             timers[-1]()
             assert len(starts) == 3, "no item was completed"
             timers[-1]()
-            assert len(starts) == 3, "three threads are allowed"
-            for _ in range(4):
+            timers[-1]()
+            assert len(starts) == 5
+            assert "no further thread can be started" in caplog.text
+            for _ in range(6):
                 await complete_one()
             assert [one async for one in outcomes] == []
+
+    asyncio.run(asyncio.wait_for(conversation(), 60))
+
+
+def test_the_caller_gets_the_error_if_the_first_thread_cannot_be_started():
+    async def conversation():
+        asyncio.get_running_loop().run_in_executor = lambda *_: divmod(1, 0)
+        with ThreadPoolExecutor(1) as threads, pytest.raises(ZeroDivisionError):
+            async for _ in each_in_threads(threads, 2, str, range(3)):
+                pass
 
     asyncio.run(asyncio.wait_for(conversation(), 60))
 

@@ -5,6 +5,8 @@ import struct
 import tracemalloc
 from collections.abc import Callable
 
+import pytest
+
 from stablelog.coordinators.record_fields import Record
 from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
 from stablelog.coordinators.transactions.decisions import TransactionConfig
@@ -103,6 +105,7 @@ def test_what_only_the_opening_of_partitions_needs_is_given_back() -> None:
     assert started(are_open=True) < started(are_open=False) - 50 * count
 
 
+@pytest.mark.night
 def test_so_it_does_in_a_broker_that_has_not_restarted() -> None:
     count = 30_000
     coordinator = a_coordinator()
@@ -116,6 +119,7 @@ def test_so_it_does_in_a_broker_that_has_not_restarted() -> None:
     assert (size - decoded) / count <= IDLE_SIZE_MAX, f"{size / count:.0f} bytes"
 
 
+@pytest.mark.night
 def test_attempts_of_tasks_leave_nothing_that_grows() -> None:
     """100 micro-batches of 100 tasks, each of which writes to a partition."""
     coordinator = a_coordinator()

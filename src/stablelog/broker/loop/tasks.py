@@ -327,12 +327,13 @@ async def each_in_threads(
     thread_count_max: int,
     work: Callable[[Item], Result],
     items: Iterable[Item],
-    processor_s: Callable[[], float] = time.process_time,
+    thread_s: Callable[[], float] = time.thread_time,
 ) -> AsyncGenerator[tuple[Item, Result | Exception]]:
     """Run `work` on each item in several threads; yield each item with its result or exception as it completes.
 
     One thread begins. Every ADD_INTERVAL_S seconds another thread is added, if no item was completed meanwhile, or if
-    the process used at most BUSY_SHARE of a processor: in both cases the threads wait for the disk.
+    the items that were completed took at most BUSY_SHARE of that time as processor time: then the threads wait for the
+    disk.
 
     The event loop is woken once for all items that are complete by then. `in_thread` would wake the event loop for each
     item, and to wake it costs more than a short piece of work. If the caller is cancelled, no more items are started.
@@ -342,7 +343,7 @@ async def each_in_threads(
         thread_count_max: how many items are processed at a time, at most.
         work: called with an item.
         items: the items, in the order in which work on them starts.
-        processor_s: returns the processor time that the process has used, in seconds.
+        thread_s: returns the processor time of the calling thread, in seconds.
 
     Raises:
         BaseException: raised by `work`, if it is not an Exception.
@@ -353,41 +354,48 @@ async def each_in_threads(
     outcomes: deque[tuple[Item, Result | BaseException]] = deque()
     woken = asyncio.Event()
     is_waking = False
+    spent_s: deque[float] = (
+        deque()
+    )  # processor time of each completed item since the last call of `add_thread`
 
     def run() -> None:
         nonlocal is_waking
-        while True:
+        while (item := _first_of(waiting)) is not END:
+            begun_s = thread_s()
+            outcome: Result | BaseException
             try:
-                item = waiting.popleft()
-            except IndexError:
-                return
-            try:
-                outcomes.append((item, work(item)))
+                outcome = work(item)
             except BaseException as error:  # noqa: BLE001 - the caller gets the exception
-                outcomes.append((item, error))
+                outcome = error
+            spent_s.append(thread_s() - begun_s)
+            outcomes.append((item, outcome))
             # This thread stores the outcome before it reads `is_waking`. The caller clears `is_waking` before it takes
             # outcomes. So either this thread wakes the caller, or the caller finds the outcome anyway.
             if not is_waking:
                 is_waking = True
                 loop.call_soon_threadsafe(woken.set)
 
-    running: list[asyncio.Future[None]] = []
-    begun_s = used_s = 0.0
-    left_then = -1
-    adding: asyncio.Handle
+    running = [loop.run_in_executor(threads, run)] if left else []
+    measured_s = loop.time()
+    adding: asyncio.TimerHandle
 
     def add_thread() -> None:
-        """Add a thread if the threads waited for the disk since the last call."""
-        nonlocal adding, begun_s, used_s, left_then
-        now_s, now_used_s = loop.time(), processor_s()
-        is_busy = left_then != left and now_used_s - used_s > BUSY_SHARE * (now_s - begun_s)
-        if waiting and len(running) < thread_count_max:
-            if not running or not is_busy:
+        nonlocal adding, measured_s
+        now_s = loop.time()
+        is_busy = bool(spent_s) and sum(spent_s) > BUSY_SHARE * (now_s - measured_s)
+        spent_s.clear()
+        measured_s = now_s
+        if not waiting or len(running) == thread_count_max:
+            return
+        if not is_busy:
+            try:
                 running.append(loop.run_in_executor(threads, run))
-            begun_s, used_s, left_then = now_s, now_used_s, left
-            adding = loop.call_later(ADD_INTERVAL_S, add_thread)
+            except RuntimeError as error:  # The process may have no more threads. The others go on.
+                log.warning("no further thread can be started: %s", error)
+                return
+        adding = loop.call_later(ADD_INTERVAL_S, add_thread)
 
-    adding = loop.call_soon(add_thread)
+    adding = loop.call_later(ADD_INTERVAL_S, add_thread)
     try:
         while left:
             await woken.wait()
@@ -403,3 +411,11 @@ async def each_in_threads(
     finally:
         adding.cancel()
         waiting.clear()
+
+
+def _first_of(waiting: deque[Item]) -> Item | End:
+    """Remove the first item, and return it; END if there is none. May be called in several threads at a time."""
+    try:
+        return waiting.popleft()
+    except IndexError:
+        return END
