@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, MutableMapping
 from typing import Any, TypeVar
 
-TURN_S = 0.005
+TURN_S = 0.0025
 # The number of partitions that are always processed in one turn of the event loop; this takes a few milliseconds at
 # most.
 AT_ONCE_MAX = 100
