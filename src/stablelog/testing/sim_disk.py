@@ -268,9 +268,13 @@ class SimDisk:
         return (found for found, _ in self._inodes(path))
 
     def _inodes(self, path: Path) -> Iterator[tuple[Path, Inode]]:
-        for name, node in sorted(self._directory(path, "listing").names.items()):
+        yield from self._inodes_of(path, self._directory(path, "listing"))
+
+    def _inodes_of(self, path: Path, directory: Directory) -> Iterator[tuple[Path, Inode]]:
+        # Another thread may rename a directory meanwhile, so its entries are reached by the directory and not by its path.
+        for name, node in sorted(directory.names.items()):
             if isinstance(node, Directory):
-                yield from self._inodes(path / name)
+                yield from self._inodes_of(path / name, node)
             else:
                 yield path / name, node
 
