@@ -1,6 +1,7 @@
 """A partition with a remote tier in a dict: the code of `stablelog.tier` decides what is copied, the test copies it."""
 
 import uuid
+from dataclasses import replace
 
 from stablelog.env.disk import read_if_there
 from stablelog.errors import NotLoaded
@@ -86,7 +87,8 @@ class TieredLog(Log):
         self.objects[PARTITION.segment_key(base, identity, LOG)] = log
         self.objects[PARTITION.segment_key(base, identity, INDEXES)] = encode_indexes(files)
         points = cut_points(segment.summary, files[IndexKind.OFFSETS], lambda at, size: log[at : at + size])
-        row = copied_segment(segment.summary, epochs, points, segment_id=identity, broker_id=1, now_ms=NOW_MS)
+        row = copied_segment(segment.summary, epochs, segment_id=identity, broker_id=1, now_ms=NOW_MS)
+        row = replace(row, cut_points=points)
         return (
             row
             if with_summary

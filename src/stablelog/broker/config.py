@@ -13,9 +13,9 @@ from stablelog.coordinators.consumer_groups.answers import GroupConfig
 from stablelog.coordinators.transactions.decisions import TransactionConfig
 from stablelog.errors import InvalidConfig, did_you_mean
 from stablelog.log.partition import LogConfig
+from stablelog.log.retention import NO_LIMIT
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
 
-NO_LIMIT = -1
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 

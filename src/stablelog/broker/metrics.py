@@ -262,11 +262,7 @@ def _or_unavailable(app: Any) -> Any:
 def _remote_samples(partition: Partition, remote: RemoteTier, labels: tuple[str, str]) -> Iterator[Sample]:
     from stablelog.tier.copying import copyable  # imported here, because few brokers have tiered storage
 
-    waiting = copyable(
-        partition.log.segments.ending_behind(remote.end_offset),
-        remote.end_offset,
-        partition.last_stable_offset,
-    )
+    waiting = copyable(partition.log.segments, remote.end_offset, partition.last_stable_offset)
     yield Sample("stablelog_remote_end_offset", labels, remote.end_offset)
     yield Sample("stablelog_remote_log_size_bytes", labels, remote.size)
     yield Sample("stablelog_remote_copy_lag_segments", labels, len(waiting))

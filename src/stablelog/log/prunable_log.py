@@ -1,6 +1,5 @@
 """Deletion, retention and compaction: the operations that remove records from an open log."""
 
-from bisect import bisect_right
 from collections.abc import Iterator
 
 from stablelog.env.disk import File
@@ -112,9 +111,10 @@ class PrunableLog(ReadableLog):
         if self.view is not None or self.config.is_copy_disabled or not self.config.is_tiered:
             return expired_count
         local = self.config.local
-        copied_count = bisect_right(segments.bases, remote.end_offset) - 1
         local_count = max(count_too_old(segments, local, now_ms), count_too_much(segments, local))
-        return max(expired_count, segments.place_of(start_offset), min(local_count, copied_count))
+        return max(
+            expired_count, segments.place_of(start_offset), min(local_count, len(segments) - len(only_local))
+        )
 
     def _delete_segments(self, count: int, due_ms: int) -> int:
         """Delete up to `count` of the oldest segments, as far as they are sealed and durable. Return how many were

@@ -20,6 +20,7 @@ from stablelog.log.files.names import COMMIT_SUFFIXES, INDEX_SUFFIXES, PRODUCERS
 from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.segments.segment import Segment
+from stablelog.log.segments.segments import Segments
 from stablelog.tier.index_object import IndexKind
 from stablelog.tier.manifest import Manifest, RemoteSegment
 
@@ -32,19 +33,17 @@ CUT_POINT_COUNT_MAX: Final = 16
 CUT_SIZE_MIN: Final = 8 << 20  # The least distance of two cut points, in bytes.
 
 
-def copyable(segments: Iterable[Segment], end_offset: int, stable_offset: int) -> list[Segment]:
+def copyable(segments: Segments, end_offset: int, stable_offset: int) -> list[Segment]:
     """Return the segments that can be copied, oldest first.
 
     Args:
-        segments: the local segments, oldest first.
+        segments: the local segments.
         end_offset: the first offset that is not in the store. If it is in the middle of a segment, because the log start
             is there, the whole segment is copied.
         stable_offset: the last stable offset.
     """
     found: list[Segment] = []
-    for segment in segments:
-        if segment.end_offset <= end_offset:
-            continue
+    for segment in segments.ending_behind(end_offset):
         is_final = segment.sealed and segment.durable and segment.end_offset <= stable_offset
         if not is_final or segment.summary is None:
             break
@@ -106,7 +105,9 @@ def other_files(directory: Path, base_offset: int, end_offset: int) -> dict[Inde
 
 def epochs_up_to(entries: Sequence[tuple[int, int]], end_offset: int) -> LeaderEpochs:
     """Return the leader epochs that begin before an offset, as Kafka copies them with a segment."""
-    return LeaderEpochs([(epoch, start) for epoch, start in entries if start < end_offset])
+    epochs = LeaderEpochs(list(entries))
+    epochs.truncate_to(end_offset)
+    return epochs
 
 
 def cut_points(summary: Summary, offset_index: bytes, read: Callable[[int, int], bytes]) -> bytes:
@@ -130,18 +131,16 @@ def cut_points(summary: Summary, offset_index: bytes, read: Callable[[int, int],
 def copied_segment(
     summary: Summary,
     epochs: LeaderEpochs,
-    points: bytes,
     *,
     segment_id: uuid.UUID,
     broker_id: int,
     now_ms: int,
 ) -> RemoteSegment:
-    """Describe a segment that was copied.
+    """Describe a segment that is copied, without its cut points.
 
     Args:
         summary: the summary of the segment.
         epochs: the leader epochs up to the end of the segment.
-        points: its encoded cut points.
         segment_id: the id of this copy.
         broker_id: the id of the broker.
         now_ms: the time of the broker's clock.
@@ -160,5 +159,4 @@ def copied_segment(
         broker_id=broker_id,
         summary=summary,
         is_txn_index_empty=summary.txnindex_size == 0,
-        cut_points=points,
     )

@@ -24,6 +24,8 @@ from stablelog.log.indexes.time_index import TimeIndex
 from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex
 from stablelog.log.model import LogConfig, Slice
 from stablelog.log.read import Lookup
+from stablelog.log.retention import NO_LIMIT
+from stablelog.log.segments.batch_search import Found
 from stablelog.tier.index_object import IndexKind
 from stablelog.tier.manifest import Manifest, RemoteSegment, Segments
 from stablelog.tier.names import RemotePartition
@@ -38,7 +40,6 @@ AHEAD = (1, 2, 4)
 # A read returns at most this many batches, because it looks at each of their headers: at most some milliseconds.
 BATCH_COUNT_MAX = 2_000
 STEP_COUNT_MAX = 1_000  # how many batch headers one step of a lookup reads
-NO_LIMIT = -1
 
 
 class _End(NamedTuple):
@@ -176,17 +177,18 @@ class RemoteLog:
             NotLoaded: the first batch is not loaded.
             Corrupt: the objects in the store are not those of the segment.
         """
-        offset, found = start, None
-        while found is None:
+        offset = start
+        while True:
             if offset >= min(self.end_offset, limit):
                 return Slice([], start, offset, None)
             segment = self._at(offset)
             found = self._find(segment, offset)
-            # Compaction may have removed all batches up to the end of the segment.
+            if found is not None:
+                break
+            # Compaction has removed all batches up to the end of the segment.
             offset = segment.end_offset
-        segment = self._at(offset - 1)
-        begin, size, base_offset, _ = found
-        if base_offset >= limit or (size > size_max and not at_least_one):
+        begin, size = found.position, found.size
+        if found.base_offset >= limit or (size > size_max and not at_least_one):
             return Slice([], start, start, None)
         self._bytes.views(segment, begin, size)  # the whole batch must be loaded
         end, end_offset = self._whole_batches(segment, begin, min(limit, segment.end_offset), size_max)
@@ -201,32 +203,22 @@ class RemoteLog:
         """Return the end (position, offset) of the loaded batches from `begin` on, within `size_max` bytes but at least
         one batch, which is loaded.
         """
-        end, end_offset, loaded_end = begin, -1, begin
-        with contextlib.suppress(
-            NotLoaded
-        ):  # The reader gets the batches before the bytes that are not loaded.
-            for count, (position, size, base_offset, last_offset) in enumerate(
-                self._bytes.batches(segment, begin)
-            ):
-                batch_end = position + size
-                is_over = count == BATCH_COUNT_MAX or base_offset >= limit
+        end, end_offset = begin, -1
+        # A batch that is not loaded ends the read: the reader gets the batches before it.
+        with contextlib.suppress(NotLoaded):
+            for count, batch in enumerate(self._bytes.batches(segment, begin)):
+                batch_end = batch.position + batch.size
+                is_over = count == BATCH_COUNT_MAX or batch.base_offset >= limit
                 if is_over or (count and batch_end - begin > size_max):
                     break
-                while (
-                    loaded_end < batch_end
-                    and self._cache.get(self._bytes.chunk_at(segment, loaded_end)) is not None
-                ):
-                    loaded_end = (loaded_end // self._chunk_size + 1) * self._chunk_size
-                if loaded_end < batch_end:
-                    break
-                if not self._bytes.crc_holds(segment, position, size):
+                if not self._bytes.crc_holds(segment, batch.position, batch.size):
                     if count:
                         break  # The reader gets the batches before the damaged one.
-                    self._bytes.drop(segment, position, size)
+                    self._bytes.drop(segment, batch.position, batch.size)
                     raise Corrupt(
-                        f"{self._bytes.log_place(segment)}: the CRC of the batch at byte {position} does not match its bytes"
+                        f"{self._bytes.log_place(segment)}: the CRC of the batch at byte {batch.position} does not match its bytes"
                     )
-                end, end_offset = batch_end, last_offset + 1
+                end, end_offset = batch_end, batch.last_offset + 1
         assert end > begin
         return end, end_offset
 
@@ -315,13 +307,13 @@ class RemoteLog:
             )
         return segment
 
-    def _find(self, segment: RemoteSegment, offset: int) -> tuple[int, int, int, int] | None:
-        """Return the first batch whose last offset is at least `offset`, as `_batches` does; None if there is none."""
+    def _find(self, segment: RemoteSegment, offset: int) -> Found | None:
+        """Return the first batch whose last offset is at least `offset`; None if there is none."""
         begin = 0
         if offset > segment.base_offset:
             known = self._known_position(segment, offset)
             begin = self._position_before(segment, offset) if known is None else known
-        return next((batch for batch in self._bytes.batches(segment, begin) if batch[3] >= offset), None)
+        return next((one for one in self._bytes.batches(segment, begin) if one.last_offset >= offset), None)
 
     def _from_time(self, segment: RemoteSegment, timestamp_ms: int) -> Iterator[tuple[int, BatchHeader]]:
         """Yield (position, header) of the batches of a segment that may have a record of this time or a later one."""
@@ -332,11 +324,10 @@ class RemoteLog:
             raise NotLoaded(needed, size_of(needed))
         times = TimeIndex(segment.base_offset, self._bytes.index(segment, IndexKind.TIMES))
         offset = times.offset_before(timestamp_ms) or segment.base_offset
-        for position, _, _, last_offset in self._bytes.batches(
-            segment, self._position_before(segment, offset)
-        ):
-            if last_offset >= offset:
-                yield position, read_header(b"".join(self._bytes.views(segment, position, HEADER.size)))
+        for batch in self._bytes.batches(segment, self._position_before(segment, offset)):
+            if batch.last_offset >= offset:
+                head = b"".join(self._bytes.views(segment, batch.position, HEADER.size))
+                yield batch.position, read_header(head)
 
     def _position_before(self, segment: RemoteSegment, offset: int) -> int:
         missing = self._bytes.missing(segment, IndexKind.OFFSETS)

@@ -11,24 +11,22 @@ from typing import Protocol
 
 from crc32c import crc32c
 
-from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, MAGIC
+from stablelog.batch.header import CRC, CRC_START, HEADER, LENGTH_AND_OFFSET_SIZE, MAGIC
 from stablelog.env.disk import Buffer
 from stablelog.errors import Corrupt, NotLoaded
+from stablelog.log.segments.batch_search import Found
 from stablelog.tier.index_object import IndexKind, index_range, indexes_of
 from stablelog.tier.manifest import RemoteSegment
 from stablelog.tier.names import INDEXES, LOG, RemotePartition
 from stablelog.types import ObjectRange
 
-CRC = struct.Struct(">I")
-CRC_END = 21  # The end of the CRC field in a batch. The CRC is that of all bytes after it.
 FIELDS = struct.Struct(
     ">"  # the fields of a batch's header that a read needs
     "q"  # base_offset
     "i"  # batch_length
-    "i"  # leader_epoch
+    "4x"
     "b"  # magic
-    "I"  # crc
-    "h"  # attributes
+    "6x"
     "i"  # last_offset_delta
 )
 
@@ -63,8 +61,8 @@ class SegmentBytes:
         self._url = url
         self._last_key: tuple[uuid.UUID | None, str] = None, ""  # that of the segment that was used last
 
-    def batches(self, segment: RemoteSegment, position: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (position, size, base offset, last offset) of each batch from a position on."""
+    def batches(self, segment: RemoteSegment, position: int) -> Iterator[Found]:
+        """Yield each batch from a position on. Raises NotLoaded and Corrupt."""
         chunk_start, chunk = 0, memoryview(b"")
         while position < segment.size:
             at = position - chunk_start
@@ -81,7 +79,7 @@ class SegmentBytes:
                     at, head = position - chunk_start, chunk
                 else:
                     at, head = 0, b"".join(views)
-            base_offset, length, _, magic, _, _, delta = FIELDS.unpack_from(head, at)
+            base_offset, length, magic, delta = FIELDS.unpack_from(head, at)
             size, last_offset = length + LENGTH_AND_OFFSET_SIZE, base_offset + delta
             if (
                 magic != MAGIC
@@ -90,24 +88,19 @@ class SegmentBytes:
                 or not segment.base_offset <= base_offset <= last_offset < segment.end_offset
             ):
                 raise self._damaged(segment, position)
-            yield position, size, base_offset, last_offset
+            yield Found(position, size, base_offset, last_offset)
             position += size
 
     def crc_holds(self, segment: RemoteSegment, position: int, size: int) -> bool:
-        """Whether the CRC of a loaded batch matches its bytes."""
+        """Whether the CRC of a batch matches its bytes. Raises NotLoaded."""
         number, begin = divmod(position, self._chunk_size)
-        if begin + size <= self._chunk_size:
-            chunk = self._cache.get(self._chunk(segment, number))
-            assert chunk is not None
+        is_in_one = begin + size <= self._chunk_size
+        chunk = self._cache.get(self._chunk(segment, number)) if is_in_one else None
+        if chunk is None:
+            batch = memoryview(b"".join(self.views(segment, position, size)))
+        else:
             batch = memoryview(chunk)[begin : begin + size]
-            return bool(crc32c(batch[CRC_END:]) == CRC.unpack_from(batch, CRC_END - CRC.size)[0])
-        views = self.views(segment, position, size)
-        head = views[0] if len(views[0]) >= CRC_END else b"".join(views)
-        crc, before = 0, 0
-        for view in views:
-            crc = crc32c(memoryview(view)[max(CRC_END - before, 0) :], crc)
-            before += len(view)
-        return crc == int.from_bytes(head[CRC_END - 4 : CRC_END], "big")
+        return bool(crc32c(batch[CRC_START:]) == CRC.unpack_from(batch, CRC_START - CRC.size)[0])
 
     def views(self, segment: RemoteSegment, position: int, size: int) -> list[Buffer]:
         """Return views of bytes of a log file that are loaded.

@@ -171,8 +171,8 @@ def test_a_store_that_stops_answering_is_asked_again_in_the_next_pass(seed):
         assert not world.copier.failed
 
 
-def test_the_end_of_the_broker_stops_a_slow_copy():
-    """At this rate, the copy would take a day."""
+def slow_world():
+    """A world whose copies would take a day, and an event that is set when a copy waits for its turn."""
     world = World()
     slept = threading.Event()
 
@@ -181,6 +181,11 @@ def test_the_end_of_the_broker_stops_a_slow_copy():
         time.sleep(min(seconds, 0.001))
 
     world.start(throttle=Throttle(lambda: 1, sleep=sleep))
+    return world, slept
+
+
+def test_the_end_of_the_broker_stops_a_slow_copy():
+    world, slept = slow_world()
 
     async def life():
         copying = asyncio.create_task(world.copier.copy_all([world.partition]))
@@ -196,14 +201,7 @@ def test_the_end_of_the_broker_stops_a_slow_copy():
 
 
 def test_a_topic_that_is_deleted_during_a_copy_is_left_at_once():
-    world = World()
-    slept = threading.Event()
-
-    def sleep(seconds):
-        slept.set()
-        time.sleep(min(seconds, 0.001))
-
-    world.start(throttle=Throttle(lambda: 1, sleep=sleep))
+    world, slept = slow_world()
 
     async def life():
         copying = asyncio.create_task(world.copier.copy_all([world.partition]))

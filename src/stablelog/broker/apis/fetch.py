@@ -102,7 +102,7 @@ def _read(
         try:
             read = partition.read(wanted.fetch_offset, size_max, isolation, at_least_one=at_least_one)
         except NotLoaded as missing:
-            broker.tiering.request(partition, missing)
+            broker.tiering.reads.request(partition, missing)
             return answer, None
         except Unproven as unproven:
             broker.proofs.request(partition, unproven)

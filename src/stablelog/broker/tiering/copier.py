@@ -195,7 +195,8 @@ class Copier:
             owned = await self._take_over(partition, remote)
             self._owned[partition] = owned
         if not owned.is_recorded:
-            await self._record(partition, remote, owned, encode_manifest(owned.manifest, self._now_ms()))
+            payload = await in_thread(self._threads, encode_manifest, owned.manifest, self._now_ms())
+            await self._record(partition, remote, owned, payload)
         while True:
             waiting = _waiting(partition, max(owned.manifest.end_offset, remote.start_offset))
             rows: list[RemoteSegment] = []
@@ -243,7 +244,8 @@ class Copier:
                 # is damaged is an error.
                 await in_thread(self._threads, state.read)
             return _Owned(chain, Manifest(self._storage.cluster_id, partition.start_offset))
-        check_history(manifest, partition.log.segments, remote.partition.directory)
+        directory = remote.partition.directory
+        await in_thread(self._threads, check_history, manifest, partition.segments(), directory)
         # The recorded log start may be greater than that of the manifest, and a partition whose manifest was not known
         # has not read it yet.
         return _Owned(chain, manifest._replace(log_start=max(manifest.log_start, log_start)))
@@ -300,7 +302,6 @@ class Copier:
         row = copied_segment(
             segment.summary,
             epochs,
-            b"",
             segment_id=segment_id,
             broker_id=self._node_id,
             now_ms=self._now_ms(),
@@ -396,8 +397,7 @@ def _waiting(partition: Partition, end_offset: int) -> list[Segment]:
     """Return the segments of a partition that can be copied and are not in the store, which ends at `end_offset`."""
     if not partition.config.is_tiered or partition.config.is_copy_disabled:
         return []
-    segments = partition.log.segments.ending_behind(end_offset)
-    return copyable(segments, end_offset, partition.last_stable_offset)
+    return copyable(partition.log.segments, end_offset, partition.last_stable_offset)
 
 
 class _Progress:

@@ -54,9 +54,8 @@ class RangeCache:
         self._files: OrderedDict[ObjectRange, tuple[str, int, int]] = OrderedDict()
         self.disk_size = 0
         self._lock = threading.Lock()
-        self._is_told = (
-            False  # Whether a failure of the disk was logged since the disk has last accepted a range.
-        )
+        # Whether a failure of the disk was logged since the disk has last accepted a range.
+        self._is_told = False
 
     def clear(self) -> None:
         """Make the directory, and remove the files of an earlier start. A failure is logged: the disk is then not used."""

@@ -16,7 +16,6 @@ from stablelog.broker.tiering.range_cache import RangeCache
 from stablelog.env.disk import Buffer
 from stablelog.errors import Corrupt, NotLoaded, ObjectMissing, StablelogError, Unavailable
 from stablelog.log.partition import Partition
-from stablelog.tier.names import LOG
 from stablelog.types import ObjectRange
 
 if TYPE_CHECKING:
@@ -46,7 +45,6 @@ class RemoteReads:
 
     Attributes:
         loaded_size: bytes that the store has returned.
-        range_counts: the number of ranges that were requested from the store, of log files and of indexes.
     """
 
     def __init__(
@@ -66,7 +64,6 @@ class RemoteReads:
         self._room = asyncio.Semaphore(THREADS)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="remote reads")
         self.loaded_size = 0
-        self.range_counts = {"log": 0, "indexes": 0}
 
     def request(self, partition: Partition, missing: NotLoaded) -> list["asyncio.Future[None]"]:
         """Begin to load what a partition's reader needs. Returns futures that are done when the loads have ended.
@@ -154,7 +151,6 @@ class RemoteReads:
     def _fetch(self, wanted: ObjectRange) -> Buffer:
         """Request a range from the store. Runs in a thread."""
         assert self._store is not None
-        self.range_counts["log" if wanted.key.endswith(f".{LOG}") else "indexes"] += 1
         content: Buffer
         if wanted.size:
             content = self._store.get_range(wanted.key, wanted.start, wanted.size)

@@ -19,7 +19,6 @@ from stablelog.broker.topic_names import is_internal
 from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topics import Topics
 from stablelog.env.disk import Disk
-from stablelog.errors import NotLoaded
 from stablelog.log.partition import Partition, Slice
 
 if TYPE_CHECKING:
@@ -128,10 +127,6 @@ class Tiering:
         chunk_size = self._config["stablelog.remote.chunk.bytes"]
         url = self._config["stablelog.remote.url"]
         return RemoteTiers(self._disk, self.cache, lambda: self._topics.cluster_id, chunk_size, url)
-
-    def request(self, partition: Partition, missing: NotLoaded) -> None:
-        """Load what a read of a partition needs. Raises as `RemoteReads.request` does."""
-        self.reads.request(partition, missing)
 
     def read_ahead(self, partition: Partition, read: Slice) -> None:
         """Load what the reader of a partition will need next."""
