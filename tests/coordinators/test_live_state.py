@@ -10,6 +10,7 @@ import random
 import pytest
 
 from stablelog.coordinators.live_state import LiveState
+from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.records import transaction_key
 from stablelog.coordinators.transactions.recovery import DecisionHistory
 from stablelog.coordinators.transactions.states import State
@@ -90,7 +91,7 @@ def test_too_many_decisions_for_one_batch_make_no_checkpoint() -> None:
     history = DecisionHistory()
     for number in range(30):
         txn = Transaction(
-            number, 1, 1, State.PREPARE_ABORT, frozenset({("t", number % 3)}), transaction_epoch=0
+            number, 1, 1, State.PREPARE_ABORT, PartitionSet({("t", number % 3)}), transaction_epoch=0
         )
         for _ in range(2):
             history.remember(f"id-{number}", b"", txn)
@@ -101,6 +102,6 @@ def test_too_many_decisions_for_one_batch_make_no_checkpoint() -> None:
     assert coordinator.table.live_state() is not None
     for number in range(UNDIVIDED_MAX + 1):
         coordinator.table.history.remember(
-            f"id-{number}", b"", Transaction(number, 1, 1, State.PREPARE_ABORT, frozenset({("t", 0)}))
+            f"id-{number}", b"", Transaction(number, 1, 1, State.PREPARE_ABORT, PartitionSet({("t", 0)}))
         )
     assert coordinator.table.live_state() is None

@@ -43,6 +43,19 @@ class LogWriter:
         epochs: the leader epochs.
     """
 
+    # A broker has one of these objects for each partition, and reads thousands of them in one callback.
+    __slots__ = (
+        "_directory",
+        "_disk",
+        "_open_files",
+        "_snapshots",
+        "_unsynced",
+        "_usability",
+        "epochs",
+        "producers",
+        "segments",
+    )
+
     def __init__(
         self,
         disk: Disk,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from stablelog.batch.markers import MarkerType
 from stablelog.coordinators.transactions.decisions import Decision, MarkerOrder, OpenTransaction
+from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.states import State
 from stablelog.types import TopicPartition
 from tests.coordinators.transactions.kafka_coordinator import KafkaCoordinator
@@ -75,7 +76,7 @@ class TakenOver(World):
     # -- Kafka -------------------------------------------------------------------------------------------------
 
     def kafka_marks(self, producer_id: int, epoch: int, marker: MarkerType, target: TopicPartition) -> None:
-        order = MarkerOrder("", producer_id, epoch, marker, "", -1, 0, frozenset({target}), 1, 0, epoch)
+        order = MarkerOrder("", producer_id, epoch, marker, "", -1, 0, PartitionSet({target}), 1, 0, epoch)
         self.partitions[target].log.append(Entry(producer_id, epoch, self.epochs[target], marker=order))
 
     def kafka_step(self) -> None:

@@ -12,6 +12,7 @@ from stablelog.coordinators.transactions.coordinator import TransactionCoordinat
 from stablelog.coordinators.transactions.decisions import TransactionConfig
 from stablelog.coordinators.transactions.idle_ids import DECODED_MAX, IdleIds, idle_value
 from stablelog.coordinators.transactions.joint.coordinator import ChildShown
+from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.records import decode_transaction, encode_transaction, read_idle_head
 from stablelog.coordinators.transactions.states import State
 from stablelog.coordinators.transactions.transaction import Transaction
@@ -181,14 +182,14 @@ def test_a_record_is_kept_as_it_was_read_if_its_head_can_be_read() -> None:
     assert idle_value(txn, value) is value
     assert read_idle_head(value) == (txn.producer_id, txn.state, txn.update_ms)
     # Partitions of what is complete, and the version 0, in which an array has another length.
-    more = encode_transaction(txn._replace(partitions=frozenset({("t", 0)})))
+    more = encode_transaction(txn._replace(partitions=PartitionSet({("t", 0)})))
     times = struct.pack(">qq", txn.update_ms, txn.start_ms)
     old = b"\0\0" + value[2:17] + struct.pack(">i", 0) + times
     for other in (more, old):
         read = decode_transaction(other)
         kept = idle_value(read, other)
         assert read_idle_head(kept) == read_idle_head(value)
-        assert decode_transaction(kept) == read._replace(partitions=frozenset())
+        assert decode_transaction(kept) == read._replace(partitions=PartitionSet())
 
 
 def test_an_owner_is_found_with_and_without_the_index() -> None:

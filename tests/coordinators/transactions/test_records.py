@@ -21,8 +21,8 @@ from stablelog.coordinators.transactions.log_ends import (
     OFFSET_UNKNOWN,
     LogEnd,
     LogEnds,
-    in_order,
 )
+from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.records import (
     GroupKey,
     GroupState,
@@ -48,7 +48,7 @@ EXAMPLE = Transaction(
     producer_epoch=4,
     timeout_ms=60_000,
     state=State.PREPARE_COMMIT,
-    partitions=frozenset({("orders", 0), ("orders", 2), ("__consumer_offsets", 0)}),
+    partitions=PartitionSet({("orders", 0), ("orders", 2), ("__consumer_offsets", 0)}),
     update_ms=1_700_000_001_000,
     start_ms=1_700_000_000_000,
     previous_producer_id=7,
@@ -149,10 +149,13 @@ def log_ends(ends: Mapping[TopicPartition, LogEnd]) -> LogEnds:
 def transactions(draw: st.DrawFn) -> Transaction:
     state = draw(st.sampled_from(State))
     partitions = draw(
-        st.frozensets(st.tuples(st.text("añ-_.", min_size=1, max_size=200), st.integers(0, 999)))
+        st.builds(
+            PartitionSet,
+            st.frozensets(st.tuples(st.text("añ-_.", min_size=1, max_size=200), st.integers(0, 999))),
+        )
     )
     if state is State.EMPTY:
-        partitions = frozenset()
+        partitions = PartitionSet()
     ends = st.builds(LogEnd, st.integers(0, 2**31 - 1), ids)
     return Transaction(
         producer_id=draw(st.integers(0, 2**63 - 1)),
@@ -219,10 +222,10 @@ def test_values_of_version_0_are_read() -> None:
     txn = decode_transaction(value)
 
     assert txn == Transaction(
-        5, 2, 10_000, State.ONGOING, frozenset({("t", 0), ("t", 3)}), update_ms=100, start_ms=50
+        5, 2, 10_000, State.ONGOING, PartitionSet({("t", 0), ("t", 3)}), update_ms=100, start_ms=50
     )
     empty = bytes.fromhex("0000000000000000000500020000271000ffffffff") + b"\xff" * 16
-    assert decode_transaction(empty).partitions == frozenset()
+    assert decode_transaction(empty).partitions == PartitionSet()
 
 
 def test_values_that_kafka_wrote_say_who_may_ask_again() -> None:
@@ -315,7 +318,7 @@ def test_ends_under_one_leader_epoch() -> None:
 
 
 def test_ends_must_be_of_the_partitions() -> None:
-    partitions = in_order(EXAMPLE.partitions)
+    partitions = EXAMPLE.partitions.in_order
     txn = EXAMPLE._replace(ends=LogEnds.under(1, partitions, [5] * len(partitions)))
     value = encode_transaction(txn).replace(bytes.fromhex("934e24"), bytes.fromhex("934e18"))[:-12]
     with pytest.raises(Corrupt, match="24 bytes of partition ends for 3"):

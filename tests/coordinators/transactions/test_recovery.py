@@ -9,6 +9,7 @@ import pytest
 from stablelog.batch.markers import MarkerType
 from stablelog.coordinators.transactions.decisions import REPAIR, MarkerOrder, OpenTransaction
 from stablelog.coordinators.transactions.log_ends import LogEnd
+from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.records import encode_transaction
 from stablelog.coordinators.transactions.recovery import DecisionHistory, Ranked, markers_for
 from stablelog.coordinators.transactions.states import State
@@ -38,7 +39,7 @@ def order(
         group="",
         commit_sequence=g,
         coordinator_epoch=0,
-        partitions=frozenset({T0}),
+        partitions=PartitionSet({T0}),
         transaction_version=1 if end else 2,
         transaction_epoch=epoch,
         ends={T0: end} if end else {},
@@ -180,7 +181,7 @@ def test_an_open_transaction_older_than_what_is_held_makes_way_for_it() -> None:
 def test_history_is_taken_out_partition_by_partition() -> None:
     history = DecisionHistory()
     txn = Transaction(
-        1, 1, 10, State.PREPARE_COMMIT, frozenset({T0, T1}), commit_sequence=1, transaction_epoch=0
+        1, 1, 10, State.PREPARE_COMMIT, PartitionSet({T0, T1}), commit_sequence=1, transaction_epoch=0
     )
     history.remember("a", encode_transaction(txn), txn)
     assert len(history) == 2

@@ -148,7 +148,11 @@ async def _read_all(
 ) -> Found:
     """Read every partition of the session. If the session has many, other tasks run between two partitions."""
     found = Found()
-    async for key, wanted in in_turns(list(session.partitions.items())):
+    # Copy the keys only: a copy of the items would make so many tuples at once that several garbage collections run.
+    async for key in in_turns(list(session.partitions)):
+        wanted = session.partitions.get(key)
+        if wanted is None:
+            continue  # Another request has removed the partition from the session.
         answer, partition = _read(
             broker, key, wanted, isolation, size_max - found.size, codes, at_least_one=found.size == 0
         )
@@ -207,7 +211,7 @@ async def _topics_of(
     if session.session_id != NO_SESSION:
         # Move partitions with records to the end of the session, so that the next response begins with the other
         # partitions.
-        for key, answer in answers.items():
+        async for key, answer in in_turns(answers.items()):
             if answer.records and key in session.partitions:
                 session.partitions.move_to_end(key)
     return list(topics.values())
@@ -238,8 +242,9 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
         if not await broker.waiters.wait_for_more(
             found.seen, isolation, deadline - loop.time(), closed=[*found.closed, *found.loading]
         ):
-            found = await _read_all(broker, session, isolation, size_max, codes)
-            break
+            deadline = loop.time()
+        # Free the parts of the last read one after another, not all at once when `found` gets the next read.
+        await free_in_turns(found.answers, found.seen)
     if not found.size:
         # Without any records, the response must not look as if compaction had removed all records of these partitions.
         # With records of other partitions, the client fetches again at once, and needs no error for that.

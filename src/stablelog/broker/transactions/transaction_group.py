@@ -12,7 +12,9 @@ those of every earlier commit of the group (docs/glossary.md).
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from stablelog.batch.markers import Marker, MarkerType
@@ -23,7 +25,6 @@ from stablelog.broker.groups import Groups
 from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.loop.turns import AT_ONCE_MAX, Turn
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC
-from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topics import Topics
 from stablelog.broker.transactions.marker_durability import MarkerDurability
 from stablelog.coordinators.record_fields import Record
@@ -35,7 +36,7 @@ from stablelog.coordinators.transactions.decisions import (
     OpenTransaction,
     TransactionConfig,
 )
-from stablelog.coordinators.transactions.log_ends import OFFSET_UNKNOWN, in_order
+from stablelog.coordinators.transactions.log_ends import OFFSET_UNKNOWN
 from stablelog.coordinators.transactions.producer_ids import ProducerIds, ProducerIdSpace
 from stablelog.errors import DiskError, Refused, Unavailable
 from stablelog.log.partition import MarkerWrite, Partition
@@ -124,15 +125,16 @@ class TransactionGroup:
     def _end_offsets(self, targets: Sequence[TopicPartition]) -> list[int]:
         """Return the end offsets of partitions: 0 if a partition is not open, OFFSET_UNKNOWN if it does not exist."""
         ends: list[int] = []
-        topic: Topic | None = None
-        for name, index in targets:
-            if topic is None or topic.name != name:
-                topic = self._topics.get(name)
-            partition = None if topic is None else topic.partitions.get(index)
-            if partition is not None:
-                ends.append(partition.end_offset)
-            else:
-                ends.append(0 if topic is not None and index < topic.partition_count else OFFSET_UNKNOWN)
+        for name, those in groupby(targets, key=itemgetter(0)):
+            topic = self._topics.get(name)
+            partitions: Mapping[int, Partition] = {} if topic is None else topic.partitions
+            count = 0 if topic is None else topic.partition_count
+            ends += [
+                partition.end_offset
+                if (partition := partitions.get(index)) is not None
+                else (0 if index < count else OFFSET_UNKNOWN)
+                for _, index in those
+            ]
         return ends
 
     def load(self) -> None:
@@ -320,7 +322,7 @@ class TransactionGroup:
                     break
             self._in_writing.append(self._decided.popleft())
             for order in markers:
-                for target in in_order(order.partitions):
+                for target in order.partitions.in_order:
                     by_partition.setdefault(target, []).append(order)
         self._to_write.extend(by_partition.items())
         self._is_long = len(by_partition) > AT_ONCE_MAX

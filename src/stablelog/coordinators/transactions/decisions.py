@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.markers import MarkerType
 from stablelog.coordinators.record_fields import Record
 from stablelog.coordinators.transactions.log_ends import NO_ENDS, LogEnd
+from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID
 from stablelog.types import TopicPartition
 
@@ -86,7 +87,7 @@ class MarkerOrder(NamedTuple):
     group: str
     commit_sequence: int
     coordinator_epoch: int
-    partitions: frozenset[TopicPartition]
+    partitions: PartitionSet
     transaction_version: int
     transaction_epoch: int
     ends: Mapping[TopicPartition, LogEnd] = NO_ENDS

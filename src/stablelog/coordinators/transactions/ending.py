@@ -13,7 +13,8 @@ from typing import Final
 from stablelog.batch.markers import MarkerType
 from stablelog.coordinators.record_fields import Record
 from stablelog.coordinators.transactions.decisions import REPAIR, Draft, MarkerOrder, OpenTransaction
-from stablelog.coordinators.transactions.log_ends import NO_ENDS, OFFSET_UNKNOWN, LogEnds, in_order
+from stablelog.coordinators.transactions.log_ends import NO_ENDS, OFFSET_UNKNOWN, LogEnds
+from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.states import Event, State, next_state
 from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.coordinators.transactions.transaction import (
@@ -158,9 +159,8 @@ class Ending:
         return value
 
     def _ends(self, txn: Transaction) -> LogEnds:
-        # Sort the partitions: the lookup of thousands of end offsets takes half the time if the partitions of a topic
-        # follow each other.
-        partitions = in_order(txn.partitions)
+        # The lookup of thousands of end offsets takes half the time if the partitions of a topic follow each other.
+        partitions = txn.partitions.in_order
         return LogEnds.under(self._coordinator_epoch, partitions, self._end_offsets(partitions))
 
     def order(self, transactional_id: str, txn: Transaction) -> MarkerOrder:
@@ -241,7 +241,7 @@ class Ending:
             group=self._group,
             commit_sequence=NO_SEQUENCE,
             coordinator_epoch=self._coordinator_epoch,
-            partitions=frozenset({target}),
+            partitions=PartitionSet({target}),
             transaction_version=TV1,
             transaction_epoch=found.producer_epoch,
         )

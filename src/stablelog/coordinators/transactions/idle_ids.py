@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Final
 
 from stablelog.coordinators.transactions.log_ends import NO_ENDS
+from stablelog.coordinators.transactions.partition_set import NO_PARTITIONS
 from stablelog.coordinators.transactions.records import (
     IdleHead,
     decode_transaction,
@@ -125,4 +126,4 @@ def idle_value(txn: Transaction, value: bytes) -> bytes:
     """
     if value[1] == 1 and not txn.partitions:
         return value
-    return encode_transaction(txn._replace(partitions=frozenset(), ends=NO_ENDS))
+    return encode_transaction(txn._replace(partitions=NO_PARTITIONS, ends=NO_ENDS))

@@ -10,7 +10,6 @@ Format: docs/formats.md, "Commit log".
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from operator import itemgetter
 from typing import Final, NamedTuple
 
 from stablelog.errors import Corrupt
@@ -92,11 +91,3 @@ class LogEnds(Mapping[TopicPartition, LogEnd]):
 
 
 NO_ENDS: Final = LogEnds((), b"")
-
-
-def in_order(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Sort partitions into the order in which a decision's record has them.
-
-    Two sorts by one field each are faster than one sort by both fields.
-    """
-    return sorted(sorted(partitions, key=itemgetter(1)), key=itemgetter(0))

@@ -58,7 +58,7 @@ def with_partitions(
         txn.producer_epoch,
         txn.timeout_ms,
         state,
-        txn.partitions | wanted,
+        txn.partitions.adding(wanted),
         update_ms=now_ms,
         start_ms=txn.start_ms if txn.state is state else now_ms,
         previous_producer_id=txn.previous_producer_id,
@@ -125,7 +125,7 @@ class Reconciliation:
             if shown != (txn.producer_id, txn.producer_epoch):
                 return False
             if target not in txn.partitions:
-                value = txn._replace(partitions=txn.partitions | {target})
+                value = txn._replace(partitions=txn.partitions.adding({target}))
                 self._table.put(transactional_id, value, draft.records)
             return True
         if txn.state.is_decided:

@@ -45,7 +45,8 @@ from stablelog.coordinators.record_fields import (
     string,
     tagged_fields,
 )
-from stablelog.coordinators.transactions.log_ends import NO_ENDS, LogEnds, in_order
+from stablelog.coordinators.transactions.log_ends import NO_ENDS, LogEnds
+from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.states import State
 from stablelog.coordinators.transactions.transaction import TV2, Transaction
 from stablelog.errors import refuse_newer
@@ -169,7 +170,7 @@ _numbers_of: Final = attrgetter(*(field for field, _ in TAGS.values()))  # In th
 
 def encode_transaction(txn: Transaction) -> bytes:
     """Encode the state of a transactional id, in version 1."""
-    partitions = txn.ends.partitions or in_order(txn.partitions)
+    partitions = txn.ends.partitions or txn.partitions.in_order
     topics = [
         (topic, [index for _, index in those]) for topic, those in groupby(partitions, key=itemgetter(0))
     ]
@@ -191,7 +192,8 @@ def encode_transaction(txn: Transaction) -> bytes:
         if number != default
     ]
     if txn.ends:
-        assert txn.partitions == set(txn.ends.partitions)
+        named = txn.ends.partitions
+        assert named is txn.partitions.in_order or txn.partitions == frozenset(named)
         fields.append((ENDS_TAG, txn.ends.content))
     parts += (TIMES.pack(txn.update_ms, txn.start_ms), tagged_fields(sorted([*fields, *txn.unknown_tags])))
     return b"".join(parts)
@@ -282,7 +284,7 @@ def decode_transaction(value: bytes) -> Transaction:
         producer_epoch,
         timeout_ms,
         State(number),
-        frozenset(partitions),
+        PartitionSet(partitions),
         update_ms,
         start_ms,
         **fields,

@@ -21,7 +21,7 @@ from stablelog.coordinators.transactions.decisions import Listed
 from stablelog.coordinators.transactions.idle_ids import IdleIds, idle_value
 from stablelog.coordinators.transactions.joint.table import JointTable
 from stablelog.coordinators.transactions.listing import id_matcher, states_named
-from stablelog.coordinators.transactions.log_ends import LogEnds, in_order
+from stablelog.coordinators.transactions.log_ends import LogEnds
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
 from stablelog.coordinators.transactions.records import (
     GroupKey,
@@ -406,7 +406,7 @@ class TransactionTable:
         for transactional_id in list(self._decided):
             txn = self._live[transactional_id]
             if txn.lacks_ends:
-                partitions = in_order(txn.partitions)
+                partitions = txn.partitions.in_order
                 ends = LogEnds.under(leader_epoch, partitions, itertools.repeat(0, len(partitions)))
                 txn = txn._replace(ends=ends)
                 self.put(transactional_id, txn, records)

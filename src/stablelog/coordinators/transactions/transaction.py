@@ -3,8 +3,8 @@
 from typing import Final, NamedTuple
 
 from stablelog.coordinators.transactions.log_ends import NO_ENDS, LogEnds
+from stablelog.coordinators.transactions.partition_set import NO_PARTITIONS, PartitionSet
 from stablelog.coordinators.transactions.states import State
-from stablelog.types import TopicPartition
 
 NO_PRODUCER_ID: Final = -1
 NO_EPOCH: Final = -1
@@ -44,7 +44,7 @@ class Transaction(NamedTuple):
         transaction_version: 0 and 1 for TV1, 2 for TV2.
         commit_sequence: the commit sequence (g) of a commit; -1 otherwise.
         transaction_epoch: after the decision, the epoch of the transaction's records; -1 otherwise.
-        ends: the end offsets of the partitions at the time of the decision, in the order of `in_order`. Only a decision
+        ends: the end offsets of the partitions at the time of the decision, in the order of `PartitionSet.in_order`. Only a decision
             that keeps the producer's epoch has them.
         settled_epoch: a leader epoch. All transactions with this producer epoch that began under a lower leader epoch
             are over. -1 if there is none. See `transactions.recovery`.
@@ -55,7 +55,7 @@ class Transaction(NamedTuple):
     producer_epoch: int
     timeout_ms: int
     state: State
-    partitions: frozenset[TopicPartition] = frozenset()
+    partitions: PartitionSet = NO_PARTITIONS
     update_ms: int = NO_TIME
     start_ms: int = NO_TIME
     previous_producer_id: int = NO_PRODUCER_ID

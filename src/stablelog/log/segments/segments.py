@@ -29,6 +29,9 @@ class Segments:
         bases: the base offsets of the segments. Other modules only read them.
     """
 
+    # A broker has one of these objects for each partition, and reads thousands of them in one callback.
+    __slots__ = ("_are_proven", "_gone", "_minima", "_row", "_sealed_size", "active", "bases")
+
     def __init__(self, segments: list[Segment]) -> None:
         assert segments
         assert all(segment.sealed for segment in segments[:-1])

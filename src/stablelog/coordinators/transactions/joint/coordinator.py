@@ -34,6 +34,7 @@ from stablelog.coordinators.transactions.decisions import Decision, Draft
 from stablelog.coordinators.transactions.ending import Ending
 from stablelog.coordinators.transactions.joint.records import FOR_EVER, NO_ORDER, NO_VERSION, JointState
 from stablelog.coordinators.transactions.joint.table import UNKNOWN
+from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.refusals import turned_away
 from stablelog.coordinators.transactions.states import Event, State
 from stablelog.coordinators.transactions.table import TransactionTable
@@ -342,7 +343,7 @@ class JointCommits:
             *self._ending.first_identity(transactional_id, draft.records),
             OFFSETS_TIMEOUT_MS,
             State.ONGOING,
-            frozenset({partition}),
+            PartitionSet({partition}),
             update_ms=now_ms,
             start_ms=now_ms,
             transaction_version=TV2,
