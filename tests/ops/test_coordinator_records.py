@@ -24,6 +24,7 @@ from stablelog.coordinators.transactions.records import (
     joint_key,
     transaction_key,
 )
+from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.states import State
 from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.log.partition import LogConfig, Partition
@@ -39,7 +40,7 @@ def test_the_state_of_a_transaction():
         3,
         60_000,
         State.PREPARE_COMMIT,
-        frozenset({("t", 1), ("t", 0)}),
+        PartitionSet({("t", 1), ("t", 0)}),
         update_ms=5,
         start_ms=4,
         transaction_version=1,
