@@ -16,6 +16,7 @@ from stablelog.coordinators.consumer_groups.records import (
 )
 from stablelog.coordinators.transactions.joint.records import JointState, encode_joint
 from stablelog.coordinators.transactions.log_ends import LogEnds
+from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.records import (
     GroupState,
     encode_group,
@@ -24,7 +25,6 @@ from stablelog.coordinators.transactions.records import (
     joint_key,
     transaction_key,
 )
-from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.states import State
 from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.log.partition import LogConfig, Partition

@@ -7,7 +7,8 @@ from stablelog.errors import Corrupt
 from stablelog.log.files.names import SEGMENT_SUFFIXES, SINGLE_FILES, is_partition_file
 from stablelog.ops.inspect import files_of, inspect_file
 from stablelog.tier.local_state import LocalState
-from stablelog.tier.manifest import encode_manifest
+from stablelog.tier.manifest import Manifest, encode_manifest
+from stablelog.tier.parts import divided
 from stablelog.views.index_format import ENTRY
 from tests.golden.generation import generations
 from tests.tier.test_manifest import MANIFEST, NOW_MS
@@ -40,6 +41,26 @@ def test_the_remote_segments_are_the_rows_of_a_manifest(ordered):
         (0, 100, 1000, "COPY_FINISHED"),
         (100, 200, 1000, "COPY_FINISHED"),
         (200, 300, 1000, "COPY_FINISHED"),
+    ]
+
+
+def test_a_manifest_with_parts_is_shown_by_part(tmp_path):
+    manifest, parts = divided(MANIFEST, Manifest("c"), NOW_MS, part_count=1)
+    state = LocalState(LocalDisk(), tmp_path)
+    state.write_manifest(
+        encode_manifest(manifest, NOW_MS), manifest.parts, {part.part_id: content for part, content in parts}
+    )
+    disk = LocalDisk(read_only=True)
+    assert [row[0] for row in inspect_file(disk, tmp_path / "remote-manifest", records=False).rows] == [
+        0,
+        100,
+        200,
+    ]
+    files = [path for path in files_of(disk, tmp_path) if path.name != "remote-manifest"]
+    shown = [inspect_file(disk, path, records=False) for path in files]
+    assert sorted(row[:4] for table in shown for row in table.rows) == [
+        (0, 100, 1000, "COPY_FINISHED"),
+        (100, 200, 1000, "COPY_FINISHED"),
     ]
 
 

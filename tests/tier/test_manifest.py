@@ -99,10 +99,10 @@ def test_a_summary_of_another_segment_is_refused():
 
 
 def test_a_manifest_of_a_later_release_is_refused(monkeypatch):
-    monkeypatch.setattr("stablelog.tier.manifest.VERSION", 2)
+    monkeypatch.setattr("stablelog.tier.manifest.VERSION", 3)
     content = encode_manifest(MANIFEST, NOW_MS)
     monkeypatch.undo()
-    with pytest.raises(NewerFormat, match="a manifest of version 2"):
+    with pytest.raises(NewerFormat, match="a manifest of version 3"):
         decode_manifest(content)
 
 

@@ -22,6 +22,7 @@ from stablelog.log.files.names import (
     PRODUCERS,
     REMOTE_LOG_START_FILE,
     REMOTE_MANIFEST_FILE,
+    REMOTE_PART_PREFIX,
     SNAPSHOT,
     SUMMARY,
     TIMEINDEX,
@@ -37,7 +38,7 @@ from stablelog.log.indexes.transaction_index import TransactionIndex
 from stablelog.log.producer_state.snapshots import decode_either
 from stablelog.log.segments.scan import check_crc, scan_batches
 from stablelog.ops.coordinator_records import Describe, describer_of
-from stablelog.tier.manifest import decode_manifest
+from stablelog.tier.manifest import Manifest, RemoteSegment, decode_part, decode_without_parts
 from stablelog.views.extents import EXTENT, Extent
 from stablelog.views.index_format import (
     ENTRIES_SUFFIX,
@@ -87,7 +88,7 @@ def inspect_file(disk: Disk, path: Path, *, records: bool) -> Table:
     Raises:
         Corrupt: the file is of an unknown kind.
     """
-    kind = path.name[OFFSET_DIGITS:] if has_offset(path.name) else path.name.lstrip(".")
+    kind = _kind_of(path.name)
     if kind == LOG:
         return _table(
             path, RECORD_COLUMNS if records else BATCH_COLUMNS, _log_rows(disk, path, records=records)
@@ -99,6 +100,13 @@ def inspect_file(disk: Disk, path: Path, *, records: bool) -> Table:
         )
     columns, decode = _KINDS[kind]
     return _table(path, columns, _decoded(disk, path, decode))
+
+
+def _kind_of(name: str) -> str:
+    """Return the key of a file's kind in `_KINDS`: its suffix, its whole name, or the beginning of its name."""
+    if has_offset(name):
+        return name[OFFSET_DIGITS:]
+    return REMOTE_PART_PREFIX if name.startswith(REMOTE_PART_PREFIX) else name.lstrip(".")
 
 
 def _decoded(disk: Disk, path: Path, decode: Decode) -> Iterator[Row]:
@@ -119,7 +127,7 @@ def _table(path: Path, columns: Columns, found: Iterator[Row]) -> Table:
 def files_of(disk: Disk, directory: Path) -> Iterator[Path]:
     """Yield the files of a partition's directory that can be described, in order."""
     for name in disk.list_dir(directory):
-        if name in _BY_NAME or (has_offset(name) and name[OFFSET_DIGITS:] in (LOG, *_BY_SUFFIX)):
+        if _kind_of(name) in (LOG, *_KINDS):
             yield directory / name
 
 
@@ -244,6 +252,21 @@ _PRODUCERS = (
     ),
     _producers,
 )
+_REMOTE_SEGMENT = ("base offset", "end offset", "size", "state", "segment id")
+
+
+def _segment_rows(segments: Iterable[RemoteSegment]) -> Iterator[Row]:
+    for one in segments:
+        yield one.base_offset, one.end_offset, one.size, one.state.name, str(one.segment_id)
+
+
+def _manifest_rows(manifest: Manifest) -> Iterator[Row]:
+    """Yield a row for each part, which is a file of its own, and one for each segment that is in no part."""
+    for part in manifest.parts:
+        yield part.base_offset, None, part.size, f"PART ({part.segment_count} segments)", part.part_id.hex
+    yield from _segment_rows(manifest.segments)
+
+
 _START = ("start offset",), lambda content, path: [(decode_log_start(content, path),)]
 _FIELDS = ("field", "value")
 _BY_SUFFIX: Final[dict[str, tuple[Columns, Decode]]] = {
@@ -271,13 +294,8 @@ _BY_NAME: Final[dict[str, tuple[Columns, Decode]]] = {
     LOG_START_FILE: _START,
     VIEW_START_FILE: _START,
     REMOTE_LOG_START_FILE: _START,
-    REMOTE_MANIFEST_FILE: (
-        ("base offset", "end offset", "size", "state", "segment id"),
-        lambda content, _: [
-            (one.base_offset, one.end_offset, one.size, one.state.name, str(one.segment_id))
-            for one in decode_manifest(content).segments
-        ],
-    ),
+    REMOTE_MANIFEST_FILE: (_REMOTE_SEGMENT, lambda content, _: _manifest_rows(decode_without_parts(content))),
+    REMOTE_PART_PREFIX: (_REMOTE_SEGMENT, lambda content, _: _segment_rows(decode_part(content))),
     METADATA_FILE: (
         ("topic id",),
         lambda content, path: [(str(decode_partition_metadata(content, path)),)],

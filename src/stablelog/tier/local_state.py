@@ -2,20 +2,22 @@
 
 `remote-manifest` is a copy of the last published manifest. It is written before local segments that the manifest names
 are deleted, so that a start of the broker needs no answer of the object store to know what is there. The truth is the
-manifest in the store.
+manifest in the store. Files whose names begin with `remote-manifest-part-` are copies of the manifest's parts.
 
 `remote-log-start` records a log start offset that has moved since the manifest was published.
 
 Format: docs/formats.md, "Tiered storage", "Local files".
 """
 
+import uuid
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from stablelog.env.disk import Disk, read_if_there
 from stablelog.errors import Corrupt, naming
 from stablelog.log.files.log_start import encode_log_start, read_log_start
-from stablelog.log.files.names import REMOTE_LOG_START_FILE, REMOTE_MANIFEST_FILE
-from stablelog.tier.manifest import Manifest, decode_manifest
+from stablelog.log.files.names import REMOTE_LOG_START_FILE, REMOTE_MANIFEST_FILE, REMOTE_PART_PREFIX
+from stablelog.tier.manifest import Manifest, Part, RemoteSegment, decode_manifest, read_part
 
 
 class LocalState:
@@ -35,7 +37,7 @@ class LocalState:
 
         Raises:
             NewerFormat: a later release has written a file.
-            Corrupt: a file is damaged.
+            Corrupt: a file is damaged, or the file of a part is missing.
             DiskError: a file cannot be read.
         """
         path = self._directory / REMOTE_MANIFEST_FILE
@@ -44,10 +46,24 @@ class LocalState:
             return None
         try:
             with naming(path):
-                manifest = decode_manifest(content)
+                manifest = decode_manifest(content, self._read_part)
         except Corrupt as error:
             raise Corrupt(f"{path} is damaged: {error}") from None
         return manifest._replace(log_start=max(manifest.log_start, self.read_start()))
+
+    def _read_part(self, part: Part) -> list[RemoteSegment]:
+        path = self._part_path(part.part_id)
+        content = read_if_there(self._disk, path)
+        if content is None:
+            raise Corrupt(f"its part {path.name} is missing")
+        try:
+            with naming(path):
+                return read_part(part, content)
+        except Corrupt as error:
+            raise Corrupt(f"its file {path.name}: {error}") from None
+
+    def _part_path(self, part_id: uuid.UUID) -> Path:
+        return self._directory / f"{REMOTE_PART_PREFIX}{part_id.hex}"
 
     def read_start(self) -> int:
         """Return the recorded log start offset; 0 if there is none.
@@ -64,9 +80,26 @@ class LocalState:
         manifest = self.read()
         return local_start if manifest is None else min(manifest.log_start, local_start)
 
-    def write_manifest(self, content: bytes) -> None:
-        """Record the payload of a published manifest. Durable on return. Raises DiskError; nothing changed."""
+    def write_manifest(
+        self, content: bytes, parts: Iterable[Part] = (), new: Mapping[uuid.UUID, bytes] | None = None
+    ) -> None:
+        """Record a published manifest. Durable on return.
+
+        Args:
+            content: the payload of the manifest.
+            parts: the parts that the manifest names.
+            new: the contents of those parts that are not recorded yet, by the id of the part.
+
+        Raises:
+            DiskError: the manifest that was recorded before, or this one, is recorded.
+        """
+        for part_id, part_content in (new or {}).items():
+            self._disk.write_atomic(self._part_path(part_id), part_content)
         self._disk.write_atomic(self._directory / REMOTE_MANIFEST_FILE, content)
+        named = {self._part_path(part.part_id).name for part in parts}
+        for name in self._disk.list_dir(self._directory):
+            if name.startswith(REMOTE_PART_PREFIX) and name not in named:
+                self._disk.remove(self._directory / name)
 
     def write_start(self, start_offset: int) -> None:
         """Record a log start offset. Durable on return. Raises DiskError; nothing changed."""

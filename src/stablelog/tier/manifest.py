@@ -5,10 +5,13 @@ record has the key `manifest`, and the data of the whole partition. Each further
 record that Kafka writes for a segment in a snapshot, and its custom metadata is the summary of the segment. A search
 for aborted transactions reads from the summaries which segments have any, and where the search can end.
 
+The list of a partition with many segments is divided: older segments are in *parts*, objects of their own that never
+change, and the manifest names the parts. A publication therefore writes a few hundred KiB at most (`tier.parts`).
+
 A segment that Apache Kafka has copied has no summary. Such a segment may have aborted transactions, unless Kafka's
 field `TxnIndexEmpty` is set. Earlier releases of Kafka never set this field.
 
-Format: docs/formats.md, "The manifest".
+Format: docs/formats.md, "The manifest", "The parts of a manifest".
 """
 
 import itertools
@@ -16,10 +19,12 @@ import json
 import uuid
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
+
+from crc32c import crc32c
 
 from stablelog.batch.header import crc_holds, headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
@@ -36,7 +41,10 @@ from stablelog.tier.records import (
 )
 
 VERSION: Final = 1
+PARTED_VERSION: Final = 2  # The version of a manifest that names parts.
+PART_VERSION: Final = 1
 HEAD_KEY: Final = b"manifest"
+PART_KEY: Final = b"part"
 BATCH_COUNT_MAX: Final = 1_000  # Segments in one record batch.
 STATES: Final = {int(SegmentState.COPY_FINISHED), int(SegmentState.DELETE_STARTED)}
 
@@ -154,23 +162,49 @@ class RemoteSegment:
         return segment
 
 
+class Part(NamedTuple):
+    """A part of a manifest: an object with segments that follow each other. The object never changes.
+
+    Attributes:
+        part_id: the id of the part, for the key of its object.
+        base_offset: the base offset of its first segment.
+        segment_count: the number of its segments.
+        size: bytes of the object.
+        crc: CRC-32C of the object.
+    """
+
+    part_id: uuid.UUID
+    base_offset: int
+    segment_count: int
+    size: int
+    crc: int
+
+
 class Manifest(NamedTuple):
     """The list of the segments that a partition has in the object store.
 
     Attributes:
         cluster_id: the id of the cluster that writes the manifest.
         log_start: the log start offset of the partition. Segments before this offset are being deleted.
-        segments: the segments in the order of their offsets, without gaps.
+        segments: the segments in the order of their offsets, without gaps. Those in parts are among them.
+        parts: the parts of the manifest that was published last, in the order of their offsets. `parts.divided` makes
+            the parts of the next manifest from them.
     """
 
     cluster_id: str
     log_start: int = 0
     segments: tuple[RemoteSegment, ...] = ()
+    parts: tuple[Part, ...] = ()
 
     @property
     def end_offset(self) -> int:
         """The offset after the last one in the object store; the log start if that is greater or nothing is there."""
         return max([self.log_start, *(segment.end_offset for segment in self.segments[-1:])])
+
+    def segments_of(self, part: Part) -> Sequence[RemoteSegment]:
+        """Return the segments of a part, which must be one of this manifest's parts."""
+        begin = place_of(self.segments, part.base_offset)
+        return self.segments[begin : begin + part.segment_count]
 
     def with_copied(self, segments: Iterable[RemoteSegment]) -> "Manifest":
         """Return the manifest with newly copied segments added at its end."""
@@ -259,14 +293,39 @@ class Segments:
         return [self._segments[number] for number in found], last < count
 
 
+def place_of(segments: Sequence[RemoteSegment], base_offset: int) -> int:
+    """Return the index of the first segment with this base offset or a greater one."""
+    return bisect_left(segments, base_offset, key=attrgetter("base_offset"))
+
+
 def encode_manifest(manifest: Manifest, now_ms: int) -> bytes:
-    """Encode a manifest."""
-    head = {"version": VERSION, "cluster": manifest.cluster_id, "log_start": manifest.log_start}
-    head["count"] = len(manifest.segments)
-    records = [Record(0, now_ms, HEAD_KEY, json.dumps(head).encode())]
+    """Encode a manifest, without the segments that are in its parts."""
+    rows = list(manifest.segments)
+    for part in reversed(manifest.parts):
+        begin = place_of(rows, part.base_offset)
+        del rows[begin : begin + part.segment_count]
+    head: dict[str, Any] = {
+        "version": PARTED_VERSION if manifest.parts else VERSION,
+        "cluster": manifest.cluster_id,
+        "log_start": manifest.log_start,
+        "count": len(rows),
+    }
+    if manifest.parts:
+        head["parts"] = [[part.part_id.hex, *part[1:]] for part in manifest.parts]
+    return _encode(HEAD_KEY, head, rows, now_ms)
+
+
+def encode_part(part_id: uuid.UUID, segments: Sequence[RemoteSegment], now_ms: int) -> tuple[Part, bytes]:
+    """Encode a part of a manifest. Return the part, as a manifest names it, and the content of its object."""
+    content = _encode(PART_KEY, {"version": PART_VERSION, "count": len(segments)}, segments, now_ms)
+    return Part(part_id, segments[0].base_offset, len(segments), len(content), crc32c(content)), content
+
+
+def _encode(key: bytes, head: dict[str, Any], segments: Sequence[RemoteSegment], now_ms: int) -> bytes:
+    records = [Record(0, now_ms, key, json.dumps(head).encode())]
     records += [
         Record(number, now_ms, None, encode_record(segment.record()))
-        for number, segment in enumerate(manifest.segments, 1)
+        for number, segment in enumerate(segments, 1)
     ]
     batches = [
         encode_batch(records[begin : begin + BATCH_COUNT_MAX], base_offset=begin, leader_epoch=0)
@@ -275,42 +334,113 @@ def encode_manifest(manifest: Manifest, now_ms: int) -> bytes:
     return b"".join(batches)
 
 
-def decode_manifest(content: bytes) -> Manifest:
-    """Decode a manifest.
+def _no_part(part: Part) -> list[RemoteSegment]:
+    raise Corrupt(
+        f"a manifest names the part {part.part_id}, and the caller expects a manifest without parts"
+    )
+
+
+def decode_manifest(content: bytes, load: Callable[[Part], Sequence[RemoteSegment]] = _no_part) -> Manifest:
+    """Decode a manifest, with the segments that are in its parts.
+
+    Args:
+        content: the payload of the manifest.
+        load: loads the object of a part, and returns what `read_part` finds in it.
 
     Raises:
         NewerFormat: a later release has written the manifest.
-        Corrupt: the manifest is damaged.
+        Corrupt: the manifest or one of its parts is damaged.
     """
-    records = _records(content)
-    first = next(records, None)
-    if first is None or first.key != HEAD_KEY:
-        raise Corrupt("a manifest does not begin with its head")
+    manifest = decode_without_parts(content)
+    if manifest.parts:
+        segments = list(manifest.segments)
+        for part in manifest.parts:
+            segments += load(part)
+        segments.sort(key=attrgetter("base_offset"))
+        manifest = manifest._replace(segments=tuple(segments))
+    _check(manifest.segments)
+    return manifest
+
+
+def decode_without_parts(content: bytes) -> Manifest:
+    """Decode a manifest, without the segments that are in its parts. Raises NewerFormat or Corrupt."""
+    head, segments = _decode(content, HEAD_KEY)
     try:
-        head: dict[str, Any] = json.loads(first.value or b"")
         version, cluster_id, log_start, count = (
             head[name] for name in ("version", "cluster", "log_start", "count")
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except KeyError as error:
         raise Corrupt(f"the head of a manifest is damaged: {in_words(error)}") from error
     numbers = (version, log_start, count)
     if any(type(number) is not int or number < 0 for number in numbers) or not isinstance(cluster_id, str):
         raise Corrupt(f"the head of a manifest has other values than numbers and a cluster id: {head}")
-    refuse_newer("a manifest", version, VERSION)
-    if version != VERSION:
-        raise Corrupt(f"a manifest of version {version}; this release reads version {VERSION}")
+    refuse_newer("a manifest", version, PARTED_VERSION)
+    if version not in (VERSION, PARTED_VERSION):
+        raise Corrupt(
+            f"a manifest of version {version}; this release reads the versions {VERSION} and {PARTED_VERSION}"
+        )
+    if len(segments) != count:
+        raise Corrupt(f"a manifest has {len(segments)} segments, and its head says {count}")
+    parts = _parts_of(head) if version == PARTED_VERSION else ()
+    return Manifest(cluster_id, log_start, tuple(segments), parts)
+
+
+def _parts_of(head: dict[str, Any]) -> tuple[Part, ...]:
+    try:
+        parts = tuple(Part(uuid.UUID(hex=row[0]), *row[1:]) for row in head["parts"])
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise Corrupt(f"the head of a manifest names its parts wrongly: {in_words(error)}") from error
+    if any(type(number) is not int or number < 0 for part in parts for number in part[1:]):
+        raise Corrupt(f"the head of a manifest describes its parts with other values than numbers: {parts}")
+    return parts
+
+
+def read_part(part: Part, content: bytes) -> list[RemoteSegment]:
+    """Return the segments of a part, from the content of its object.
+
+    Raises:
+        NewerFormat: a later release has written the part.
+        Corrupt: the object is damaged, or is another one than the manifest names.
+    """
+    if (len(content), crc32c(content)) != (part.size, part.crc):
+        raise Corrupt(f"the part {part.part_id} of a manifest is damaged: its size or its CRC is wrong")
+    segments = decode_part(content)
+    if len(segments) != part.segment_count or (segments and segments[0].base_offset != part.base_offset):
+        raise Corrupt(f"the part {part.part_id} of a manifest has other segments than the manifest says")
+    return segments
+
+
+def decode_part(content: bytes) -> list[RemoteSegment]:
+    """Return the segments of a part. Raises NewerFormat or Corrupt."""
+    head, segments = _decode(content, PART_KEY)
+    version = head.get("version")
+    if type(version) is int:
+        refuse_newer("a part of a manifest", version, PART_VERSION)
+    if version != PART_VERSION:
+        raise Corrupt(f"a part of a manifest has the version {version}")
+    return segments
+
+
+def _decode(content: bytes, key: bytes) -> tuple[dict[str, Any], list[RemoteSegment]]:
+    """Decode a file of record batches: a head, and one record for each segment."""
+    what = key.decode()
+    records = _records(content)
+    first = next(records, None)
+    if first is None or first.key != key:
+        raise Corrupt(f"a {what} does not begin with its head")
+    try:
+        head = json.loads(first.value or b"")
+    except ValueError as error:
+        raise Corrupt(f"the head of a {what} is damaged: {in_words(error)}") from error
+    if not isinstance(head, dict):
+        raise Corrupt(f"the head of a {what} is damaged: it is no object of JSON")
     segments = []
     for record in records:
         decoded = decode_record(record.value or b"")
         if not isinstance(decoded, SegmentSnapshotRecord) or int(decoded.state) not in STATES:
-            raise Corrupt(
-                f"a manifest has a record {type(decoded).__name__} that is no segment of a manifest"
-            )
+            raise Corrupt(f"a {what} has a record {type(decoded).__name__} that is no segment of a manifest")
         segments.append(RemoteSegment.of_record(decoded))
-    if len(segments) != count:
-        raise Corrupt(f"a manifest has {len(segments)} segments, and its head says {count}")
-    _check(segments)
-    return Manifest(cluster_id, log_start, tuple(segments))
+    return head, segments
 
 
 def _records(content: bytes) -> Iterator[Record]:

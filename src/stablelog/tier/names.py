@@ -5,6 +5,7 @@
     t.<topic>/<topic id>/<partition>/<base>-<segment id>.log      a segment's log file
     t.<topic>/<topic id>/<partition>/<base>-<segment id>.indexes
     t.<topic>/<topic id>/<partition>/manifest/<epoch>-<n>         one object of a chain
+    t.<topic>/<topic id>/<partition>/part/<base>-<part id>        segments of a long manifest
 
 Numbers have leading zeros, so that the order of keys is that of numbers. Ids are written as Kafka writes them (base 64
 without padding, `-` and `_`), after `=`. The prefix `t.` keeps a topic whose name begins with a dot from being hidden in
@@ -52,6 +53,10 @@ class RemotePartition(NamedTuple):
     def segment_key(self, base_offset: int, segment_id: uuid.UUID, kind: str) -> str:
         """The key of a segment's log file or of its indexes."""
         return f"{self.directory}/{base_offset:0{OFFSET_DIGITS}}-={_text(segment_id)}.{kind}"
+
+    def part_key(self, base_offset: int, part_id: uuid.UUID) -> str:
+        """The key of a part of a manifest. The first segment of the part has this base offset."""
+        return f"{self.directory}/part/{base_offset:0{OFFSET_DIGITS}}-={_text(part_id)}"
 
     def chain_key(self, name: ChainName) -> str:
         """The key of an object of the chain."""

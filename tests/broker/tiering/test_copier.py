@@ -22,6 +22,13 @@ from tests.scale import seeds
 PATIENT = Patience(limit_s=60, pause_s=0.001, pause_s_max=0.01)
 
 
+@pytest.fixture(params=[1_000, 1], ids=["whole", "in-parts"])
+def part_count(request, monkeypatch):
+    """The number of segments in a part of a manifest. With 1, each manifest of more than one segment has parts."""
+    monkeypatch.setattr("stablelog.broker.tiering.copier.PART_COUNT", request.param)
+    return request.param
+
+
 def life(world):
     """Copy, delete the copied segments from the local disk, write on, and do the same again."""
     world.copy_all()
@@ -32,10 +39,11 @@ def life(world):
     world.drop_local()
 
 
-def test_copied_segments_leave_the_local_disk_and_stay_readable():
+def test_copied_segments_leave_the_local_disk_and_stay_readable(part_count):
     world = World()
     life(world)
     world.check()
+    assert len(world.published().parts) == (6 if part_count == 1 else 0)
     assert world.names() == [f"{world.remote.end_offset:020}.log"]
     assert world.partition.start_offset == world.remote.end_offset
     assert world.copier.copied_count == 7
@@ -49,6 +57,7 @@ def finish(world):
     assert world.remote.end_offset == world.partition.start_offset == world.partition.end_offset
 
 
+@pytest.mark.usefixtures("part_count")
 def test_the_broker_may_stop_before_each_request_to_the_store():
     number = 0
     while True:
@@ -92,6 +101,7 @@ def test_the_machine_may_stop_at_each_operation_of_the_disk(rounds):
 
 
 @pytest.mark.parametrize("seed", seeds(20))
+@pytest.mark.usefixtures("part_count")
 def test_a_hostile_store_loses_nothing(seed):
     """Requests are refused, applied without an answer, or applied late; a create is answered "exists" though it failed."""
     objects = SimObjects(seed, HOSTILE)

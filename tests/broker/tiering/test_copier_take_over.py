@@ -3,8 +3,8 @@
 import pytest
 
 from stablelog.env.objects.opening import open_store
-from stablelog.errors import InvalidConfig, StablelogError, Unavailable
-from stablelog.log.files.names import REMOTE_LOG_START_FILE, REMOTE_MANIFEST_FILE
+from stablelog.errors import Corrupt, InvalidConfig, StablelogError, Unavailable
+from stablelog.log.files.names import REMOTE_LOG_START_FILE, REMOTE_MANIFEST_FILE, REMOTE_PART_PREFIX
 from stablelog.log.partition import Isolation
 from stablelog.testing.s3 import serve_s3
 from stablelog.tier.local_state import LocalState
@@ -171,6 +171,111 @@ def test_a_store_that_lost_manifests_is_refused(lost, caplog):
     refused(world, caplog, "objects are lost", "t.t/")
     if lost != "all objects":
         world.check_own()
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "flipped", "another part"])
+def test_a_damaged_or_missing_part_of_a_manifest_is_refused_by_its_key(damage, caplog, monkeypatch):
+    """The local record is lost too: otherwise the broker has a copy of each part."""
+    monkeypatch.setattr("stablelog.broker.tiering.copier.PART_COUNT", 1)
+    world = copied()
+    objects = world.store_objects.objects
+    good = dict(objects)
+    parts = sorted(key for key in objects if "/part/" in key)
+    assert len(parts) == 4
+    world.write_segments(["-"])
+    for key in parts:
+        match damage:
+            case "missing":
+                del objects[key]
+            case "cut":
+                objects[key] = good[key][:-1]
+            case "flipped":
+                objects[key] = bytes([*good[key][:40], good[key][40] ^ 1, *good[key][41:]])
+            case _:
+                objects[key] = good[parts[parts.index(key) - 1]]
+        world.disk.remove(world.directory / REMOTE_MANIFEST_FILE)
+        world.restart()
+        refused(world, caplog, key)
+        with pytest.raises(Unavailable):
+            world.partition.read(0, 100, COMMITTED)
+        objects.clear()
+        objects.update(good)
+    world.restart()
+    finish(world)
+
+
+def test_a_broker_takes_the_parts_of_the_last_one_over(monkeypatch):
+    monkeypatch.setattr("stablelog.broker.tiering.copier.PART_COUNT", 2)
+    world = copied()
+    parts = world.published().parts
+    assert [part.segment_count for part in parts] == [2]
+    world.write_segments(["- -", "P4 P4a"])
+    world.restart()
+    finish(world)
+    assert world.published().parts[:1] == parts, "a part is written once"
+    assert len(world.published().parts) == 2
+
+
+# -- the local record ----------------------------------------------------------------------------------------------
+
+
+def local_parts(world):
+    return sorted(
+        name for name in world.disk.list_dir(world.directory) if name.startswith(REMOTE_PART_PREFIX)
+    )
+
+
+def test_a_start_reads_no_part_from_the_store(monkeypatch):
+    monkeypatch.setattr("stablelog.broker.tiering.copier.PART_COUNT", 1)
+    world = copied()
+    named = sorted(REMOTE_PART_PREFIX + part.part_id.hex for part in world.published().parts)
+    assert len(named) == 4
+    assert local_parts(world) == named
+    world.restart()
+    assert world.remote.manifest == world.published()
+    asked = []
+    world.store_objects.between = lambda call, key: asked.append((call, key))
+    world.write_segments(["- -"])
+    world.copy_all()
+    world.store_objects.between = lambda _call, _key: None
+    assert [call for call, key in asked if "/part/" in key] == ["create"], "that of the new segment"
+    finish(world)
+
+
+def test_the_local_directory_keeps_the_parts_of_the_last_manifest_only(monkeypatch):
+    monkeypatch.setattr("stablelog.broker.tiering.copier.PART_COUNT", 1)
+    world = copied()
+    before = local_parts(world)
+    world.partition.delete_records(3)
+    world.copy_all()
+    assert local_parts(world) == sorted(
+        REMOTE_PART_PREFIX + part.part_id.hex for part in world.published().parts
+    )
+    assert local_parts(world) != before
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "flipped"])
+def test_a_damaged_local_part_is_replaced_by_that_of_the_store(damage, monkeypatch):
+    monkeypatch.setattr("stablelog.broker.tiering.copier.PART_COUNT", 1)
+    world = copied()
+    path = world.directory / local_parts(world)[1]
+    good = world.disk.read_bytes(path)
+    match damage:
+        case "missing":
+            world.disk.remove(path)
+        case "cut":
+            world.disk.write_atomic(path, good[:-1])
+        case _:
+            world.disk.write_atomic(path, bytes([*good[:40], good[40] ^ 1, *good[41:]]))
+    with pytest.raises(Corrupt, match=path.name):
+        LocalState(world.disk, world.directory).read()
+    world.restart()
+    with pytest.raises(Unavailable, match="not known until the object store answers"):
+        world.partition.read(0, 100, COMMITTED)
+    world.copy_all()
+    assert world.disk.read_bytes(path) == good
+    assert LocalState(world.disk, world.directory).read().segments == world.published().segments
+    finish(world)
 
 
 # -- damage of the local record ------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from stablelog.testing.sim_disk import SimulatedCrash
 from stablelog.testing.sim_objects import SimObjects
 from stablelog.tier.chain import last_manifest
 from stablelog.tier.local_state import LocalState
-from stablelog.tier.manifest import Manifest, decode_manifest, encode_manifest
+from stablelog.tier.manifest import Manifest, encode_manifest
 from stablelog.tier.names import INDEXES, LOG
 from stablelog.tier.remote_log import RemoteLog
 from tests.log.timeline import Log
@@ -108,7 +108,7 @@ class World(TieredLog):
     def published(self):
         """The last manifest in the store; None if there is none."""
         payload = self.storage.run(last_manifest(PARTITION))
-        return None if payload is None else decode_manifest(payload)
+        return None if payload is None else self.storage.read_manifest(PARTITION, payload)[0]
 
     def names(self):
         """The names of the log files on the local disk."""

@@ -41,8 +41,9 @@ from stablelog.tier.copying import (
 )
 from stablelog.tier.index_object import IndexKind, encode_indexes
 from stablelog.tier.local_state import LocalState
-from stablelog.tier.manifest import Manifest, RemoteSegment, Segments, decode_manifest, encode_manifest
+from stablelog.tier.manifest import Manifest, RemoteSegment, Segments, encode_manifest
 from stablelog.tier.names import INDEXES, LOG
+from stablelog.tier.parts import PART_COUNT, divided
 from stablelog.tier.remote_log import RemoteLog
 
 log = logging.getLogger(__name__)
@@ -59,11 +60,13 @@ class _Owned:
 
     Attributes:
         manifest: the last published manifest.
+        unrecorded: the contents of the parts that are not yet recorded there, by the id of the part.
         is_recorded: whether the manifest is recorded in the partition's directory.
     """
 
     chain: Chain
     manifest: Manifest
+    unrecorded: dict[uuid.UUID, bytes] = field(default_factory=dict)
     is_recorded: bool = False
 
 
@@ -224,7 +227,12 @@ class Copier:
         log_start = await in_thread(self._threads, state.read_start)
         chain = self._storage.chain(remote.partition)
         payload = await in_thread(self._threads, lambda: self._storage.run(chain.take_over()))
-        manifest = None if payload is None else await in_thread(self._threads, decode_manifest, payload)
+        manifest, contents = None, dict[uuid.UUID, bytes]()
+        if payload is not None:
+            known = remote.manifest if remote.is_known else None
+            manifest, contents = await in_thread(
+                self._threads, self._storage.read_manifest, remote.partition, payload, known
+            )
         if manifest is not None and manifest.cluster_id != self._storage.cluster_id:
             raise Corrupt(
                 f"the manifest of {remote.partition.directory} was written by cluster {manifest.cluster_id}, and this is "
@@ -248,7 +256,7 @@ class Copier:
         await in_thread(self._threads, check_history, manifest, partition.segments(), directory)
         # The recorded log start may be greater than that of the manifest, and a partition whose manifest was not known
         # has not read it yet.
-        return _Owned(chain, manifest._replace(log_start=max(manifest.log_start, log_start)))
+        return _Owned(chain, manifest._replace(log_start=max(manifest.log_start, log_start)), contents)
 
     async def _publish(
         self, partition: Partition, remote: RemoteLog, owned: _Owned, rows: list[RemoteSegment]
@@ -258,6 +266,11 @@ class Copier:
         if not rows and not remote.has_unmarked:
             return
         manifest = await in_thread(self._threads, self._next, owned.manifest, remote.start_offset, rows)
+        divide = partial(divided, part_count=PART_COUNT)
+        manifest, parts = await in_thread(self._threads, divide, manifest, owned.manifest, self._now_ms())
+        for part, content in parts:
+            await in_thread(self._threads, self._storage.create_part, remote.partition, part, content)
+            owned.unrecorded[part.part_id] = content
         payload = await in_thread(self._threads, encode_manifest, manifest, self._now_ms())
         await in_thread_to_its_end(self._threads, lambda: self._storage.run(owned.chain.publish(payload)))
         owned.manifest, owned.is_recorded = manifest, False
@@ -282,8 +295,13 @@ class Copier:
         state = LocalState(self._disk, partition.directory)
         if not self._is_open(partition):
             return
+        parts = owned.manifest.parts
+        new = {
+            part.part_id: owned.unrecorded[part.part_id] for part in parts if part.part_id in owned.unrecorded
+        }
         segments = await in_thread(self._threads, Segments, owned.manifest.segments)
-        await in_thread_to_its_end(self._threads, state.write_manifest, payload)
+        await in_thread_to_its_end(self._threads, partial(state.write_manifest, payload, parts, new))
+        owned.unrecorded.clear()
         if self._is_open(partition):
             remote.published(owned.manifest, segments)
             owned.is_recorded = True

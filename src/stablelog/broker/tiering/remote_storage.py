@@ -3,12 +3,23 @@
 import json
 import logging
 import secrets
+import uuid
+from collections.abc import Sequence
 from typing import Final
 
 from stablelog.env.objects.check import require_conditions
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import Fenced, InvalidConfig, ObjectExists, ObjectMissing, StoreError, refuse_newer
+from stablelog.errors import (
+    Corrupt,
+    Fenced,
+    InvalidConfig,
+    ObjectExists,
+    ObjectMissing,
+    StoreError,
+    refuse_newer,
+)
 from stablelog.tier.chain import NONCE_SIZE, Chain, Create, Get, List, Result, Steps, claim_epoch
+from stablelog.tier.manifest import Manifest, Part, RemoteSegment, decode_manifest, read_part
 from stablelog.tier.names import CLUSTER, RemotePartition
 
 log = logging.getLogger(__name__)
@@ -70,6 +81,44 @@ class RemoteStorage:
                     f"{self.store.url} holds the objects of cluster {cluster_id}, and this broker has the cluster "
                     f"id {self.cluster_id}: use another bucket or prefix"
                 ) from None
+
+    def create_part(self, partition: RemotePartition, part: Part, content: bytes) -> None:
+        """Create the object of a part of a manifest. Durable on return. Raises StoreError."""
+        self.store.create(partition.part_key(part.base_offset, part.part_id), content)
+
+    def read_manifest(
+        self, partition: RemotePartition, payload: bytes, known: Manifest | None = None
+    ) -> tuple[Manifest, dict[uuid.UUID, bytes]]:
+        """Decode the payload of a manifest, and load its parts.
+
+        Args:
+            partition: the partition of the manifest.
+            payload: the payload.
+            known: an earlier manifest of the partition. Parts that it has too are not loaded.
+
+        Returns:
+            The manifest, and the contents of the parts that were loaded, by the id of the part.
+
+        Raises:
+            StoreError: the store does not answer, or rejects a request.
+            NewerFormat: a later release has written the manifest.
+            Corrupt: the manifest or a part is damaged, or a part is missing. The message names the part's key.
+        """
+        contents: dict[uuid.UUID, bytes] = {}
+
+        def load(part: Part) -> Sequence[RemoteSegment]:
+            if known is not None and part in known.parts:
+                return known.segments_of(part)
+            key = partition.part_key(part.base_offset, part.part_id)
+            try:
+                content = contents[part.part_id] = self.store.get(key)
+                return read_part(part, content)
+            except ObjectMissing:
+                raise Corrupt(f"{key} is missing, and the manifest names it") from None
+            except Corrupt as error:
+                raise Corrupt(f"{key}: {error}") from None
+
+        return decode_manifest(payload, load), contents
 
     def chain(self, partition: RemotePartition) -> Chain:
         """Return the chain of a partition's manifests, for this broker epoch."""

@@ -23,6 +23,7 @@ VIEW_START_FILE = "view-start-offset"  # the file that records the start of the 
 REMOTE_MANIFEST_FILE = (
     "remote-manifest"  # the copy of the last manifest that was published to the object store
 )
+REMOTE_PART_PREFIX = f"{REMOTE_MANIFEST_FILE}-part-"  # the id of the part in 32 hexadecimal digits follows
 REMOTE_LOG_START_FILE = (
     "remote-log-start"  # the file that records the log start offset of a log with a remote tier
 )
@@ -42,7 +43,8 @@ OFFSET_DIGITS, OFFSET_MAX = 20, f"{2**63 - 1:020d}"
 _OFFSET = re.compile(r"[0-9]{20}\.")
 _OFFSET_SUFFIXES = "|".join(re.escape(suffix[1:]) for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT, PRODUCERS))
 _PARTITION_FILE = re.compile(
-    rf"(?:[0-9]{{20}}\.(?:{_OFFSET_SUFFIXES}|cut(?:\.[0-9]+)?)|{'|'.join(map(re.escape, SINGLE_FILES))})"
+    rf"(?:[0-9]{{20}}\.(?:{_OFFSET_SUFFIXES}|cut(?:\.[0-9]+)?)|{'|'.join(map(re.escape, SINGLE_FILES))}"
+    rf"|{re.escape(REMOTE_PART_PREFIX)}[0-9a-f]{{32}})"
     r"(?:\.(?:deleted|cleaned|swap|tmp))*"
 )
 
