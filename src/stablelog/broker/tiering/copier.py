@@ -1,9 +1,9 @@
 """Copies sealed segments to the object store, and publishes manifests that name them.
 
-A pass goes over all partitions with a remote tier. Several partitions are copied at a time, each oldest segment first. In
-each partition the first pass takes over the chain of manifests; the last manifest in the store is the truth about what
-the store has. A copied segment counts only when a manifest that names it is published and recorded on the local disk.
-Only then local retention may delete the segment.
+A pass goes over all partitions with a remote tier. Several partitions are copied at a time, each oldest segment first.
+In each partition the first pass takes over the chain of manifests; the last manifest in the store is the truth about
+what the store has. A segment counts as copied only when a manifest that names it is published in the store and recorded
+on the local disk. Only then local retention may delete the segment.
 
 A crash or an error leaves objects that no manifest names. A later copy of the same segment has another id, and so other
 keys.
@@ -49,9 +49,9 @@ from stablelog.tier.remote_log import RemoteLog
 log = logging.getLogger(__name__)
 
 PIECE_SIZE: Final = 1 << 20  # The size of the pieces in which a log file is read and uploaded, in bytes.
-# A manifest is published after this many segments at the latest, so that local retention can delete them.
+# A manifest is published after this many copied segments at the latest, so that local retention can delete them.
 PUBLISHED_AFTER: Final = 16
-PROGRESS_S: Final = 30.0  # The time between two log lines about the progress of a pass.
+PROGRESS_S: Final = 30.0  # The time between two log lines about the progress of a pass over all partitions.
 
 
 @dataclass(slots=True)
@@ -125,7 +125,7 @@ class Copier:
         self.failed: dict[Partition, StablelogError] = {}
 
     async def copy_all(self, partitions: list[Partition]) -> None:
-        """Copy what can be copied of each partition. An error in one partition does not stop the others.
+        """Copy each partition's segments that can be copied. An error in one partition does not stop the others.
 
         Raises:
             StoreError: the store does not answer; no partition was looked at.
@@ -173,13 +173,13 @@ class Copier:
             except (StablelogError, FileNotFoundError) as error:
                 self._note(partition, work, error)
             finally:
-                # If this task was cancelled, a thread may still be uploading.
+                # If this task was cancelled, a thread may still be uploading: tell it to stop.
                 work.is_cancelled = True
                 del self._works[partition]
                 work.idle.set()
 
     def _note(self, partition: Partition, work: _Work, error: Exception) -> None:
-        """Log a failed copy, once until a copy of the partition succeeds."""
+        """Log why the copy of a partition failed: once, until a copy of the partition succeeds."""
         if work.is_cancelled:
             return
         failed = error if isinstance(error, StablelogError) else Unavailable(str(error))
@@ -216,7 +216,7 @@ class Copier:
         return not work.is_cancelled and self._is_open(partition) and partition.failure is None
 
     async def _take_over(self, partition: Partition, remote: RemoteLog) -> _Owned:
-        """Take over the chain of a partition. Return the last published manifest.
+        """Take over the chain of a partition's manifests. Return the last published manifest.
 
         Raises:
             Fenced: a broker of a greater epoch has taken over.
@@ -248,21 +248,21 @@ class Copier:
                 )
         if manifest is None:
             if not remote.is_known and partition.start_offset > 0:
-                # Segments that were deleted from the local disk may have been in the store. So a record that exists and
-                # is damaged is an error.
+                # Segments that were deleted from the local disk may be in the store. So it is an error if the
+                # partition's record of its remote tier exists and is damaged.
                 await in_thread(self._threads, state.read)
             return _Owned(chain, Manifest(self._storage.cluster_id, partition.start_offset))
         directory = remote.partition.directory
         await in_thread(self._threads, check_history, manifest, partition.segments(), directory)
-        # The recorded log start may be greater than that of the manifest, and a partition whose manifest was not known
-        # has not read it yet.
+        # The log start offset in the partition's directory may be greater than that of the manifest. A partition
+        # without a known manifest has not read it yet.
         return _Owned(chain, manifest._replace(log_start=max(manifest.log_start, log_start)), contents)
 
     async def _publish(
         self, partition: Partition, remote: RemoteLog, owned: _Owned, rows: list[RemoteSegment]
     ) -> None:
-        """Publish a manifest with newly copied segments and the log start offset, if anything is new."""
-        # A log start in the middle of a segment is published together with the next change.
+        """Publish a manifest with newly copied segments (`rows`) and the log start offset, if one of them is new."""
+        # A log start offset in the middle of a segment is not published alone, but together with the next change.
         if not rows and not remote.has_unmarked:
             return
         manifest = await in_thread(self._threads, self._next, owned.manifest, remote.start_offset, rows)
@@ -286,7 +286,9 @@ class Copier:
             )
 
     def _next(self, manifest: Manifest, log_start: int, rows: list[RemoteSegment]) -> Manifest:
-        """Return the next manifest. Runs in a thread, because a manifest may have many segments."""
+        """Return the manifest that follows `manifest` in the chain. Runs in a thread, because a manifest may have many
+        segments.
+        """
         log_start = max(log_start, manifest.log_start)
         return manifest.with_log_start(log_start, self._now_ms(), self._node_id).with_copied(rows)
 
@@ -311,7 +313,7 @@ class Copier:
     # -- one segment ---------------------------------------------------------------------------------------------
 
     async def _upload(self, partition: Partition, segment: Segment, work: _Work) -> RemoteSegment:
-        """Copy one segment under a new id. Return its description."""
+        """Copy one segment to the store under a new id. Return its row for the manifest."""
         assert segment.summary is not None
         assert isinstance(partition.remote, RemoteLog)
         segment_id = uuid.uuid4()
@@ -375,7 +377,7 @@ class Copier:
         return files
 
     def _pieces(self, segment: Segment, summary: Summary, work: _Work) -> Iterator[bytes]:
-        """Yield the log file of a segment, not faster than the throttle allows."""
+        """Yield the log file of a segment in pieces, not faster than the throttle allows."""
         file = self._disk.open(segment.path(LOG_SUFFIX))
         try:
             position = 0
@@ -394,7 +396,9 @@ class Copier:
     # -- end of work -----------------------------------------------------------------------------------------------
 
     async def leave(self, topic: str) -> None:
-        """Stop copying a topic's partitions. On return none is being copied, until the caller awaits something else."""
+        """Stop copying a topic's partitions. On return none of them is being copied, and no copy begins before the
+        caller's next await.
+        """
         while works := [work for partition, work in self._works.items() if partition.topic == topic]:
             works[0].is_cancelled = True
             await works[0].idle.wait()
@@ -412,14 +416,16 @@ class Copier:
 
 
 def _waiting(partition: Partition, end_offset: int) -> list[Segment]:
-    """Return the segments of a partition that can be copied and are not in the store, which ends at `end_offset`."""
+    """Return the segments of a partition that can be copied and are not in the store. The segments in the store end at
+    `end_offset`.
+    """
     if not partition.config.is_tiered or partition.config.is_copy_disabled:
         return []
     return copyable(partition.log.segments, end_offset, partition.last_stable_offset)
 
 
 class _Progress:
-    """Log lines about a long pass."""
+    """Log lines about the progress of a long pass of copies."""
 
     def __init__(self) -> None:
         self._begun_s = self._told_s = asyncio.get_running_loop().time()
@@ -442,7 +448,7 @@ class _Progress:
             self._tell("copying to the object store", now_s)
 
     def end(self) -> None:
-        """Note the end of the pass."""
+        """Log the end of the pass, if its progress was logged."""
         if self._is_told:
             self._tell("copied to the object store", asyncio.get_running_loop().time())
 

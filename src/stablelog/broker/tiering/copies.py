@@ -1,4 +1,6 @@
-"""The copies of a broker's segments to the object store, and the events of them: one pass over all partitions at a time."""
+"""The copies of a broker's segments to the object store, and the events about them. One pass over all partitions runs
+at a time.
+"""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -83,7 +85,9 @@ class Copies:
         self._tasks.every("copying to the object store", interval_s, self.copy_all)
 
     async def copy_all(self) -> None:
-        """Copy what can be copied of each partition whose topic has a remote tier. Raises as `Copier.copy_all`."""
+        """Copy the segments that can be copied, of each partition whose topic has a remote tier. Raises as
+        `Copier.copy_all`.
+        """
         partitions = []
         async for partition in in_turns(self._topics.open_partitions()):
             if partition.failure is not None or is_internal(partition.topic):
@@ -127,7 +131,7 @@ class Copies:
             remote.begin_at(partition.start_offset)
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the metrics."""
+        """Yield the metrics of the copies."""
         yield Sample("stablelog_remote_copied_bytes", (), self._copier.copied_size)
         yield Sample("stablelog_remote_copied_segments", (), self._copier.copied_count)
         yield Sample("stablelog_remote_failed_partitions", (), len(self._copier.failed))
@@ -142,6 +146,6 @@ class Copies:
         return self._copier.works_on(topic)
 
     def close(self) -> None:
-        """Stop all copies."""
+        """Stop all copies to the object store."""
         self._copier.close()
         self._metadata.close()

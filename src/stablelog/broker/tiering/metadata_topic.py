@@ -49,12 +49,12 @@ READ_SIZE: Final = 128 << 10  # The size in bytes of the pieces in which the top
 BATCH_COUNT_MAX: Final = (
     50  # The number of events that are encoded and appended in one turn of the event loop.
 )
-NO_PARTITION: Final = -1  # the key of errors that concern the whole topic
+NO_PARTITION: Final = -1  # Stands for a metadata partition in an error that concerns the whole topic.
 
 
 @dataclass(slots=True)
 class _Loaded:
-    """A metadata partition that was read, and the events that it has, by the partition that they are about."""
+    """A partition of `__remote_log_metadata` that was read, with its events by the partition that they are about."""
 
     partition: Partition
     events: dict[RemotePartition, Events] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class MetadataTopic:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="remote log metadata")
 
     async def begin_copy(self, partition: RemotePartition, segment: RemoteSegment) -> None:
-        """Append the event that the copy of a segment begins. Raises no StablelogError."""
+        """Append the event "the copy of this segment begins". Raises no StablelogError."""
 
         async def append(loaded: _Loaded) -> None:
             await self._append(loaded, partition, [copy_started(partition, segment)])
@@ -150,7 +150,7 @@ class MetadataTopic:
     async def _attempt(
         self, index_of: Callable[[int], int], work: Callable[[_Loaded], Awaitable[None]]
     ) -> None:
-        """Append events to a metadata partition. An error is logged, once until an event is appended.
+        """Append events to a metadata partition. An error is logged once, until an event is appended.
 
         Args:
             index_of: returns the index of the metadata partition, from the number of partitions of the topic.
@@ -175,7 +175,7 @@ class MetadataTopic:
                 )
 
     async def _open_topic(self) -> Topic:
-        """Return the topic. Create it if it does not exist.
+        """Return the topic `__remote_log_metadata`. Create it if it does not exist.
 
         Raises:
             Refused: the topic cannot be created.
@@ -230,7 +230,7 @@ class MetadataTopic:
     async def _append(
         self, loaded: _Loaded, partition: RemotePartition, events: Sequence[MetadataRecord]
     ) -> None:
-        """Append events about one partition, and note them.
+        """Append events about one partition, and note in `loaded` that the topic has them.
 
         Raises:
             Refused, Unavailable: the disk refuses the events from some event on.

@@ -54,7 +54,7 @@ class RangeCache:
         self._files: OrderedDict[ObjectRange, tuple[str, int, int]] = OrderedDict()
         self.disk_size = 0
         self._lock = threading.Lock()
-        # Whether a failure of the disk was logged since the disk has last accepted a range.
+        # Whether a failure of the disk was logged since the last range that the disk accepted.
         self._is_told = False
 
     def clear(self) -> None:
@@ -72,7 +72,7 @@ class RangeCache:
     # -- memory ------------------------------------------------------------------------------------------------
 
     def get(self, wanted: ObjectRange) -> Buffer | None:
-        """Return the bytes of a range in memory; None if they are not there."""
+        """Return the bytes of a range; None if they are not in memory."""
         content = self._memory.get(wanted)
         if content is not None:
             self._memory.move_to_end(wanted)
@@ -110,11 +110,11 @@ class RangeCache:
             self._memory.move_to_end(wanted, last=False)
 
     def make_room(self, size: int) -> None:
-        """Note that a read needs so many bytes in memory at once. The memory is never bounded to less."""
+        """Note that a read needs `size` bytes in memory at once. The limit of the memory is never below that."""
         self._memory_size_max = max(self._memory_size_max, size)
 
     def drop(self, wanted: ObjectRange) -> None:
-        """Drop a range whose bytes are not those that a manifest describes, so that it is loaded again."""
+        """Drop a range whose bytes do not match the manifest, so that it is loaded again."""
         content = self._memory.pop(wanted, None)
         if content is not None:
             self.memory_size -= max(len(content), INDEX_SIZE_MIN)

@@ -36,7 +36,7 @@ class _Load:
 
 
 class RemoteReads:
-    """The loads in progress.
+    """The loads of byte ranges from the object store that are in progress.
 
     Args:
         store: the object store; None if the broker has none.
@@ -66,7 +66,8 @@ class RemoteReads:
         self.loaded_size = 0
 
     def request(self, partition: Partition, missing: NotLoaded) -> list["asyncio.Future[None]"]:
-        """Begin to load what a partition's reader needs. Returns futures that are done when the loads have ended.
+        """Begin to load the ranges that a partition's reader needs (`missing`). Returns futures that are done when the
+        loads have ended.
 
         Raises:
             Unavailable: a range could not be loaded a moment ago, the store does not answer, or there is no store.
@@ -104,7 +105,7 @@ class RemoteReads:
                 self._begin(wanted)
 
     async def load(self, partition: Partition, missing: NotLoaded) -> None:
-        """Load what a reader needs, and return when it is loaded. Raises as `request` does."""
+        """Load the ranges that a reader needs (`missing`). Return when they are loaded. Raises as `request` does."""
         for done in self.request(partition, missing):
             await asyncio.shield(done)
         failed = [self._failed[one][1] for one in missing.ranges if one in self._failed]
@@ -158,7 +159,8 @@ class RemoteReads:
             try:
                 content = self._store.get(wanted.key)
             except ObjectMissing:
-                content = b""  # A segment of Apache Kafka without indexes has no aborted transactions.
+                # The transaction index is missing: a segment of Apache Kafka without aborted transactions has none.
+                content = b""
         self.loaded_size += len(content)
         return content
 

@@ -49,7 +49,7 @@ class RemoteStorage:
         self._nonce = secrets.token_bytes(NONCE_SIZE)
 
     def begin(self) -> None:
-        """Check the store, and take a broker epoch.
+        """Check the store, and take a broker epoch: a number that is greater than that of each earlier start.
 
         Raises:
             StoreError: the store does not answer, or rejects requests.
@@ -62,7 +62,7 @@ class RemoteStorage:
         log.info("%s: the broker has taken broker epoch %d", self.store.url, self.epoch)
 
     def _check_cluster(self) -> None:
-        """Create the object that names the cluster, or compare it."""
+        """Create the object that names this cluster. If it exists, check that it names this cluster."""
         content = json.dumps({"version": LAYOUT_VERSION, "cluster": self.cluster_id}).encode()
         try:
             self.store.create(CLUSTER, content)

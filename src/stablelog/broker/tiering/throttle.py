@@ -28,7 +28,7 @@ class Throttle:
         self._now_s = now_s
         self._sleep = sleep
         self._lock = threading.Lock()
-        self._free_s = 0.0  # The time at which the bytes that were taken are paid for.
+        self._free_s = 0.0  # The time before which no further bytes may be processed.
 
     def take(self, size: int, is_cancelled: Callable[[], bool] = lambda: False) -> None:
         """Wait until `size` further bytes may be processed, or until `is_cancelled` returns True."""

@@ -100,7 +100,7 @@ class Tiering:
         self._copies.start()
 
     async def copy_all(self) -> None:
-        """Copy at once what can be copied. Raises as `Copier.copy_all` does."""
+        """Copy at once the segments that can be copied. Raises as `Copier.copy_all` does."""
         if self._copies is not None:
             await self._copies.copy_all()
 
@@ -129,7 +129,7 @@ class Tiering:
         return RemoteTiers(self._disk, self.cache, lambda: self._topics.cluster_id, chunk_size, url)
 
     def read_ahead(self, partition: Partition, read: Slice) -> None:
-        """Load what the reader of a partition will need next."""
+        """Begin to load the byte ranges that the reader of a partition will need next."""
         if partition.remote is not None and read.start_offset < partition.start_offset:
             partition.remote.finished(read.start_offset, read.end_offset)
             self.reads.read_ahead(partition.remote.ahead(read.end_offset))
@@ -137,7 +137,7 @@ class Tiering:
     # -- metrics -------------------------------------------------------------------------------------------------
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the metrics."""
+        """Yield the metrics of tiered storage."""
         if self._store is None:
             return
         for call, count in self._store.counts.items():
@@ -160,14 +160,14 @@ class Tiering:
         return self._copies is not None and self._copies.works_on(topic)
 
     def close(self) -> None:
-        """Stop copies and loads."""
+        """Stop the copies to the object store and the loads from it."""
         if self._copies is not None:
             self._copies.close()
         self.reads.close()
 
 
 def _store(config: BrokerConfig) -> "ObjectStore | None":
-    """Open the object store of the settings; None if they name none."""
+    """Open the object store that the settings name; None if they name none."""
     url = config["stablelog.remote.url"]
     if not url:
         return None
