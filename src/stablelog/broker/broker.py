@@ -240,9 +240,9 @@ class Broker:
         if not await self.maintenance.restore_reserve():
             self.reserve.tell_full()
         if self.topics.is_taking_over:
-            # The broker takes over a directory of Apache Kafka, which does not record the producer ids that Kafka has
-            # assigned. Open all partitions before clients can connect, so that no new producer gets a producer id that
-            # a partition already contains.
+            # The broker takes over a directory of Apache Kafka. Such a directory does not record the producer ids that
+            # Kafka has assigned. Open all partitions before clients can connect, so that no new producer gets a
+            # producer id that a partition already contains.
             await self._opening.open_all()
             self.topics.taken_over()
         self._is_started = True
@@ -373,12 +373,12 @@ class Broker:
         self.topics.reconfigure()
 
     async def look_into_batch(self, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        """Run `work`, which decodes a large batch, in the thread for batches.
+        """Run `work`, which decodes a large batch, in the thread for such work.
 
         Return its result or raise its exception.
         """
-        # Callers wait for this lock, and not in the queue of the executor: a caller that waits for the lock can be
-        # cancelled, but work in the queue of the executor would run although its caller was cancelled.
+        # Callers wait for this lock, and not in the queue of the executor. A caller that waits for the lock can be
+        # cancelled. Work in the queue of the executor would run although its caller was cancelled.
         async with self._batch_turn:
             return await in_thread_to_its_end(self._batch_thread, work, *arguments)
 

@@ -62,7 +62,7 @@ class FetchSessions:
         self._random = random.Random()
 
     def begin(self, wanted: "OrderedDict[TopicPartition, Wanted]", *, keep: bool) -> FetchSession:
-        """Begin a session with a full fetch of the partitions in `wanted`.
+        """Begin a fetch session with a full fetch of the partitions in `wanted`.
 
         The session is stored only if `keep` is True (the client asks for a session) and it is not too large. The least
         recently used sessions are removed to make room for it.
@@ -88,7 +88,8 @@ class FetchSessions:
         changed: "OrderedDict[TopicPartition, Wanted]",
         forgotten: list[TopicPartition],
     ) -> FetchSession:
-        """Apply an incremental fetch to its session.
+        """Apply an incremental fetch to its session: add or change the partitions in `changed`, remove those in
+        `forgotten`.
 
         Raises:
             Refused: the session does not exist any more, or its epoch shows that a request was lost. The client has to

@@ -54,7 +54,7 @@ class Groups:
         self.set_timer()
 
     async def carry_out(self, decision: GroupDecision[Any]) -> Any:
-        """Apply a decision, and return the response to its request when its records are durable."""
+        """Append a decision's records, and return the response to its request when the records are durable."""
         self.apply(decision)
         await self.settled()
         return decision.answer
@@ -85,7 +85,7 @@ class Groups:
         self.set_timer()
 
     def set_timer(self) -> None:
-        """Set the timer to the coordinator's next deadline."""
+        """Set the timer to the group coordinator's next deadline, such as the end of a member's session."""
         deadline_ms = self.coordinator.next_deadline_ms()
         if deadline_ms == self._timer_ms:
             return

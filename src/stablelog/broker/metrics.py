@@ -168,11 +168,11 @@ class Metrics:
         self.port = -1
 
     def register(self, source: Source) -> None:
-        """Register a source of samples. Each scrape calls the source on the broker's event loop."""
+        """Register a function that returns samples of metrics. Each scrape calls it on the broker's event loop."""
         self._sources.append(source)
 
     async def samples(self) -> list[Sample]:
-        """Read every metric, in several turns of the event loop."""
+        """Read the samples of every metric, in several turns of the event loop."""
         found = [sample for source in self._sources for sample in source()]
         partitions = list(self._open_partitions())
         for at in range(0, len(partitions), PARTITIONS_AT_ONCE_COUNT):
@@ -279,7 +279,7 @@ def _partition_samples(partition: Partition, now_ms: int) -> Iterator[Sample]:
     yield Sample("stablelog_log_start_offset", labels, partition.known_start(Isolation.READ_UNCOMMITTED))
     yield Sample("stablelog_local_log_start_offset", labels, partition.start_offset)
     if partition.remote is not None:
-        with contextlib.suppress(Unavailable):  # The list of remote segments is not known yet.
+        with contextlib.suppress(Unavailable):  # The partition's list of remote segments is not known yet.
             yield from _remote_samples(partition, partition.remote, labels)
     yield Sample("stablelog_high_watermark", labels, partition.high_watermark)
     yield Sample("stablelog_last_stable_offset", labels, partition.last_stable_offset)

@@ -86,7 +86,7 @@ class Router:
         context = Context(api_version, correlation_id, client_id, connection.host, connection.appending)
         if not api.is_appending:
             # Acquire the lock `appending`, so that this request begins after the appends of earlier requests. Acquire
-            # the lock even if it is free, because earlier requests may be waiting for it.
+            # it even if it is free: earlier requests may be waiting for it, and the lock lets them go first.
             async with connection.appending:
                 pass
         try:

@@ -119,7 +119,9 @@ class TopicChanges:
         await self._tasks.for_request("deleting a topic", partial(self._delete, topic))
 
     async def _delete(self, topic: Topic) -> None:
-        """Delete the files and the state of a topic that was removed from the list of topics."""
+        """Delete the files of a topic that was removed from the list of topics, and all state that the broker has of
+        it.
+        """
         why = Unavailable(f"topic {topic.name} was deleted")
         try:
             async for partition in in_turns(list(topic.partitions.values()), at_once=AT_ONCE_MAX):

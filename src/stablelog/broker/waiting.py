@@ -29,7 +29,7 @@ class Waiters:
         self._waiting: dict[Key, set[_Poll]] = {}
 
     def __len__(self) -> int:
-        """The number of pairs of a long poll and a partition that the poll waits for."""
+        """The sum, over all long polls, of the partitions that each poll waits for."""
         return sum(map(len, self._waiting.values()))
 
     async def wait_for_more(
@@ -61,7 +61,7 @@ class Waiters:
         finally:
             self._forget(poll, (*closed, *ends))
             if len(ends) > AT_ONCE_MAX:
-                # The caller reads all partitions of the fetch next. Let other tasks of the event loop run before that.
+                # Next, the caller reads all partitions of the fetch. Let other tasks of the event loop run before that.
                 await asyncio.sleep(0)
 
     async def _wait(
@@ -122,7 +122,7 @@ class _Poll:
         return moved
 
     async def moves(self, deadline: float) -> bool:
-        """Wait until a partition wakes the poll. Returns False if the deadline has passed before that."""
+        """Wait until a partition wakes the long poll. Returns False if the deadline has passed before that."""
         loop = asyncio.get_running_loop()
         left_s = deadline - loop.time()
         if left_s <= 0:
@@ -137,7 +137,7 @@ class _Poll:
             timer.cancel()
 
     def wake(self, key: Key) -> None:
-        """Wake the poll for a partition, and add the partition to `moved`."""
+        """Wake the long poll for a partition, and add the partition to `moved`."""
         self.moved[key] = None
         if self._woken is not None:
             _finish(self._woken, True)

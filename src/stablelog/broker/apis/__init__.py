@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 
 
 class Context(NamedTuple):
-    """The client that sent a request, and the version of the request.
+    """The client that sent a request, the client's connection, and the version of the request.
 
     Attributes:
         appending: the lock `Connection.appending` of the client's connection. A handler holds the lock while it
@@ -51,7 +51,7 @@ class Context(NamedTuple):
 async def for_each(
     items: Iterable[Item], answer: Callable[[Item], Result], *, at_once: int = 1
 ) -> tuple[Result, ...]:
-    """Call `answer` for each item, and return the results in the order of the items.
+    """Call `answer` for each item (such as a topic of a request), and return the results in the order of the items.
 
     If the calls take long, other tasks of the event loop run between two items (see `in_turns`).
     """
@@ -68,7 +68,7 @@ def code_for(broker: Broker, error: Exception, codes: Codes) -> ErrorCode:
 
 
 def check_marked(broker: Broker, target: TopicPartition, code: ErrorCode | None) -> None:
-    """Refuse a write to a partition in which markers are missing until the disk has space for them.
+    """Refuse a write to a partition that lacks transaction markers, because the disk is full and has no space for them.
 
     The missing markers end transactions that were decided before the broker's start. If a producer's next transaction
     wrote a batch before such a marker, readers would take the batch for a part of the previous transaction.

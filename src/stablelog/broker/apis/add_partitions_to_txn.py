@@ -3,8 +3,8 @@
 Behaviour: a partition is refused if it does not exist, is offline, or belongs to a topic of another transaction group.
 If one partition is refused, none is added. An offline partition is refused because it could not get the marker that
 ends the transaction, and without that end the transactional id could not begin another transaction. A partition that is
-still opening is added. The response does not wait for the disk: the response to a Produce request of the transaction
-waits instead, until both the commit log and the partition's log are durable.
+still opening (being recovered after a start) is added. The response does not wait for the disk: the response to a
+Produce request of the transaction waits instead, until both the commit log and the partition's log are durable.
 Version notes: v4+ is for brokers: several transactions, and `verifyOnly`, which does not check for offline partitions.
 """
 
@@ -40,7 +40,7 @@ def _refusal(broker: Broker, target: TopicPartition, *, verify_only: bool) -> Er
 
 
 def _allow_abort(broker: Broker, asked: AddPartitionsToTxnTransaction) -> None:
-    """After a refused request, accept an abort from a producer whose transaction has not begun.
+    """After a refused AddPartitionsToTxn, accept an abort from a producer whose transaction has not begun.
 
     librdkafka sends such an abort. If the producer's transaction is open, nothing changes: the producer can abort the
     transaction, or retry the request.

@@ -40,7 +40,7 @@ async def _add(
 async def handle(
     broker: Broker, request: CreatePartitionsRequest, _context: Context
 ) -> CreatePartitionsResponse:
-    """Add partitions to each topic. An error of one topic does not affect the others."""
+    """Add partitions to each topic that the request names. An error of one topic does not affect the others."""
     return CreatePartitionsResponse(
         throttle_time=NO_THROTTLE,
         results=tuple(

@@ -90,7 +90,7 @@ async def _create(broker: Broker, asked: CreatableTopic, *, validate_only: bool)
 
 
 async def handle(broker: Broker, request: CreateTopicsRequest, _context: Context) -> CreateTopicsResponse:
-    """Create each topic. An error of one topic does not affect the others."""
+    """Create each topic that the request names. An error of one topic does not affect the others."""
     named = Counter(topic.name for topic in request.topics)
     results = []
     async for asked in in_turns(request.topics):

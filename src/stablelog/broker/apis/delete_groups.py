@@ -7,7 +7,7 @@ from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 
 
 async def handle(broker: Broker, request: DeleteGroupsRequest, _context: Context) -> DeleteGroupsResponse:
-    """Delete each group. An error of one group does not affect the others."""
+    """Delete each group that the request names. An error of one group does not affect the others."""
     codes = await broker.groups.carry_out(
         broker.groups.coordinator.delete_groups(request.groups_names, now_ms=broker.now_ms())
     )

@@ -27,6 +27,6 @@ async def _delete(broker: Broker, asked: DeleteTopicState) -> DeletableTopicResu
 
 
 async def handle(broker: Broker, request: DeleteTopicsRequest, _context: Context) -> DeleteTopicsResponse:
-    """Delete each topic. An error of one topic does not affect the others."""
+    """Delete each topic that the request names. An error of one topic does not affect the others."""
     results = [await _delete(broker, asked) for asked in request.topics]
     return DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=tuple(results))

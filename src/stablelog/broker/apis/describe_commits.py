@@ -25,7 +25,9 @@ PARTITION_CODES = CODES["DescribeCommits"]
 async def handle(
     broker: Broker, request: DescribeCommitsRequest, _context: Context
 ) -> DescribeCommitsResponse:
-    """Handle the request without an await: the partition's commit indexes contain all data of the response."""
+    """Handle the request without an await: all data of the response is in the partition's commit indexes, so no record
+    is read.
+    """
     try:
         return _describe(broker, request)
     except PARTITION_ERRORS as error:

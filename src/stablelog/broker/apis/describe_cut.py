@@ -36,7 +36,7 @@ NAMED_MAX = 5  # The maximum number of partitions that the message of a refused 
 
 
 def _views(broker: Broker, name: str) -> list[CommitOrder]:
-    """The commit-ordered views of one topic's partitions, in the order of the partition indexes.
+    """The partitions of one topic as read in commit order (their *views*), by partition index.
 
     Raises:
         Refused: the topic does not exist or is not commit-ordered, or one of its partitions is not open.
@@ -55,7 +55,7 @@ def _views(broker: Broker, name: str) -> list[CommitOrder]:
 
 
 def _cut(index: int, view: CommitOrder, commit_sequence: int) -> CutPartition:
-    """Return the offset of the cut in one partition.
+    """Return the offset of the cut in one partition: all commits up to `commit_sequence` stand before it.
 
     Raises:
         Corrupt: a commit index of the partition is damaged.
@@ -71,10 +71,10 @@ def _cut(index: int, view: CommitOrder, commit_sequence: int) -> CutPartition:
 
 
 def _group(broker: Broker, request: DescribeCutRequest) -> str:
-    """The transaction group that all topics of the request belong to.
+    """Return the transaction group that all topics of the request belong to.
 
     Raises:
-        Refused: the topics belong to several groups, or to another group than the request names.
+        Refused: the topics belong to several transaction groups, or to another group than the request names.
     """
     group = request.group
     for name in request.topics:

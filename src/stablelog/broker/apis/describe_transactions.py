@@ -13,7 +13,8 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.broker.loop.turns import in_turns
 
-NEVER = datetime.fromtimestamp(-0.001, UTC)  # This start time is -1 on the wire: no transaction has begun.
+# As a start time in the response: -1 ms, that is, no transaction has begun.
+NEVER = datetime.fromtimestamp(-0.001, UTC)
 
 
 def _describe(broker: Broker, transactional_id: str) -> TransactionState:

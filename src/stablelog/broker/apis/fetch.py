@@ -50,7 +50,7 @@ def _topic_name(broker: Broker, topic: WantedTopic | ForgottenTopic) -> str:
 
 
 async def _session(broker: Broker, request: FetchRequest) -> FetchSession:
-    """Find or begin the session of this request.
+    """Find or begin the fetch session of this request (KIP-227).
 
     Raises:
         Refused: the session does not exist any more, or its epoch does not match.
@@ -106,7 +106,7 @@ def _read(
             return answer, None
         except Unproven as unproven:
             broker.proofs.request(partition, unproven)
-            # Return an error code for a segment that is not checked yet: a response without records and without an
+            # The segment is not checked (proven) yet. Return an error code: a response without records and without an
             # error would tell the client that compaction has removed all records here.
             raise codes.refusal(PartitionState.OPENING, str(unproven)) from unproven
         ahead = partition.unproven_ahead(read.end_offset)
@@ -243,11 +243,13 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
             found.seen, isolation, deadline - loop.time(), closed=[*found.closed, *found.loading]
         ):
             deadline = loop.time()
-        # Free the parts of the last read one after another, not all at once when `found` gets the next read.
+        # Free the responses of the last read one after another. If `found` were assigned first, Python would free them
+        # all at once, and block the event loop.
         await free_in_turns(found.answers, found.seen)
     if not found.size:
-        # Without any records, the response must not look as if compaction had removed all records of these partitions.
-        # With records of other partitions, the client fetches again at once, and needs no error for that.
+        # These partitions wait for the object store. If the response has no records at all, it must not look as if
+        # compaction had removed all records of these partitions. If it has records of other partitions, the client
+        # fetches again at once, and needs no error for that.
         for key in found.loading:
             found.answers[key].error = codes.opening or ErrorCode.none
     if found.size >= COLD_SIZE_MIN:
@@ -265,7 +267,7 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
 async def _free(
     request: FetchRequest, found: Found, topics: list[FetchedTopic], session: FetchSession
 ) -> None:
-    """Free the memory of the request and of the response in turns.
+    """Free the memory of the request and of the response, in several turns of the event loop.
 
     Python needs so long to free the objects of many partitions at once that the event loop would be blocked.
     """

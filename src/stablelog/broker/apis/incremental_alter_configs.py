@@ -56,7 +56,7 @@ def _changed(
 
 
 def _alter(broker: Broker, asked: AlterConfigsResource, *, validate_only: bool) -> None:
-    """Make all requested changes of one topic or of the broker; after an error, none.
+    """Make all requested changes of the settings of one topic or of the broker; after an error, none.
 
     Raises:
         Refused, InvalidConfig: nothing changed.

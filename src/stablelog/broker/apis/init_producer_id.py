@@ -28,8 +28,8 @@ async def _end_inherited(broker: Broker, transactional_id: str, *, keep_prepared
     Such a transaction is in the default group, although its transactional id names another group.
 
     Raises:
-        Refused: the client asked to keep the transaction. No group can take over another group's transaction, and
-            aborting it is not what the client asked for.
+        Refused: the client asked to keep the transaction. No group can take over another group's transaction, and an
+            abort is not what the client asked for.
     """
     default = broker.transactions.default
     known = default.coordinator.table.get(transactional_id)

@@ -11,7 +11,7 @@ from stablelog.coordinators.consumer_groups.answers import LeaveAnswer, LeavingM
 
 
 async def handle(broker: Broker, request: LeaveGroupRequest, _context: Context) -> LeaveGroupResponse:
-    """Remove each member. An error of one member does not affect the others."""
+    """Remove each member that the request names. An error of one member does not affect the others."""
     leaving = [LeavingMember(member.member_id, member.group_instance_id) for member in request.members]
     answer: LeaveAnswer = await broker.groups.carry_out(
         broker.groups.coordinator.leave(request.group_id, leaving, now_ms=broker.now_ms())

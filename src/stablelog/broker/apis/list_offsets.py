@@ -1,11 +1,11 @@
 """ListOffsets (2): the first offset, the end offset, or the first offset at or after a time.
 
 Behaviour: for a read-committed reader the end offset is the last stable offset. The request waits for markers that are
-written and not durable yet, so that a client which asks after the response to a commit finds the committed records. The
-end offsets that one request asks for, of at most a thousand partitions, are read at the same moment. A transaction in
-at most a hundred partitions therefore lies before all of these offsets or before none of them. A lookup by time finds
-only records that the reader may see. Unlike in Kafka, it does not find a transaction's marker, because a marker is not
-a record. A lookup that has to read many headers lets other tasks run in between.
+written and not durable yet. So a client that asks after the response to a commit finds the committed records. The end
+offsets that one request asks for, of at most a thousand partitions, are read at the same moment. A transaction in at
+most a hundred partitions therefore lies before all of these offsets or before none of them. A lookup by time finds only
+records that the reader may see. Unlike in Kafka, it does not find a transaction's marker, because a marker is not a
+record. A lookup that has to read many headers lets other tasks run in between.
 Version notes: v2 isolation; v7 the offset of the newest timestamp (-3); v8 the start on the local disk (-4); v9 the last
 offset in the object store (-5); v10 a time limit, which is not used, because a lookup in the object store has its own;
 v11 the first offset that is not in the object store (-6).
@@ -41,14 +41,14 @@ LATEST, EARLIEST, NEWEST_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PEND
 BOUNDS = (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
 NOT_FOUND = -1
 PARTITION_CODES = CODES["ListOffsets"]
-# The number of partitions whose end offsets are read in one turn of the event loop, in a millisecond or two.
+# The number of partitions whose end offsets are read in one turn of the event loop. That takes a millisecond or two.
 BRIEF_MAX = 1000
 
 
 async def _look_up(
     broker: Broker, name: str, asked: ListOffsetsPartition, isolation: Isolation
 ) -> tuple[int, int, int]:
-    """Look up the (offset, timestamp, leader epoch) that one partition of the request asks for; -1 for each that does
+    """Look up what the request asks for one partition: (offset, timestamp, leader epoch), with -1 for each that does
     not exist.
     """
     partition = broker.topics.partition(name, asked.partition_index, PARTITION_CODES)
@@ -83,7 +83,9 @@ async def _look_up(
 
 
 def _bound(partition: Partition, timestamp: int, isolation: Isolation) -> int:
-    """Return the offset at an end of one of the tiers; -1 if it does not exist."""
+    """Return the first or the last offset on the local disk or in the object store, as the special timestamp asks; -1
+    if it does not exist.
+    """
     remote, start = partition.remote, partition.visible_start(isolation)
     if timestamp == EARLIEST:
         return start

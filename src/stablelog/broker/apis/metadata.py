@@ -79,7 +79,7 @@ async def _find(
             if refused.code is not ErrorCode.topic_already_exists:
                 return _missing(refused.code, name, None)
             topic = broker.topics.get(name)
-            if topic is None:  # The topic does not exist yet, because another request is creating it.
+            if topic is None:  # Another request is creating the topic.
                 return _missing(ErrorCode.leader_not_available, name, None)
     if topic is None:
         return _missing(PARTITION_CODES.unknown, name, None)

@@ -41,8 +41,8 @@ async def offsets_asked(
     topics: Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic],
     partition_codes: Codes,
 ) -> tuple[dict[TopicPartition, OffsetCommit], CodeByPartition]:
-    """Return the offsets of an OffsetCommit or TxnOffsetCommit for partitions that exist, and error codes for the
-    others.
+    """Return the offsets that an OffsetCommit or TxnOffsetCommit asks to commit for partitions that exist. Return error
+    codes for the other partitions.
     """
     commits: dict[TopicPartition, OffsetCommit] = {}
     codes: CodeByPartition = {}

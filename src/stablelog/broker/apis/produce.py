@@ -1,8 +1,8 @@
 """Produce (0): append batches.
 
 Behaviour: each partition's batch is appended or refused as a whole, independently of the others. With acks=all and
-acks=1 the response is sent when the batch is durable (see `broker.durability.flush`); with acks=0 there is none. The
-coordinator must confirm for every transactional batch that its producer has an open transaction. A transaction that is
+acks=1 the response is sent when the batch is durable (see `broker.durability.flush`); with acks=0 there is none. For
+every transactional batch, the coordinator must confirm that its producer has an open transaction. A transaction that is
 decided, or that was kept for a successor of its producer (KIP-939), accepts no more batches, even in partitions that it
 has written to before. In transaction version 1 the client must have added the partition to the transaction; in version
 2 (v12+) the Produce request adds it. A transaction writes only to topics of its own transaction group; for other topics
@@ -42,7 +42,10 @@ KNOWN_ACKS = (-1, 0, 1)
 
 
 class Wait(NamedTuple):
-    """A batch that is not durable yet. `produced[place]` is the batch's part of the response."""
+    """An appended batch whose response waits until the batch is durable.
+
+    `produced[place]` is the batch's part of the response.
+    """
 
     topic: str
     produced: list[ProducedPartition]
@@ -116,7 +119,8 @@ def _writable(
 
 
 async def _check_many_keys(broker: Broker, partition: Partition, records: Buffer) -> Partition | None:
-    """Check that each record of a large batch for a compacted topic has a key. The check runs in a thread.
+    """Check that each record of a large batch for a compacted topic has a key. The check runs in a thread, because it
+    decodes the whole batch.
 
     Returns:
         The partition for which the batch was checked. None if nothing was checked here: the topic is not compacted, or
@@ -254,8 +258,8 @@ async def handle(broker: Broker, request: ProduceRequest, context: Context) -> l
 
 
 def _decided(broker: Broker, request: ProduceRequest) -> "asyncio.Future[None] | None":
-    """Return a future that is done when the commit log is durable; None if it is durable, or the request has no
-    transaction.
+    """Return a future that is done when the commit log is durable; None if the log is durable already, or the request
+    is not transactional.
 
     A Produce response waits for the future, so that after any crash the coordinator knows each transaction that has an
     acknowledged batch.

@@ -1,9 +1,8 @@
 """TxnOffsetCommit (28): commit a consumer group's offsets as part of a transaction.
 
 Behaviour: the offsets are pending until the transaction's marker is written to the offsets log. A member of an old
-generation is fenced (KIP-447). While the producer's previous transaction is being completed, and when the offsets log
-cannot accept the offsets now, the response is COORDINATOR_NOT_AVAILABLE, the only code after which every client
-retries.
+generation is fenced (KIP-447). While the producer's previous transaction is being completed, and while the offsets log
+cannot accept the offsets, the response is COORDINATOR_NOT_AVAILABLE, the only code after which every client retries.
 Version notes: v3 member and generation; v4 TRANSACTION_ABORTABLE (before: INVALID_TXN_STATE); v5 transaction version 2:
 the request adds the offsets log to the transaction.
 """

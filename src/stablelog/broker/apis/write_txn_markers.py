@@ -1,9 +1,9 @@
 """WriteTxnMarkers (27): write given markers. An administrator ends a hanging transaction with it.
 
-Behaviour: the markers are written to the named partitions, and the coordinator does not take part. A marker with an
-older epoch than the partition's producer state has is refused. A marker for a commit log is refused. A commit marker
-for a commit-ordered topic is refused, because it would have no commit sequence, and a cut could not be made there. The
-response is sent when the markers are durable. A disk error at one partition becomes the error code of
+Behaviour: the markers are written to the named partitions, and the coordinator does not take part. A marker is refused
+if its producer epoch is older than that in the partition's producer state. A marker for a commit log is refused. A
+commit marker for a commit-ordered topic is refused: it would have no commit sequence, and no cut could be made in that
+partition. The response is sent when the markers are durable. A disk error at one partition becomes the error code of
 that partition; the markers of the others are written. While the disk is full, a marker of a producer without an open
 transaction in the partition is refused.
 Version notes: v2 the transaction version, which decides how the epoch is checked.
@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 
 
 def _may_end(broker: Broker, partition: Partition, producer_id: int) -> bool:
-    """Whether a marker may be written while the disk is full: it ends an open transaction of the producer in the
-    partition.
+    """Whether a marker may be written while the disk is full: only if it ends an open transaction of the producer in
+    the partition.
     """
     groups = broker.groups.journal
     if partition is groups.partition and groups.is_waiting:

@@ -1,1 +1,3 @@
-"""The files of a data directory as a whole: its lock, the list of topics, checkpoints, dynamic settings, and Kafka's files."""
+"""The files of a data directory as a whole: its lock, the list of topics, checkpoints, dynamic settings, and files of
+Kafka.
+"""

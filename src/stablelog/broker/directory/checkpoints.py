@@ -2,7 +2,7 @@
 
 `recovery-point-offset-checkpoint` records the offset up to which each partition was synced. The broker writes the file
 at most a second after that sync, and does not sync the file itself. All data before a recorded offset was durable. If
-recovery finds damaged data there, it reports the damage and never truncates the log.
+recovery finds damaged data before that offset, it reports the damage and never truncates the log.
 Format: docs/formats.md, "offset checkpoints".
 """
 
@@ -36,7 +36,7 @@ class FileWriter(Protocol):
 
 
 def read_offset_checkpoint(disk: Disk, path: Path) -> Offsets:
-    """Read the offsets by partition.
+    """Read a checkpoint file: an offset for each partition.
 
     The result is empty if the file is missing, or if Kafka has created it and not written it.
 
@@ -87,7 +87,7 @@ class OffsetCheckpoint:
         self.offsets: Offsets = {}
 
     def read(self, offsets: Offsets) -> None:
-        """Set the offsets that were read from the checkpoint file."""
+        """Take over the offsets that the caller has read from the checkpoint file."""
         self.offsets = offsets
         self._is_recorded = True
 
@@ -105,7 +105,7 @@ class OffsetCheckpoint:
         self.write(self._changed(known, self._change_count))
 
     def outdate(self) -> None:
-        """Prevent the write of offsets that `changed` has already returned, because partitions were deleted since."""
+        """Note that partitions were deleted: `write` must not write offsets that `changed` has returned before."""
         self._change_count += 1
 
     def changed(self, *, anyway: bool = False) -> "ChangedOffsets | None":
@@ -141,7 +141,7 @@ class OffsetCheckpoint:
         self._is_recorded = True
 
     def update(self) -> None:
-        """Write the present offsets if they have changed. Raises as `write` does."""
+        """Write the present offsets of the partitions if they have changed. Raises as `write` does."""
         self.write(self.changed())
 
 

@@ -64,7 +64,7 @@ class DataDirectory:
             raise
 
     def _read_meta(self, catalog: Catalog | None, config: BrokerConfig) -> tuple[str, int, bool]:
-        """Read the ids of the cluster and of the node, and whether `meta.properties` is whole."""
+        """Read the ids of the cluster and of the node from `meta.properties`. Return also whether the file is whole."""
         path = self.path / META_FILE
         meta = read_meta(self._disk, self.path, catalog)
         if meta.fault is not None and (catalog is not None or self._disk.exists(path)):

@@ -65,7 +65,7 @@ OFFSETS_LOG_VALUES: Final = {
 
 
 def check_formats(disk: Disk, directory: Path) -> None:
-    """Check a data directory.
+    """Check that no later release has written to a data directory.
 
     Nothing is written. Damage is not reported here: the code that reads the damaged file reports it.
 
@@ -78,7 +78,7 @@ def check_formats(disk: Disk, directory: Path) -> None:
 
 
 def newer_formats(disk: Disk, directory: Path) -> Iterator[tuple[Path, NewerFormat]]:
-    """Find the files of a later release that the broker needs.
+    """Find the files that a later release has written and that the broker needs to start.
 
     Nothing is written. In each coordinator's log the search ends at the first file or record of a later release.
 
@@ -149,7 +149,8 @@ def _newer_in_log(
     except NewerFormat as newer:
         yield Path(newer.place), newer
         return
-    # Check one record of each kind and version only, because the log has many records and few kinds.
+    # The first bytes of key and value of the records that were checked. One record of each kind and version is enough:
+    # the log has many records and few kinds.
     checked: set[tuple[bytes, bytes]] = set()
     for name in disk.list_dir(directory):
         if is_log(name):

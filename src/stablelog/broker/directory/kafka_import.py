@@ -99,7 +99,7 @@ def _find_partitions(disk: Disk, directory: Path) -> dict[str, dict[int, uuid.UU
 
 
 def _check_holes(directory: Path, topic: str, partitions: Collection[int], wanted: range) -> None:
-    """Raise Corrupt if one of the partitions in `wanted` has no directory. `partitions` are those that have one."""
+    """Raise Corrupt if a partition in `wanted` has no directory. `partitions` are the partitions that have one."""
     gone_count = len(wanted) - sum(index in wanted for index in partitions)
     if gone_count:
         gone = ", ".join(

@@ -1,6 +1,6 @@
 """Topics, partitions and settings as Apache Kafka's controllers recorded them.
 
-These facts are in the controllers' log, `__cluster_metadata-0`, which a KRaft node has beside its partitions. The
+The records are in the controllers' log, `__cluster_metadata-0`, which a KRaft node has beside its partitions. The
 broker reads it once, when it takes over a directory that Kafka wrote.
 Source: KIP-746 (the records), KIP-630 (the snapshots).
 """

@@ -88,14 +88,15 @@ class DiskReserve:
         self._file: File | None = None
         self._trouble = ""
         self._lacks_room = False
-        # Whether the last message in the log says that the disk is full, and not that it has space again.
+        # Whether the broker's last log message about the disk says that the disk is full, and not that it has space
+        # again.
         self._is_told = False
         self._waiting: set[Hashable] = set()
 
     @property
     def is_full(self) -> bool:
-        """Whether the disk counts as full: a write has failed for lack of space, and the space that the reserve and its
-        margin need is not there again, or records of a coordinator wait for space.
+        """Whether the disk counts as full. It does from a write that failed for lack of space until the reserve and its
+        margin have their space again. It also does while records of a coordinator wait for space.
         """
         return self._lacks_room or bool(self._waiting)
 
@@ -166,7 +167,7 @@ class DiskReserve:
     # -- while it is full --------------------------------------------------------------------------------------
 
     def note(self, error: BaseException | None) -> bool:
-        """Note that a call failed with `error`. If the disk lacked space, the disk counts as full from now on.
+        """Note that a call to the disk failed with `error`. If the disk lacked space, it counts as full from now on.
 
         Returns whether the error, or one of its causes, is lack of space.
         """
@@ -177,7 +178,7 @@ class DiskReserve:
         return full is not None
 
     def _failed(self, error: DiskError) -> None:
-        """Note how many bytes a failed call needed: the disk counts as full until so many bytes are free.
+        """Note how many bytes a failed write needed: the disk counts as full until that number of bytes is free.
 
         The number is capped: after a call that needs more than the disk has, the disk would count as full for ever.
         """
@@ -248,8 +249,8 @@ class DiskReserve:
                     raise
 
     def make_room(self, error: BaseException, *, frees: bool = False) -> bool:
-        """Note that a call failed. If the call lacked space, free a step of the reserve. Returns whether a step was
-        freed.
+        """Note that a call to the disk failed. If it lacked space, free one step of the reserve. Returns whether a step
+        was freed.
 
         Args:
             error: the error of the call, or an error that the call's error has caused.
@@ -272,7 +273,7 @@ class DiskReserve:
         return error.number != errno.ENOSPC or self.free_size() < self._size + CALL_SIZE_MAX
 
     def release(self, *, frees: bool = False) -> bool:
-        """Truncate the reserve file by one step, so that other work can use the disk space.
+        """Truncate the reserve file by one step, so that other work of the broker can use the disk space.
 
         Returns False if no step is left. The last steps are only for work that frees space (`frees`).
         """
@@ -315,7 +316,7 @@ class DiskReserve:
                 self._take_back()
             except DiskError as error:
                 self._note_trouble(error)
-                self._open_file()  # A file object whose failed write could not be undone accepts no more writes.
+                self._open_file()  # If a failed write could not be undone, the file object accepts no more writes.
                 break
             if self._lacks_room:
                 await asyncio.sleep(0)
@@ -324,7 +325,7 @@ class DiskReserve:
         return not self._lacks_room
 
     def _probe(self) -> None:
-        """Create a file and remove it.
+        """Check that the disk accepts new files: create a file and remove it.
 
         Raises:
             DiskError: no file can be created.

@@ -59,9 +59,10 @@ class GroupFlush:
         tasks.before_failure(self._fail_waiting)
         self._dirty: dict[Partition, None] = {}
         self._dirty_soon: dict[Partition, None] = {}
-        # The partitions that cannot become durable until the disk has space.
+        # The partitions whose flush failed for lack of space. They cannot become durable until the disk has space.
         self._without_room: dict[Partition, None] = {}
-        # The partitions of which an index, a snapshot or a summary could not be written.
+        # The partitions of which an index, a snapshot or a summary could not be written, and for which the error was
+        # logged.
         self._behind: set[Partition] = set()
         self._waiting: dict[Partition, deque[tuple[int, asyncio.Future[None]]]] = {}
         self._wake = asyncio.Event()
@@ -199,7 +200,7 @@ class GroupFlush:
                 self._advance(partition, partial(partition.synced, work))
 
     def _unsynced(self, partition: Partition) -> SyncWork | None:
-        """Return the sync work that makes the partition durable; None if the partition is durable or has failed."""
+        """Return the syncs of files that make the partition durable; None if the partition is durable or has failed."""
         if partition.failure is not None:
             return None
         try:
@@ -280,7 +281,7 @@ class GroupFlush:
             self.forget(partition, error)
 
     def close(self) -> None:
-        """Shut the threads down."""
+        """Shut down the threads that sync files."""
         self._threads.shutdown(wait=True)
 
 

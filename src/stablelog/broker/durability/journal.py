@@ -7,8 +7,8 @@ of the decision are durable.
 If the disk has no space for a record, the record waits in memory, in order, with all records and effects behind it,
 until `retry` can append it. The log is therefore always a prefix of the decisions, and decisions that are missing in it
 were not acknowledged. The number of waiting entries is limited: as long as a record waits, the disk counts as full
-(`broker.durability.disk_reserve`), so no new transaction, id or group begins, and those that the coordinator knows can
-only end. Tasks that wait for the same record, without a record of their own, share one entry.
+(`broker.durability.disk_reserve`), so no new transaction, transactional id or consumer group begins, and those that the
+coordinator knows can only end. Tasks that wait for the same record, without a record of their own, share one entry.
 """
 
 import asyncio
@@ -40,15 +40,15 @@ REPLAY_READ_SIZE = 4 << 20
 # The number of records of a checkpoint that are encoded and appended in one turn of the event loop.
 CHECKPOINT_SLICE_COUNT = 200
 CHECKPOINT_SIZE_MIN = 16 << 20  # The size in bytes below which a log is not trimmed.
-CHECKPOINT_GROWTH = 4  # A log is trimmed when it is this many times as large as after the last trim.
+CHECKPOINT_GROWTH = 4  # A log is trimmed when its size has grown by this factor since its last trim.
 # The maximum number of entries that wait for disk space, for each transaction or group of the coordinator. A
-# transaction has three records (decided, completed, forgotten). Each record has at most two effects (markers and
-# responses), and at most one request waits for the record.
+# transaction has at most three records (decided, completed, forgotten). Each record has at most two effects (markers
+# and responses), and at most one request waits for the record.
 WAITING_PER_ITEM = 16
 
 
 class Journal:
-    """The log of one coordinator, with one partition that is written to.
+    """The log of one coordinator. The journal writes to one partition of it.
 
     The log in a directory that Kafka wrote has more partitions, each with other keys. The journal reads them and does
     not write to them.
@@ -192,7 +192,7 @@ class Journal:
             self._flush.dirty(self.partition)
 
     def durable(self) -> "asyncio.Future[None] | None":
-        """A future that is done once all records appended so far are durable; None if all are durable already."""
+        """Return a future that is done once all records appended so far are durable; None if they are durable now."""
         if not self._waiting:
             return self._flush.durable(self.partition, self.partition.end_offset)
         last = self._waiting[-1]
@@ -203,7 +203,7 @@ class Journal:
         return asyncio.shield(last)
 
     async def settled(self) -> None:
-        """Wait until all records appended so far are durable."""
+        """Wait until all records appended to the log so far are durable."""
         future = self.durable()
         if future is not None:
             await future
@@ -233,9 +233,9 @@ class Journal:
         """Pass every record of the log to `take`; the records with one key in the order of their offsets.
 
         Args:
-            take: takes in a record: its key, its value, and the producer id of its transaction.
-            end: takes in a marker: its producer id, and whether it is a commit marker. If `end` is None, markers are
-                skipped.
+            take: called with each record: its key, its value, and the producer id of its transaction.
+            end: called with each marker: its producer id, and whether it is a commit marker. If `end` is None, markers
+                are skipped.
 
         Raises:
             Corrupt: a batch is damaged, or `take` rejects a record. Without the record the broker would lose a decision
@@ -335,7 +335,7 @@ class Journal:
         return begin
 
     def trim(self, before_offset: int) -> None:
-        """Delete the log before a checkpoint.
+        """Delete the records of the log before a checkpoint.
 
         Raises:
             DiskError: the log is unchanged; `checkpoint_if_grown` returns the same offset again.

@@ -33,7 +33,7 @@ ADD_INTERVAL_S = 0.05
 
 
 class End(Enum):
-    """The type of END, which `next_in_thread` returns after the last piece of work."""
+    """The type of the constant END, which `next_in_thread` returns after the last piece of work."""
 
     END = "end"
 
@@ -108,14 +108,16 @@ class Tasks:
                 callback(reason)
 
     def unexpected(self, name: str, scope: Scope, error: Exception) -> None:
-        """Log an unexpected exception with its traceback, count it, and fail the scope."""
+        """Log an unexpected exception with its traceback, count it, and fail the scope (a part of the broker)."""
         self.error_counts[name] += 1
         log.error("unexpected error in %s; %s", name, scope.consequence, exc_info=error)
         scope.fail(Unavailable(f"{name} failed unexpectedly: {error!r}; the log has the traceback"))
 
     @contextlib.contextmanager
     def guard(self, name: str, scope: Scope) -> Iterator[None]:
-        """Catch an unexpected exception of the `with` block: the exception fails the scope, and ends the block."""
+        """Catch an unexpected exception of the `with` block: it ends the block, and the part of the broker named by
+        `scope` fails.
+        """
         try:
             yield
         except Exception as error:  # noqa: BLE001 - any exception fails the scope, and nothing else
@@ -230,8 +232,8 @@ class Tasks:
         task = asyncio.create_task(contained(), name=name)
         self._for_requests.add(task)
         task.add_done_callback(self._for_requests.discard)
-        # Mark the exception as seen: if the request was cancelled, no task waits for the result, and asyncio would log
-        # the exception as never retrieved.
+        # Mark the exception of the work as seen: if the request was cancelled, no task waits for the result, and
+        # asyncio would log the exception as never retrieved.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(task)
 
@@ -257,7 +259,9 @@ class Tasks:
         *arguments: *Arguments,
         scope: Scope | None = None,
     ) -> asyncio.TimerHandle:
-        """Call `callback` after a time. An exception in the callback fails the scope, by default the broker."""
+        """Call `callback` after `delay_s` seconds. An exception in the callback fails the scope, by default the whole
+        broker.
+        """
         loop = asyncio.get_running_loop()
         return loop.call_later(delay_s, self._call, name, scope or self.broker, callback, *arguments)
 
@@ -268,7 +272,7 @@ class Tasks:
         *arguments: *Arguments,
         scope: Scope | None = None,
     ) -> asyncio.Handle:
-        """Call `callback` in the next turn of the loop.
+        """Call `callback` in the next turn of the event loop.
 
         An exception in the callback fails the scope, by default the broker.
         """
@@ -356,7 +360,7 @@ async def each_in_threads(
     is_waking = False
     spent_s: deque[float] = (
         deque()
-    )  # processor time of each completed item since the last call of `add_thread`
+    )  # the processor time of each item that was completed since the last call of `add_thread`
 
     def run() -> None:
         nonlocal is_waking
@@ -414,7 +418,7 @@ async def each_in_threads(
 
 
 def _first_of(waiting: deque[Item]) -> Item | End:
-    """Remove the first item, and return it; END if there is none. May be called in several threads at a time."""
+    """Remove the first waiting item, and return it; END if no item is left. Several threads may call this at a time."""
     try:
         return waiting.popleft()
     except IndexError:

@@ -31,7 +31,7 @@ class Turn:
 
 
 async def in_turns(items: Iterable[Item], *, at_once: int = 1) -> AsyncGenerator[Item]:
-    """Yield the items one by one; if that takes long, let other tasks run in between.
+    """Yield the items one by one. If the caller's work on them takes long, let other tasks run between two items.
 
     If other tasks ran in between, they run once more after the last item. Otherwise the last turn, and the work that
     the caller does next, would hold the event loop without a break.

@@ -27,7 +27,7 @@ class Holder(Protocol):
     """The connection that a claim of the memory budget belongs to."""
 
     def admitted(self) -> None:
-        """Continue receiving the request: its claim has got the bytes of the budget that it waited for."""
+        """Continue receiving the request: its claim has got the bytes of the memory budget that it waited for."""
 
     def close(self, why: str | None = None) -> None:
         """Discard the request and close the connection. The holder calls `Budget.give_back`, now or soon."""
@@ -62,7 +62,7 @@ class Claim:
 
     @property
     def rest(self) -> int:
-        """The number of bytes that the claim has not taken from the budget yet."""
+        """The number of bytes of the request that the claim has not taken from the memory budget yet."""
         return self.size - self.held
 
 
@@ -204,7 +204,7 @@ class Budget:
             claim.holder.admitted()
 
     def _close_overdue(self) -> None:
-        """While a claim waits: close the connections whose requests arrive or complete too slowly."""
+        """While a claim waits for memory, close the connections whose requests arrive or complete too slowly."""
         self._looks = bool(self._waiting)
         if not self._looks:
             return

@@ -105,7 +105,8 @@ class Connection(asyncio.BufferedProtocol):
         self._inbox = bytearray(INBOX_SIZE)
         self._inbox_view = memoryview(self._inbox)
         self._inbox_filled = 0
-        self._frame: memoryview | None = None  # An arriving request that is too large for the inbox.
+        # The buffer of an arriving request that is too large for the inbox.
+        self._frame: memoryview | None = None
         self._frame_filled = 0
         # The claim (bytes of the memory budget) of the request that is arriving, or that waits in the inbox for room.
         self._claim: Claim | None = None
@@ -399,7 +400,8 @@ class Connection(asyncio.BufferedProtocol):
         if claim is not None:
             self._budget.give_back(claim)
         if isinstance(frame, memoryview) and API_KEY.unpack_from(frame)[0] == ApiKey.PRODUCE:
-            # Use the frame again: the batches of the Produce request are in the log, and no object refers to the frame.
+            # Keep the frame (buffer) for another request: the batches of the Produce request are in the log, and no
+            # object refers to the frame.
             self._budget.frames.give_back(frame)
 
     async def _work(self, frame: Buffer, answer: Answer) -> None:
@@ -448,7 +450,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- flow --------------------------------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
-        """Stop sending responses and beginning requests, because the client reads too slowly."""
+        """Send no more responses and begin no more requests, because the client reads too slowly."""
         self._writable.clear()
         self._unwritable_since = self._loop.time()
         self._pause_reading()

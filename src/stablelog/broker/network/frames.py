@@ -20,11 +20,11 @@ class Frames:
         self._kept: list[mmap.mmap] = []
 
     def __len__(self) -> int:
-        """The number of frames that are kept."""
+        """The number of frames (buffers) that are kept for later requests."""
         return len(self._kept)
 
     def open(self, size: int) -> memoryview:
-        """Return a writable frame of this size.
+        """Return a writable frame (buffer) of this size.
 
         The operating system allocates the pages of a new frame at the first write.
         """
@@ -34,7 +34,7 @@ class Frames:
         return memoryview(memory)[:size]
 
     def give_back(self, frame: memoryview) -> None:
-        """Keep a frame for another request. The caller must not use the frame any more."""
+        """Keep a frame (buffer) for another request. The caller must not use the frame any more."""
         memory = frame.obj
         if isinstance(memory, mmap.mmap) and len(memory) == KEPT_SIZE and len(self._kept) < KEPT_COUNT:
             self._kept.append(memory)

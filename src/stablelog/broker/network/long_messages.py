@@ -32,7 +32,7 @@ class Decoding:
         self._count = 0  # The number of requests that a thread decodes, or that wait for a thread.
 
     def is_brief(self, api_key: int, frame: Buffer) -> bool:
-        """Whether `decode_request` may run on the event loop.
+        """Whether `decode_request` takes so little time that it may run on the event loop.
 
         The request must be small or a Produce request, and all earlier requests must have been decoded.
         """

@@ -13,7 +13,7 @@ WRITE_SIZE = 1 << 20  # The number of bytes of a large response that are passed 
 
 
 class Answer:
-    """The place of one response in the queue. `buffers` is None if the client expects no response."""
+    """The place of one response in the queue of its connection. `buffers` is None if the client expects no response."""
 
     __slots__ = ("buffers", "done")
 
@@ -36,7 +36,7 @@ class Responses:
 
     @property
     def are_sent(self) -> bool:
-        """Whether the whole responses to all requests are sent."""
+        """Whether the responses to all requests are sent to their last byte."""
         return not self._answers and not self._unsent
 
     def add(self) -> Answer:

@@ -99,7 +99,9 @@ class Leftovers:
 
 
 def strange_names(names: Iterable[str]) -> str:
-    """Return the names that no file of a partition can have, as text for a message; empty without such names."""
+    """Return those of the file names that no file of a partition can have, as text for a message; empty if there are
+    none.
+    """
     strange = [name for name in names if not is_partition_file(name)]
     more = f" and {len(strange) - NAMED_MAX} more" if len(strange) > NAMED_MAX else ""
     return ", ".join(strange[:NAMED_MAX]) + more

@@ -56,7 +56,7 @@ class Opening:
         self._on_open = on_open
         self._end_work = end_work
         self._now_ms = now_ms
-        # The partitions that are being opened, by the name of the topic.
+        # The partitions that are being opened, by the name of their topic.
         self._under_way: dict[str, set[Missing]] = {}
         # This event is set, and replaced by a new one, when the last opening of a partition of some topic has ended.
         self._topic_ended = asyncio.Event()
@@ -168,7 +168,7 @@ class Opening:
             )
 
     def _end(self, *ended: Missing) -> None:
-        """Note that the opening of partitions has ended, with or without success."""
+        """Note that partitions are no longer being opened: their opening has succeeded or failed."""
         for one in ended:
             same_topic = self._under_way.get(one[0].name, set())
             same_topic.discard(one)

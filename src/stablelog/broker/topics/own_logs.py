@@ -12,7 +12,7 @@ from stablelog.log.partition import Partition
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
 
 THREADS: Final = 8
-# Up to this number of partitions, the logs are opened one after the other; more are opened by several threads.
+# If there are at most this many partitions of logs, they are opened one after the other; more, by several threads.
 FEW: Final = 8
 CONFIGS: Final = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
 

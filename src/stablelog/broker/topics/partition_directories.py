@@ -48,7 +48,9 @@ class AttachRemote(Protocol):
     """The type of `PartitionDirectories.attach_remote`."""
 
     def __call__(self, topic: Topic, partition: Partition, *, is_recorded: bool) -> None:
-        """Attach the remote tier. Raises StablelogError."""
+        """Give a partition that was just opened its remote tier, if it has one. `is_recorded` tells whether the
+        partition's directory has a record of a remote tier. Raises StablelogError.
+        """
 
 
 class PartitionDirectories:
@@ -125,8 +127,8 @@ class PartitionDirectories:
         """
         directory = self.path(topic.name, index)
         if self._disk.is_dir(directory) and holds_records(self._disk, directory):
-            # The directory exists already: a crash during a deletion has left files in it, or a user has put files
-            # there.
+            # The path of the new directory exists already: a crash during a deletion has left it, or a user has created
+            # it.
             stray = self._aside(topic, index, STRAY)
             log.warning(
                 "%s belongs to no topic and holds records; the broker renames it to %s", directory, stray.name

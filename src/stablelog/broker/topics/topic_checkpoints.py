@@ -53,7 +53,7 @@ class TopicCheckpoints:
         self._directory = directory
         self._writer = writer
         self._open_partitions = open_partitions
-        self._kept: Offsets = {}  # The recorded offsets up to which partitions that are not open were synced.
+        self._kept: Offsets = {}  # For each partition that is not open: the recorded offset up to which it was synced.
         self.log_starts = OffsetCheckpoint(
             writer,
             directory / LOG_START_CHECKPOINT,
@@ -77,7 +77,7 @@ class TopicCheckpoints:
         return kept | {(p.topic, p.index): p.synced_offset for p in self._open_partitions()}
 
     def load(self, topics: Collection[Topic], *, is_taking_over: bool) -> None:
-        """Read the checkpoints, and remove the offsets of topics that are not in the list of topics.
+        """Read the checkpoint files, and remove the offsets of topics that are not in the list of topics.
 
         Args:
             topics: the list of topics.

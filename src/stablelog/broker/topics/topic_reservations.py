@@ -52,7 +52,7 @@ class Reservations:
         self._counts[without_dots(name)] = partition_count
 
     def release(self, name: str) -> None:
-        """End a reservation."""
+        """End the reservation of a topic's name and of its new partitions."""
         del self._counts[without_dots(name)]
 
     def check_new(

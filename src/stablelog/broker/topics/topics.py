@@ -119,9 +119,9 @@ class Topics:
             self.leftovers.remove_unlisted(counts)
             self.leftovers.remove_deleted()
         self.checkpoints.load(self._topics.values(), is_taking_over=self.is_taking_over)
-        # Every start has its own leader epoch. After an unclean stop, other records may be written at the offsets of
-        # lost ones; the epoch tells readers which of the two they have read. Take account of the epochs in the logs,
-        # too, because the list of topics may have been restored from a backup that is older than the logs.
+        # Every start has its own leader epoch. After an unclean stop, new records may be written at the offsets of lost
+        # records. The epoch tells a reader which of the two it has read. Take account of the epochs in the logs, too,
+        # because the list of topics may have been restored from a backup that is older than the logs.
         self.leader_epoch = self._latest_epoch() + 1
         if not self.is_taking_over and self._established_epoch is None:
             self._established_epoch = self.leader_epoch  # The data directory is new.
@@ -333,7 +333,7 @@ class Topics:
         return topic
 
     def release(self, topic: Topic) -> None:
-        """End a topic's reservation: the topic is now in the list of topics, or was not created."""
+        """End the reservation of a topic's name: the topic is now in the list of topics, or was not created."""
         self.reservations.release(topic.name)
 
     def reserve_more(self, name: str, partition_count: int) -> Topic:
@@ -396,7 +396,7 @@ class Topics:
         self._written(partial(self.checkpoints.forget, topic.name, self._topics.keys()))
 
     def configure(self, topic: Topic, configs: Mapping[str, str]) -> None:
-        """Replace a topic's settings. Durable on return.
+        """Replace the settings of the topic itself. Durable on return.
 
         Raises:
             InvalidConfig: a setting is not valid; nothing changed.
@@ -413,7 +413,7 @@ class Topics:
         self.reconfigure([topic])
 
     def reconfigure(self, topics: "list[Topic] | None" = None) -> None:
-        """Apply the present settings to the open partitions."""
+        """Apply the present settings to the open partitions of these topics."""
         for topic in topics if topics is not None else self:
             topic.log_config = self._config.log_config(topic.configs)
             for partition in topic.partitions.values():
@@ -489,7 +489,7 @@ class Topics:
 
 
 def _give_up(made: Mapping[int, Partition]) -> None:
-    """Close new partitions after an error, so that their file descriptors are free for other partitions."""
+    """Close new partitions of a creation that failed, so that their file descriptors are free for other partitions."""
     for partition in made.values():
         partition.close(clean=False)
 

@@ -54,8 +54,8 @@ class LastCommits:
         ]
 
     async def read(self) -> None:
-        """Read the last commit of each commit-ordered partition. A transaction group may commit when the last commits in
-        all its partitions are read.
+        """Read the last commit of each commit-ordered partition. When all partitions of a transaction group are read,
+        the group may commit.
 
         No partition may be opened meanwhile.
         """
@@ -76,7 +76,7 @@ class LastCommits:
                 threads, self._topics.directories.last_commit_sequence, topic_name, index
             )
         except (FileNotFoundError, StablelogError) as error:
-            # If the partition is unknown now, its topic was deleted during the read, and the error is not logged.
+            # If the partition is unknown now, its topic was deleted during the read. The error is then not logged.
             is_deleted = self._topics.state(topic_name, index) is PartitionState.UNKNOWN
             if not is_deleted:
                 log.error(

@@ -1,7 +1,8 @@
 """Which markers of a transaction group are durable.
 
-A commit is resolved only when its markers are durable, and the producer id of a forgotten transaction can be reused only
-then. This module notes the end offset of each written marker, and compares it with the high watermark of its partition.
+A commit is resolved only when its markers, and those of all earlier commits, are durable. The producer id of a
+forgotten transaction can be reused only when its markers are durable. This module notes the end offset of each written
+marker, and compares it with the high watermark of its partition.
 """
 
 from collections.abc import Sequence

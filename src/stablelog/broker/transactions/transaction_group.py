@@ -89,21 +89,21 @@ class TransactionGroup:
         self._tasks = tasks
         self._now_ms = now_ms
         self._recorded_count = 0  # The number of changes of the coordinator's state that are in the journal.
-        # The durable decisions of which no marker is being written yet.
+        # The decisions whose records are durable, and whose markers are not being written yet.
         self._decided: deque[_Decided] = deque()
         # The decisions whose markers are being written now. `_to_write` has the part of the markers that is not written
         # yet.
         self._in_writing: list[_Decided] = []
         self._to_write: deque[tuple[TopicPartition, list[MarkerOrder]]] = deque()
-        # Whether the markers in `_to_write` are for more partitions than one turn of the event loop writes.
+        # Whether `_to_write` has markers for more partitions than one turn of the event loop writes.
         self._is_long = False
-        # A *marker order* names a marker and the partitions that it is for. These orders are written to all their
-        # partitions, and not yet reported to the coordinator.
+        # A *marker order* names a marker and its partitions. The markers of these orders are written to all their
+        # partitions, which is not yet reported to the coordinator.
         self._written: list[MarkerOrder] = []
         self._held_back: dict[TopicPartition, list[MarkerOrder]] = {}
-        # By open partition: the markers of decisions from before the start that the partition lacks, and how many of
-        # the partition's first markers in `_held_back` they replace. They are written before all other markers that
-        # wait for the partition.
+        # By open partition: the markers of decisions from before the start that the partition lacks because the disk is
+        # full, and the number of its first markers in `_held_back` that they replace. They are written before all other
+        # markers that wait for the partition.
         self._settling: dict[TopicPartition, tuple[list[MarkerOrder], int]] = {}
         # By marker order: the partitions that still lack the marker.
         self._waiting_for: dict[OrderKey, set[TopicPartition]] = {}
@@ -140,8 +140,8 @@ class TransactionGroup:
     def load(self) -> None:
         """Rebuild the coordinator's state from the commit log; markers wait until their partitions are open.
 
-        Records that a takeover from Kafka adds to the commit log are durable on return: once producers write, only
-        these records show which transactions are the producers' new ones, and which ones Kafka had decided.
+        When the broker takes over a directory of Apache Kafka, it adds records to the commit log. They are durable on
+        return. They tell the transactions that Kafka had decided from the transactions that producers begin later.
 
         Raises:
             Corrupt: the commit log is damaged.
@@ -165,7 +165,7 @@ class TransactionGroup:
                 self.settle(target, [], None)
 
     def awaited(self) -> set[TopicPartition]:
-        """The partitions that are not open yet and may need markers of decisions from before the start."""
+        """Return the partitions that are not open yet and may need markers of decisions from before the start."""
         return {*self.coordinator.table.history.partitions(), *self._held_back}
 
     @property
@@ -214,7 +214,7 @@ class TransactionGroup:
         return decision.answer
 
     async def carry_out(self, decision: Decision[Answer]) -> Answer:
-        """Append a decision's records, wait until they are durable and its markers are written, and return its result."""
+        """Append a decision's records, wait until they are durable and its markers are written. Return its answer."""
         self._append(decision)
         if decision.markers:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -343,7 +343,7 @@ class TransactionGroup:
 
     def _write_or_hold_back(self, target: TopicPartition, orders: list[MarkerOrder]) -> None:
         if not self._exists(target):
-            return  # The marker is not needed: the topic was deleted with the transaction's records.
+            return  # The marker is not needed: the topic was deleted, and with it the transaction's records.
         topic = self._topics.get(target[0])
         if topic is not None and topic.group != self.name and topic.name != CONSUMER_OFFSETS_TOPIC:
             # The marker is not needed: the topic was deleted, and created again in another transaction group.
@@ -384,7 +384,7 @@ class TransactionGroup:
         return True
 
     def retry(self) -> None:
-        """Write the records, and then the markers, that wait for disk space, as far as the disk has space."""
+        """Write the commit log's records that wait for disk space, then the markers, as far as the disk has space."""
         self.journal.retry()
         for target in list(self._held_back):
             topic = self._topics.get(target[0])
@@ -407,7 +407,8 @@ class TransactionGroup:
         self._durability.note(partition, [o.commit_sequence for o in orders if o.commit_sequence >= 0])
         for order, outcome in zip(orders, outcomes, strict=True):
             if isinstance(outcome, Refused):
-                # A producer with a higher epoch, or a later coordinator, has ended the transaction already.
+                # The partition refuses the marker: a producer with a higher epoch, or a later coordinator, has ended
+                # the transaction already.
                 log.warning(
                     "the marker of producer %d for %s-%d is not needed: %s",
                     order.producer_id,
@@ -467,7 +468,7 @@ class TransactionGroup:
             self._settling[target] = (decision.markers, len(held))
 
     def _report_marked(self, target: TopicPartition, held: Iterable[MarkerOrder]) -> None:
-        """Note that a partition has the markers that waited for it, or does not need them any more."""
+        """Note that a partition has the markers that waited for it (`held`), or does not need them any more."""
         done = []
         # Other markers of these orders are being written to other partitions: `_report_written` reports the orders.
         in_writing = {_key(order) for decision, _ in self._in_writing for order in decision.markers}

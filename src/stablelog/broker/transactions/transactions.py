@@ -261,7 +261,7 @@ class Transactions:
         self._lacking = {target for group in self._groups.values() for target in group.settling}
 
     def lacks_markers(self, target: TopicPartition) -> bool:
-        """Whether markers from before the start wait for disk space in this partition.
+        """Whether transaction markers of decisions from before the start wait for disk space in this partition.
 
         Nothing else may be written to the partition then.
         """
@@ -269,7 +269,7 @@ class Transactions:
 
     @property
     def are_all_marked(self) -> bool:
-        """Whether every partition that was opened has all markers of decisions from before the start."""
+        """Whether every partition that was opened has all transaction markers of decisions from before the start."""
         return not self._lacking
 
     @staticmethod

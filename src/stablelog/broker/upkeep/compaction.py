@@ -58,7 +58,7 @@ class Compactor:
         self._tasks.every("compaction", self._config["log.cleaner.backoff.ms"] / 1000, self.compact_all)
 
     async def compact_all(self) -> None:
-        """Compact once each partition that has enough new records since its last compaction.
+        """Compact, one time, each partition that has enough new records since its last compaction.
 
         An error in one partition does not stop the others.
         """
@@ -99,7 +99,8 @@ class Compactor:
                     )
                     return
             else:
-                return  # The pass was cancelled, or the disk is full; a later pass compacts the rest.
+                # The compaction of this partition was cancelled, or the disk is full. A later pass compacts the rest.
+                return
         finally:
             work.cancel()  # If this task was cancelled, the thread still works: tell it to stop.
             self._under_way = None
@@ -140,7 +141,7 @@ class Compactor:
 
 
 def _next_finished(steps: Iterator[Cleaned | None]) -> Cleaned | None:
-    """Return the next compacted segment; None after the last one."""
+    """Compute and return the next compacted segment; None after the last one."""
     began = time.perf_counter()
     for cleaned in steps:
         if cleaned is not None:

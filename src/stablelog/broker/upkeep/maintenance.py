@@ -157,8 +157,8 @@ class Maintenance:
         for wait in waits:
             if wait is not None:
                 await wait
-        # Requests were served while the checkpoint was written, and a partition may have failed meanwhile. So check
-        # again whether a partition lacks markers.
+        # A partition may have failed while the checkpoint was written, and may have lost markers. The checkpoint does
+        # not contain the decisions of these markers, so do not delete the older records then.
         if not await self._lacks_markers():
             journal.trim(before_offset)
 
@@ -209,7 +209,8 @@ class Maintenance:
     async def _each_partition(
         self, name: str, work: Callable[[Partition], Awaitable[None]], *, internal: bool = True
     ) -> None:
-        """Apply `work` to every open partition that has not failed. An error in one partition does not stop the others.
+        """Apply `work` to every open partition that has not failed. An error in one partition does not stop the work on
+        the others.
 
         A partition that was deleted since the pass began is skipped: a later topic may have its name and directory.
         """
@@ -232,7 +233,7 @@ class Maintenance:
 
     @staticmethod
     async def write_checkpoint(checkpoint: OffsetCheckpoint) -> None:
-        """Write a checkpoint of all partitions, if an offset has moved."""
+        """Write a checkpoint file with an offset of each partition, if one of these offsets has moved."""
         # Collect the offsets in a thread: those of 10,000 partitions would take the event loop too long.
         checkpoint.write(await in_thread(None, checkpoint.changed))
 
@@ -246,7 +247,8 @@ class Maintenance:
             if now_s - self._retention_s >= RETENTION_WHILE_FULL_S:
                 self._retention_s = now_s
                 await self.apply_retention()
-            with contextlib.suppress(StablelogError):  # The removal task logs the error.
+            # The task that removes deleted files meets and logs the same error.
+            with contextlib.suppress(StablelogError):
                 await self.remove_deleted()
             await self.restore_reserve()
         await self._opening.open_again()

@@ -110,7 +110,7 @@ class Proofs:
         proof.done.exception()
 
     def close(self) -> None:
-        """Shut the thread down; proofs in progress are abandoned."""
+        """Shut down the thread that reads log files; proofs in progress are abandoned."""
         self._threads.shutdown(wait=True, cancel_futures=True)
         for proof in self._proofs.values():
             proof.done.cancel()

@@ -80,7 +80,7 @@ class Scrub:
         )
 
     async def scrub_segment(self, partition: Partition, segment: Segment) -> None:
-        """Read one segment. A disk error is logged; the next pass tries again."""
+        """Read one segment, and check the CRC of each batch. A disk error is logged; the next pass tries again."""
         try:
             await self._read(partition, segment, self._proof_sizes(segment))
             await self._read(partition, segment, segment.scrub())
@@ -124,5 +124,5 @@ class Scrub:
         await asyncio.sleep(size / max(self._rate(), 1))
 
     def close(self) -> None:
-        """Shut the thread down."""
+        """Shut down the thread that reads segments."""
         self._threads.shutdown(wait=True, cancel_futures=True)
