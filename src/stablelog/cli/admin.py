@@ -53,12 +53,14 @@ def administer(
     what: str,
     messages: Mapping[int, str] | None = None,
 ) -> Any:
-    """Call a function with a new AdminClient, and return the function's result. A failure becomes an Unavailable."""
+    """Call a function of confluent-kafka's AdminClient with a new client, and return its result. A failure becomes an
+    Unavailable.
+    """
     return ask(bootstrap, partial(call, AdminClient(quiet(bootstrap))), what, messages)
 
 
 def cluster(bootstrap: str) -> Any:
-    """Return the cluster's metadata."""
+    """Return the metadata of the broker's cluster: brokers, topics and partitions."""
     return administer(bootstrap, lambda admin: admin.list_topics(timeout=TIMEOUT_S), "listing topics")
 
 

@@ -74,7 +74,7 @@ def consume(
 
 
 def _check(isolation: str, start: str, group: str | None) -> None:
-    """Check the options.
+    """Check the options of the command that contradict each other or are not valid.
 
     Raises:
         Unavailable: an option is not valid.

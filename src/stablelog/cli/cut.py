@@ -1,5 +1,5 @@
-"""`stablelog cut`: show a cut: its commit sequence, its offset in each partition, and the markers that later commits
-wait for.
+"""`stablelog cut`: show a cut, that is, a commit sequence and, for each partition, the offset before which all commits
+up to it stand. Also show the markers that later commits wait for.
 """
 
 from typing import Annotated
@@ -30,7 +30,8 @@ def cut(
     commit sequence can be read, and the commit markers that are not written yet.
     """
     for topic in topics:
-        # For a missing topic, `known_topic` fails at once. `describe_cut` would retry until the deadline.
+        # Check each topic first: for a missing topic `known_topic` fails at once, but `describe_cut` would retry until
+        # its deadline.
         known_topic(bootstrap, topic)
     with Cluster(bootstrap) as cluster:
         found = describe_cut(cluster, topics, at)

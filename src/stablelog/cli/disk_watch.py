@@ -109,7 +109,7 @@ class Watch:
         return time.monotonic() - self._progress_s >= SILENCE_S
 
     def _tell(self, state: str | None) -> None:
-        """Report once the reason why the command waits, and once that it continues."""
+        """Report the reason why the command waits, and later that it continues. Report each of them once."""
         if state == self.told:
             return
         self.told = state

@@ -14,7 +14,7 @@ AsJson = Annotated[
 
 
 def command_app(help_text: str | None = None) -> typer.Typer:
-    """Make the Typer app of one command. With a help text, make the app of a group of commands."""
+    """Make the Typer app of one command. With a help text, make the app of a command that has subcommands."""
     return typer.Typer(
         help=help_text,
         no_args_is_help=help_text is not None,

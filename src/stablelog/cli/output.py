@@ -120,7 +120,7 @@ def as_objects(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list
 
 
 def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: bool) -> None:
-    """Print rows, as a table or as a list of JSON objects."""
+    """Print rows as a table; with `as_json`, as a list of JSON objects."""
     if as_json:
         print_json(as_objects(columns, rows))
     else:

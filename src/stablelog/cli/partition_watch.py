@@ -67,7 +67,7 @@ def read_fault(cluster: Cluster, target: TopicPartition, position: int, isolatio
                 return None
             position = ends[-1]
     except OffsetOutOfRange:
-        return None  # the offset is out of range, so librdkafka resets the reader's position
+        return None  # the offset is out of range: librdkafka resets the reader's position, so the reader can go on
     except (Refused, Unavailable) as error:
         reason = error.__cause__ if isinstance(error.__cause__, Refused) else error
         if not isinstance(reason, Refused):

@@ -55,11 +55,12 @@ def repair(
         ),
     ] = False,
 ) -> None:
-    """Truncate damaged logs that a start of the broker refuses. Show what each cut loses, and ask first. Keep removed
-    bytes in files.
+    """Truncate damaged logs that a start of the broker refuses. Show what each truncation loses, and ask first. Keep
+    removed bytes in files.
     """
-    # Damage that a start accepts is only shown. If a directory cannot be examined, the command names it, repairs the
-    # others and exits with code 1. An error before the first question means that nothing was changed.
+    # Damage that a start of the broker accepts is only shown. If a partition's directory cannot be examined, the
+    # command names it, repairs the others and exits with code 1. After an error before the first question, nothing was
+    # changed.
     disk = LocalDisk()
     partitions = partitions_of(disk, directory.resolve())
     data = _data_directory(disk, directory.resolve(), partitions)
@@ -144,7 +145,7 @@ def _cut_all(
     *,
     yes: bool,
 ) -> bool:
-    """Cut the damaged logs, and correct the commit logs.
+    """Truncate (cut) the damaged logs, and correct the commit logs.
 
     A commit log that was cut may have lost the last commit sequences and producer ids that the broker had assigned.
     Then its coordinator would assign them a second time. So a record is added to the commit log, with the numbers at
@@ -161,13 +162,13 @@ def _cut_all(
     Returns:
         Whether the user agreed to every change.
     """
-    # Read the assigned numbers before any cut, because a cut also removes markers and snapshots, which contain such
-    # numbers.
+    # Read which commit sequences and producer ids were assigned before any log is cut: a cut also removes markers and
+    # snapshots, which contain such numbers.
     is_any = any(group_of_directory(partition) is not None for partition in examined)
     given = read_given(disk, partition_directories(disk, data)) if is_any else Given()
     if not disk.exists(data / CATALOG_FILE):
-        # Apache Kafka has written this directory. Kafka's controller assigns producer ids, and its commit log does not
-        # record which ids were assigned, so none are missing there.
+        # Apache Kafka has written this directory. Kafka's controller assigns producer ids, and Kafka's
+        # `__transaction_state` does not record which ids were assigned. So no producer ids are missing in that log.
         given.producer_ids_end = 0
     is_cut = {partition: _repair(disk, partition, damage, yes=yes) for partition, damage in found}
     logs = commit_logs(partition_directories(disk, data))
@@ -187,7 +188,7 @@ def _cut_all(
 
 
 def _repair(disk: Disk, partition: Path, damage: Damage, *, yes: bool) -> bool:
-    """Cut one log if the user agrees. Return whether it was cut."""
+    """Truncate (cut) one damaged log if the user agrees. Return whether it was cut."""
     sys.stdout.write(describe(disk, partition, damage))
     if not _agreed("Cut?", yes=yes):
         return False
@@ -262,8 +263,8 @@ def _describe_numbers(name: str, group: str, given: Given, said: dict[str, Given
 
 
 def describe_passed(partition: Path, damage: Damage) -> str:
-    """Return a text for the user about damage that a start accepts: what the start does with it, and what a cut there
-    loses.
+    """Return a text for the user about damage that a start of the broker accepts: what the start does with it, and what
+    a truncation there would lose.
     """
     return (
         f"{partition.name}: {damage.path.name} is damaged at byte {damage.position}: {damage.why}\n"
@@ -276,7 +277,7 @@ def describe_passed(partition: Path, damage: Damage) -> str:
 
 
 def describe(disk: Disk, partition: Path, damage: Damage) -> str:
-    """Return a text for the user: where the damage is, and what a cut would lose."""
+    """Return a text for the user: where a log is damaged, and what its truncation would lose."""
     lines = [
         f"{partition.name}: {damage.path.name} is damaged at byte {damage.position}: {damage.why}",
         f"  A cut ends the log at offset {damage.end_offset} and removes {damage.size} bytes.",
@@ -327,14 +328,14 @@ def _describe_commit_log(disk: Disk, group: str, damage: Damage) -> list[str]:
 def _lower_recovery_point(disk: Disk, partition: Path, end_offset: int) -> None:
     """Lower the recorded recovery point of a log to its new end.
 
-    Call this after the cut. If a crash interrupts the cut, the old recovery point still makes the next start refuse the
-    log.
+    Call this after the log is truncated. If a crash interrupts the truncation, the old recovery point still makes the
+    next start refuse the log.
     """
     path = partition.parent / RECOVERY_POINT_CHECKPOINT
     try:
         offsets = read_offset_checkpoint(disk, path)
     except Corrupt:
-        return  # nothing to lower: the checkpoint is damaged, and a start then ignores it
+        return  # nothing to lower: the checkpoint file of recovery points is damaged, so the next start ignores it
     topic, _, index = partition.name.rpartition("-")
     if offsets.get((topic, int(index)), -1) > end_offset:
         write_offset_checkpoint(disk, path, {**offsets, (topic, int(index)): end_offset})

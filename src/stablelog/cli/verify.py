@@ -34,8 +34,8 @@ def verify(
     partitions = partitions_of(disk, directory)
     is_partition = partitions == [directory]
     findings = [] if is_partition else list(verify_data_directory(disk, directory))
-    # First read the files that describe a log, then the log itself. A running broker only appends to logs, so the log
-    # then has at least the described content.
+    # First read the files that describe a log, such as indexes and summaries, then the log itself. A running broker
+    # only appends to logs, so the log then has at least the described content.
     expected = {}
     try:
         expected = expectations(disk, directory.parent if is_partition else directory)
