@@ -18,7 +18,9 @@ COMPACT_SIZE_MIN: Final = 64
 
 
 class Deadlines(Generic[Key]):
-    """Deadlines of keys. `len` is the number of entries in the heap."""
+    """One deadline for each key; what a key stands for is up to the user of the queue. `len` is the number of entries
+    in the heap.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Key]] = []
@@ -56,7 +58,7 @@ class Deadlines(Generic[Key]):
     def due(self, now_ms: int, count_max: int) -> Iterator[Key]:
         """Yield the keys whose deadlines have come, at most `count_max`.
 
-        Each key is removed when the caller takes it.
+        When the caller takes a key, its deadline is removed.
         """
         for _ in range(count_max):
             if not self.is_due(now_ms):
@@ -78,7 +80,7 @@ class Deadlines(Generic[Key]):
             heapq.heapify(self._heap)
 
     def _settle_top(self) -> None:
-        """Remove or correct the first entry of the heap until it is valid.
+        """Remove or correct the first entry of the heap, until a valid entry is first.
 
         An entry is valid if it is the current entry of its key and has the time of the key's deadline.
         """

@@ -25,7 +25,7 @@ class LiveState(NamedTuple):
 
     Attributes:
         undivided: records for one batch. A crash keeps or loses them as a whole.
-        rest: the other records, each made when it is taken.
+        rest: the other records, each made when the caller takes it.
     """
 
     undivided: list[Record]

@@ -31,9 +31,9 @@ class GroupConfig:
             and have not used it yet.
         offsets_retention_ms: the time after which the offsets of a group expire, counted from the time at which the
             group became empty.
-        offsets_check_interval_ms: the least time after which a group without members and offsets is forgotten.
-        offset_metadata_size_max: maximum of bytes of the metadata of one committed offset.
-        group_metadata_size_max: maximum of bytes of the record of one generation, with the subscriptions and
+        offsets_check_interval_ms: a group without members and offsets is forgotten after this time at the earliest.
+        offset_metadata_size_max: the maximum size in bytes of the metadata of one committed offset.
+        group_metadata_size_max: the maximum size in bytes of the record of one generation, with the subscriptions and
             assignments of all members.
         new_member_join_timeout_ms: the longest time that a new member may wait for the end of its first rebalance.
     """
@@ -161,7 +161,7 @@ class LeaveAnswer:
 
 
 class DescribedMember(NamedTuple):
-    """A member in the description of a group. `metadata` is empty unless the group is stable."""
+    """A member of a group in the answer to DescribeGroups. `metadata` is empty unless the group is stable."""
 
     member_id: str
     group_instance_id: str | None
@@ -173,7 +173,10 @@ class DescribedMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribedGroup:
-    """Description of a group. If the group does not exist, `code` is the error and the state is "Dead"."""
+    """Answer to DescribeGroups for one group.
+
+    If the group does not exist, `code` is the error and the state is "Dead".
+    """
 
     code: ErrorCode
     group_id: str
@@ -184,7 +187,7 @@ class DescribedGroup:
 
 
 class ListedGroup(NamedTuple):
-    """A group in a list."""
+    """A consumer group in the answer to ListGroups."""
 
     group_id: str
     protocol_type: str

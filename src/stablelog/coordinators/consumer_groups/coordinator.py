@@ -99,7 +99,9 @@ class GroupCoordinator:
     # -- membership ------------------------------------------------------------------------------------------
 
     def join(self, request: JoinRequest, token: Token, *, now_ms: int) -> GroupDecision[None]:
-        """Let a member join the next generation. The decision that begins it contains a `JoinAnswer` for `token`."""
+        """Let a member join the next generation. The decision that begins the generation contains a `JoinAnswer` for
+        `token`.
+        """
         decision = GroupDecision(None)
         try:
             _check_group_id(request.group_id)
@@ -263,7 +265,7 @@ class GroupCoordinator:
         *,
         now_ms: int,
     ) -> GroupDecision[CodeByPartition]:
-        """Decide about a commit in a transaction. Nothing changes yet.
+        """Decide about an offset commit in a transaction. The coordinator's state does not change yet.
 
         The caller appends the records of the decision as a batch of the producer's transaction. If that succeeds, the
         caller calls `txn_offsets_appended` before any other decision. A decision without records refuses all offsets.
@@ -291,7 +293,9 @@ class GroupCoordinator:
     def _check_commit(
         self, group_id: str, membership: Membership, missing: ErrorCode, *, is_transactional: bool
     ) -> None:
-        """Check that the client may commit. Transactional clients before KIP-447 do not name their member."""
+        """Check that the client may commit offsets of the group. Transactional clients before KIP-447 do not name their
+        member.
+        """
         if len(group_id.encode()) > STRING_SIZE_MAX:
             raise Refused(ErrorCode.invalid_group_id, f"a group id has at most {STRING_SIZE_MAX} bytes")
         group = self._groups.get(group_id)
@@ -402,7 +406,7 @@ class GroupCoordinator:
         return self._deadlines.next_ms()
 
     def tick(self, now_ms: int) -> GroupDecision[None]:
-        """Handle the deadlines that are due, as many as one turn of the event loop can take."""
+        """Handle the deadlines that have come, as many as one turn of the event loop can take."""
         decision = GroupDecision(None)
         for alarm in self._deadlines.due(now_ms, TICK_ALARMS_MAX):
             group = self._groups[alarm.group_id]

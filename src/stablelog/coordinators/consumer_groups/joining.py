@@ -34,7 +34,7 @@ STRING_SIZE_MAX = 32_000  # The maximum size in bytes of a string in a record; t
 
 
 class _Join(NamedTuple):
-    """A JoinGroup request that is being decided, with its group and decision."""
+    """A JoinGroup request that the coordinator is deciding, with its group and decision."""
 
     group: Group
     request: JoinRequest
@@ -155,7 +155,7 @@ class Joining:
         join.decision.answers.append((join.token, JoinAnswer(ErrorCode.member_id_required, member_id)))
 
     def _admit(self, join: _Join, member_id: str) -> None:
-        """Add a new member."""
+        """Add a new member to the group of a JoinGroup request."""
         group = join.group
         if group.is_initial:
             group.is_prolonged = True
@@ -193,10 +193,12 @@ class Joining:
         answer_join(member, answer, decision)
 
     def _unchanged_generation(self, group: Group) -> bytes | None:
-        """Return the record of a generation whose static member was replaced; None if a new generation is needed."""
+        """Return the record of the present generation after a static member was replaced; None if the group needs a new
+        generation.
+        """
         if group.state is not State.STABLE or group.vote() != group.protocol_name:
-            # In the sync phase the leader may know only the static member's former id. It would then assign nothing to
-            # the new id.
+            # In the sync phase the leader may know only the former id of the static member that was replaced. It would
+            # then assign nothing to the new id.
             return None
         assignments = {member.member_id: member.assignment for member in group.members.values()}
         value = encode_group_value(group.value(assignments))
@@ -213,7 +215,7 @@ class Joining:
         # changed.
         is_new_assignment = group.state is State.STABLE and leads
         if not is_joining and not is_new_assignment and member.protocols == request.protocols:
-            # A member may join again without a change because the answer to its first join was lost.
+            # The member joins again without a change, for example because the answer to its first join was lost.
             answer = joined(group, request.member_id, with_members=leads)
             join.decision.answers.append((join.token, answer))
             return

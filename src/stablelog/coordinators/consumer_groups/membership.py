@@ -127,7 +127,7 @@ class Group:
         pending_syncs: members of this generation that have not asked for their assignment yet.
         is_initial: whether the group was empty before this rebalance. It then waits for more members even if all have
             joined.
-        is_prolonged: whether a new member has joined in the current part of that wait.
+        is_prolonged: whether a new member has joined in the current part of that wait, so that a further part follows.
         initial_delay_ms, initial_left_ms: length of the current part of that wait, and how much longer it may become.
             Set only during the wait.
         subscribed: topics that the members subscribe to; None if unknown.
@@ -154,7 +154,7 @@ class Group:
         self.recorded: bytes | None = None
 
     def alarm(self, due: Due, member_id: str = "") -> Alarm:
-        """Return the key of one of the group's deadlines."""
+        """Return the key by which the queue of deadlines knows one of the group's deadlines."""
         return Alarm(due, self.group_id, member_id)
 
     def alarms(self) -> Iterable[Alarm]:
@@ -217,7 +217,7 @@ class Group:
 
     @property
     def has_all_joined(self) -> bool:
-        """Whether the join phase need not wait for any member."""
+        """Whether all members have joined, so that the join phase need not wait any longer."""
         return not self.pending_joins and self.joined_count == len(self.members)
 
     @property
@@ -247,7 +247,7 @@ class Group:
         return protocol_type == self.protocol_type and bool(self._common_protocols(names))
 
     def _common_protocols(self, names: Iterable[str]) -> set[str]:
-        """Return those of the protocols that all members support."""
+        """Return the protocols in `names` that all members support."""
         return set(names).intersection(*({name for name, _ in m.protocols} for m in self.members.values()))
 
     def vote(self) -> str:
@@ -290,7 +290,7 @@ class Group:
         )
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
-        """Return the members with the data from which the leader computes the assignment."""
+        """Return the members, with the metadata from which the leader computes the assignment."""
         return tuple(
             JoinedMember(member.member_id, member.group_instance_id, member.metadata(self.protocol_name))
             for member in self.members.values()
@@ -326,7 +326,7 @@ class Group:
         )
 
     def restore(self, value: GroupValue) -> None:
-        """Restore a new group from its record."""
+        """Restore a new group from the value of its record in the offsets log."""
         self.generation = value.generation
         self.protocol_type = value.protocol_type or None
         self.protocol_name = value.protocol_name

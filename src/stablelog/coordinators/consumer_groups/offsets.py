@@ -109,7 +109,7 @@ class Offsets:
         return self._pending.get(producer_id, {}).get(group_id, {})
 
     def pending_partitions(self, group_id: str) -> set[TopicPartition]:
-        """Partitions for which the group has offsets in open transactions."""
+        """The partitions for which open transactions hold offsets of the group."""
         return {
             partition
             for producer_id in self._open_producers.get(group_id, ())
@@ -152,7 +152,8 @@ class Offsets:
         for partition in list(self.committed(group_id)):
             committed = self.committed(group_id).get(partition)
             if committed is None:
-                # Skip an offset that was removed since the checkpoint began: its tombstone is in the log.
+                # The offset was removed since the checkpoint began, and its tombstone is in the log: do not write the
+                # offset again.
                 continue
             overtaken_by = self._overtaking(group_id, partition, committed.position)
             yield partition, committed.value._replace(overtaken_by=tuple(sorted(overtaken_by)))

@@ -54,7 +54,7 @@ class Rebalances:
             self.complete_join_if_ready(group, decision, now_ms)
 
     def rebalance(self, group: Group, decision: Decision, now_ms: int) -> None:
-        """Begin a join phase."""
+        """Begin a join phase of the group: all members have to join again."""
         if group.state is State.COMPLETING_REBALANCE:
             for member in group.members.values():
                 if answer_sync(member, SyncAnswer(ErrorCode.rebalance_in_progress), decision):
@@ -189,7 +189,7 @@ class Rebalances:
         return ErrorCode.rebalance_in_progress if is_joining else ErrorCode.none
 
     def renew_session(self, group: Group, member: Member, now_ms: int) -> None:
-        """Let a member's session begin now."""
+        """Begin a member's session anew: it ends one session timeout from now."""
         self._deadlines.set(group.alarm(Due.SESSION, member.member_id), now_ms + member.session_timeout_ms)
 
     def leave(
@@ -240,7 +240,8 @@ class Rebalances:
             return
         member = group.members[member_id]
         if not member.can_time_out:
-            # No session ends while a request of the member is pending: the answer begins a new session.
+            # The session does not end while a JoinGroup or SyncGroup of the member is pending: the answer begins a new
+            # session.
             return
         self.dismiss(group, member, decision)
         if group.state is State.PREPARING_REBALANCE:
@@ -249,7 +250,7 @@ class Rebalances:
             self.rebalance(group, decision, now_ms)
 
     def handle(self, group: Group, alarm: Alarm, decision: Decision, now_ms: int) -> None:
-        """Handle a deadline of a phase or of a session."""
+        """Handle a deadline of a group: the end of its join phase, of its sync phase, or of a member's session."""
         if alarm.due is Due.SESSION:
             self._end_session(group, alarm.member_id, decision, now_ms)
         elif alarm.due is Due.JOIN:
@@ -312,7 +313,7 @@ def answer_sync(member: Member, answer: SyncAnswer, decision: Decision) -> bool:
 
 
 def record(group: Group, value: bytes, decision: Decision) -> None:
-    """Add the record of a group's generation to a decision."""
+    """Add the record of a group's generation (`value`) to a decision."""
     group.recorded = value
     decision.records.append((encode_group_key(group.group_id), value))
 

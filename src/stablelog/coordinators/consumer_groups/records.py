@@ -115,7 +115,9 @@ def encode_group_key(group_id: str) -> bytes:
 
 
 def encode_offset_value(value: OffsetValue) -> bytes:
-    """Encode a committed offset in the version that Kafka uses for it; in version 4 if it needs stablelog's fields."""
+    """Encode a committed offset in the version that Kafka uses for it; in version 4 if it needs a tagged field of
+    stablelog.
+    """
     offset, leader_epoch = INT64.pack(value.offset), INT32.pack(value.leader_epoch)
     commit_ms, expire_ms = INT64.pack(value.commit_ms), INT64.pack(value.expire_ms)
     if value.overtaken_by:

@@ -25,7 +25,7 @@ from stablelog.types import TopicPartition
 
 
 class GroupTable:
-    """The groups of one offsets log.
+    """The consumer groups of one offsets log.
 
     Attributes:
         groups: the groups by group id.
@@ -119,5 +119,5 @@ class GroupTable:
 
 
 def offset_record(group_id: str, partition: TopicPartition, value: OffsetValue) -> Record:
-    """Make the record of a committed offset."""
+    """Make the offsets log's record of a committed offset."""
     return encode_offset_key(group_id, *partition), encode_offset_value(value)

@@ -7,12 +7,11 @@ coordinator itself reads and writes no log. Its caller has to follow these rules
 - The coordinator's state changes at once. So every effect (marker, response) waits until all records that the commit
   log had at the time of the decision are durable, even if the decision has no records. Only the answer to
   `add_partitions` may be sent earlier, if the acknowledgement of the first batches in these partitions waits instead.
-- The caller writes the markers of each partition in the order of the decisions. When the marker of an order is written
-  to all partitions of the order, the caller calls `markers_done`. The markers need not be durable then: see
-  `reconcile`.
-- At a start the caller calls `table.replay` for each record, then `loaded` once, and holds the markers back for each
-  partition. When a partition has been opened, the caller calls `reconcile` with the markers for that partition, before
-  anything else writes to it.
+- The caller writes the markers of each partition in the order of the decisions. When the marker of a marker order is
+  written to all its partitions, the caller calls `markers_done`. The markers need not be durable then: see `reconcile`.
+- At a start the caller calls `table.replay` for each record, and then `loaded` once. It holds back the markers that
+  `loaded` returns. When a partition has been opened, the caller calls `reconcile` with the markers for that partition,
+  before anything else writes to it.
 
 `transactions.states` defines which event is valid in which state. `transactions.records` defines the bytes of the
 records. `transactions.table` holds the state. Each request has the producer's id and epoch; a request with wrong ones
@@ -87,8 +86,9 @@ class TransactionCoordinator:
         end_offsets: returns the present end offsets of partitions: 0 for a partition that was not opened since the
             start, OFFSET_UNKNOWN for an unknown one. After a crash these offsets distinguish a TV1 transaction from the
             producer's next one.
-        marker_barrier: makes a function that tells whether all markers written until now are durable: True, False (not
-            yet) or None (never). Without this argument the coordinator never knows, and uses no producer id again.
+        marker_barrier: makes a function that tells whether all markers that were written before the call are durable:
+            True, False (not yet) or None (never). Without this argument the coordinator never knows, and uses no
+            producer id again.
 
     Attributes:
         table: the state of the group.
@@ -435,7 +435,7 @@ class TransactionCoordinator:
     # -- start ---------------------------------------------------------------------------------------------
 
     def loaded(self, now_ms: int) -> Decision[None]:
-        """Finish the replay, after `table.replay` was called for all records of the commit log.
+        """Finish the replay of the commit log, after `table.replay` was called for all its records.
 
         Returns:
             The markers of all transactions that are decided and not complete, in order. The caller holds the markers of
@@ -460,8 +460,8 @@ class TransactionCoordinator:
         """Compare the open transactions of an opened partition with the commit log.
 
         A crash may have lost a marker of a transaction that the commit log has as complete, or the record of a
-        transaction that the partition contains. A lost marker is ordered again. A transaction that its producer can
-        continue becomes the producer's current transaction. Any other open transaction is aborted.
+        transaction that the partition contains. A lost marker is written again. An open transaction that its producer
+        can continue becomes the producer's current transaction. Any other open transaction is aborted.
 
         The decision's markers are all that must be written to `target`, in order. They repeat durable decisions, or end
         transactions whose end was acknowledged to no client, so they need not wait until the records are durable.
@@ -469,8 +469,9 @@ class TransactionCoordinator:
         Args:
             target: the partition.
             found: its open transactions.
-            held: the marker orders that waited for the partition, in order. The decision's markers include those that
-                are still needed. When they are written, all orders in `held` count as written.
+            held: the marker orders that waited for the partition, in order. The decision's markers include those of
+                them that the partition still needs. When these are written, all orders in `held` count as written
+                there.
             now_ms: broker time.
         """
         open_in_it = [OpenTransaction(*txn) for txn in found]

@@ -74,10 +74,11 @@ class MarkerOrder(NamedTuple):
         partitions: the partitions that get the marker.
         transaction_version: 2 if the marker's epoch must be above that of the records.
         transaction_epoch: producer epoch of the records that the marker ends.
-        ends: the end offsets of the partitions at the time of the decision, if the marker has the epoch of the records.
+        ends: the end offsets of the partitions at the time of the decision, if the marker has the same producer epoch
+            as the transaction's records.
         settled_epoch: a leader epoch. Transactions with this producer epoch that began under a lower leader epoch were
             over before the decision.
-        repeated: whether the decision was made before the last start.
+        repeated: whether the decision was made before the last start of the broker.
     """
 
     transactional_id: str

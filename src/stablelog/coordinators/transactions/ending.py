@@ -64,7 +64,8 @@ class Ending:
         self._end_offsets = end_offsets
 
     def raised(self, client: Identity, records: list[Record]) -> Identity:
-        """Return a producer's next identity: the next epoch, or a new producer id if the epochs have run out.
+        """Return a producer's next producer id and epoch: the next epoch, or a new producer id if the epochs have run
+        out.
 
         If the new producer id begins a new block of ids, add the record that reserves the block to `records`.
         """
@@ -142,8 +143,9 @@ class Ending:
             previous_producer_id=previous_producer_id,
             last_producer_epoch=last_producer_epoch,
             next_producer_id=NO_PRODUCER_ID if same_id else successor.producer_id,
-            # As in Kafka, a record has the next producer epoch only if the transaction is kept for a successor. If the
-            # epochs of a producer id have run out, its successor begins with epoch 0, which is not written.
+            # As in Kafka, a record has the next producer epoch only if the transaction is kept for another producer
+            # (KIP-939). If the epochs of a producer id have run out, the next producer id begins with epoch 0, which is
+            # not written.
             next_producer_epoch=successor.producer_epoch if txn.is_kept and not same_id else NO_EPOCH,
             transaction_version=version,
             commit_sequence=commit_sequence,
@@ -192,7 +194,8 @@ class Ending:
         owner_may_ask: bool,
         commit_sequence: int | None = None,
     ) -> None:
-        """End the open transaction without an EndTxn request of its producer. The transaction keeps its version.
+        """End the open transaction without an EndTxn request of its producer. It keeps its transaction version (TV1 or
+        TV2).
 
         `event` says why the transaction ends. The other arguments are those of `decide`.
 

@@ -46,7 +46,7 @@ class IdleIds:
         return txn
 
     def value(self, transactional_id: str) -> bytes | None:
-        """Return the value of an idle id's record; None if the id is not idle."""
+        """Return the encoded value of an idle id's record; None if the id is not idle."""
         return self._values.get(transactional_id)
 
     def put(self, transactional_id: str, txn: Transaction, value: bytes) -> None:
@@ -64,7 +64,7 @@ class IdleIds:
         self._keep_decoded(transactional_id, txn)
 
     def put_encoded(self, transactional_id: str, value: bytes) -> None:
-        """Add an id that is now idle, without keeping it decoded."""
+        """Add an id that is now idle, without keeping its decoded state."""
         assert transactional_id not in self._values
         self._values[transactional_id] = value
 
@@ -89,7 +89,7 @@ class IdleIds:
         self._values = dict(sorted(self._values.items(), key=lambda item: read_idle_head(item[1]).update_ms))
 
     def clamp_times(self, now_ms: int) -> None:
-        """Change times after `now_ms` to `now_ms`."""
+        """Replace times of last use that are after `now_ms` by `now_ms`."""
         assert not self._decoded, "an id was read before its times were right"
         for transactional_id, value in self._values.items():
             if (txn := decode_transaction(value)).latest_ms > now_ms:

@@ -165,15 +165,16 @@ class Initialization:
     def _keep_open(
         self, transactional_id: str, txn: Transaction, timeout_ms: int, draft: Draft, *, owner: bool
     ) -> InitAnswer:
-        """Give a producer its id and epoch for a transactional id, together with the id's open transaction (KIP-939).
+        """Let a new producer of a transactional id take over the id's open transaction (KIP-939).
 
-        The transaction's records keep the producer id and epoch with which they were written.
+        The new producer gets a producer id and epoch of its own. It ends the transaction, whose records and markers
+        keep the producer id of the producer that has written the records.
         """
         client = self._ending.raised(txn.client, draft.records)
         value = txn._replace(
             timeout_ms=max(
                 timeout_ms, txn.timeout_ms
-            ),  # A transaction that never times out keeps this property.
+            ),  # A transaction that never times out (the longest timeout) keeps this property.
             update_ms=draft.now_ms,
             previous_producer_id=txn.client.producer_id,
             last_producer_epoch=txn.client.producer_epoch if owner else NO_EPOCH,
@@ -191,6 +192,6 @@ def _repeated_answer(transactional_id: str, txn: Transaction, *, keep: bool) -> 
         return InitAnswer(ErrorCode.none, *txn.client)
     if keep and txn.is_kept:
         return InitAnswer(ErrorCode.none, *txn.client, txn.producer_id, txn.producer_epoch)
-    # The producer has begun a transaction since, so it must have got the answer: this request is a late copy. (Kafka
-    # aborts the transaction here.)
+    # The producer has begun a transaction since the previous answer, so it must have got that answer. This request is a
+    # late copy of the earlier one: refuse it. (Kafka aborts the transaction here.)
     raise fenced(transactional_id, txn.predecessor, txn)

@@ -24,7 +24,9 @@ _STATES: Final = {state.label: state for state in State}
 
 
 def states_named(labels: Collection[str]) -> tuple[set[State], list[str]]:
-    """Return the states that have these names, and those of the names that name no state of Kafka."""
+    """Return the states with these names (`labels`). Return also each name in `labels` that is not the name of a state
+    in Kafka.
+    """
     known = {_STATES[label] for label in labels if label in _STATES}
     return known, [label for label in labels if label not in _STATES and label not in KAFKA_ONLY_LABELS]
 

@@ -37,7 +37,7 @@ class LogEnd(NamedTuple):
 
 
 class LogEnds(Mapping[TopicPartition, LogEnd]):
-    """The ends of the partitions of one decision. Immutable.
+    """The ends of the logs of a transaction's partitions at the time of its decision. Immutable.
 
     Args:
         partitions: in the order in which the decision's record names them.

@@ -29,7 +29,7 @@ class PartitionSet(frozenset[TopicPartition]):
             return self._in_order
 
     def adding(self, partitions: Iterable[TopicPartition]) -> "PartitionSet":
-        """Return a set that has these partitions too."""
+        """Return a set of the partitions of this set and of `partitions`."""
         return PartitionSet(self.union(partitions))
 
 

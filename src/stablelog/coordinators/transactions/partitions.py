@@ -79,8 +79,8 @@ class Reconciliation:
     def __init__(self, table: TransactionTable, ending: Ending) -> None:
         self._table = table
         self._ending = ending
-        # By transactional id: adopted partitions. They belong to the producer's next transaction, and are added to it
-        # when all markers of the last transaction are written.
+        # By transactional id: partitions with an open transaction that is the producer's next one. They are added to
+        # that transaction when all markers of the last transaction are written.
         self._adopted: dict[str, set[TopicPartition]] = {}
 
     def reconcile(
@@ -105,11 +105,12 @@ class Reconciliation:
         return draft.decision(None)
 
     def take_adopted(self, transactional_id: str) -> frozenset[TopicPartition]:
-        """Remove and return the partitions that were adopted for the next transaction of a transactional id."""
+        """Remove and return the partitions that `reconcile` has adopted for the next transaction of an id."""
         return frozenset(self._adopted.pop(transactional_id, ()))
 
     def _adopt(self, target: TopicPartition, found: OpenTransaction, draft: Draft) -> bool:
-        """Adopt an open transaction that matches no decision: make it the current transaction of its producer.
+        """Adopt a transaction that is open in `target` and matches no decision: make it the current transaction of its
+        producer.
 
         Returns False if it cannot be the current transaction.
         """

@@ -23,7 +23,7 @@ class ProducerIdSpace:
     """The producer ids of all groups.
 
     Attributes:
-        reserved_end: the next block begins at this id or later.
+        reserved_end: the next block of producer ids that a group reserves begins at this id or later.
         met_end: all producer ids that a log contains are below this one.
     """
 
@@ -47,7 +47,7 @@ class ProducerIdSpace:
 
 
 class ProducerIds:
-    """Hands out producer ids to one group, each once.
+    """Hands out the producer ids of one transaction group, each once.
 
     Args:
         block_size: the number of ids in a block.
@@ -66,7 +66,7 @@ class ProducerIds:
 
     @property
     def next_id(self) -> int:
-        """Return the producer id that this group hands out next, unless another group reserves the id first."""
+        """Return the producer id that this transaction group hands out next, unless another group reserves it first."""
         return max(self._next, self.space.met_end)
 
     def replay(self, reserved_end: int) -> None:
@@ -77,11 +77,11 @@ class ProducerIds:
 
     @property
     def needs_block(self) -> bool:
-        """Whether a new block must be reserved before the next id can be handed out."""
+        """Whether a new block of producer ids must be reserved before the next id can be handed out."""
         return self.next_id >= self.reserved_end
 
     def reserve(self) -> int:
-        """Reserve the next block. Returns the new `reserved_end`, for the record of the reservation."""
+        """Reserve the next block of producer ids. Returns the new `reserved_end`, for the record of the reservation."""
         assert self.needs_block
         self._next = self.space.reserved_end
         self.reserved_end = self._next + self._block_size
@@ -90,7 +90,7 @@ class ProducerIds:
         return self.reserved_end
 
     def take(self) -> int:
-        """Take the next id, which must be reserved."""
+        """Take the next producer id. The block of ids that contains it must be reserved."""
         producer_id = self.next_id
         assert producer_id < self.reserved_end
         self._next = producer_id + 1

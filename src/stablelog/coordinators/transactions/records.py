@@ -295,7 +295,7 @@ def decode_transaction(value: bytes) -> Transaction:
 
 
 def _read_partitions(reader: FieldReader) -> list[TopicPartition]:
-    """Read partitions, grouped by topic. A null array has none."""
+    """Read the partitions of a transaction, grouped by topic. A null array stands for no partitions."""
     found: list[TopicPartition] = []
     for _ in range(reader.count()):
         topic = reader.string()
@@ -314,4 +314,5 @@ def _with_kafkas_epochs(txn: Transaction) -> Transaction:
         return txn
     if txn.producer_epoch > 0:
         return txn._replace(previous_producer_id=txn.producer_id, last_producer_epoch=txn.producer_epoch - 1)
-    return txn._replace(last_producer_epoch=2**15 - 2)  # The former producer id has reached its last epoch.
+    # The producer id has changed because its epochs had run out.
+    return txn._replace(last_producer_epoch=2**15 - 2)

@@ -40,16 +40,18 @@ class DecisionHistory:
     """
 
     def __init__(self) -> None:
-        # By partition and producer id: the ranks of the decisions.
+        # By partition and producer id: the ranks of the decisions, that is, their numbers in the order of the
+        # decisions.
         self._partitions: dict[TopicPartition, dict[int, list[int]]] = {}
         # By partition: the lowest commit sequence of its decisions, if one of them is a commit.
         self._least: dict[TopicPartition, int] = {}
-        # By rank, in order: the transactional id and the encoded value of the decision's record.
+        # By rank of the decision, in order: the transactional id, and the encoded value of the decision's record.
         self._decisions: dict[int, tuple[str, bytes]] = {}
         # The number of partitions of each decision whose markers were not compared yet (`take`), by the rank of the
         # decision: its number in the order of the decisions.
         self._partition_counts: dict[int, int] = {}
-        self.end_rank = 0  # Decisions that were made since the start have this rank or a higher one.
+        # The number of decisions from before the start. Later decisions have this rank or a higher one.
+        self.end_rank = 0
 
     def remember(self, transactional_id: str, value: bytes, txn: Transaction) -> None:
         """Add the record of a decision to the history."""
@@ -92,11 +94,11 @@ class DecisionHistory:
         return decode_transaction(self._decisions[rank][1])
 
     def knows(self, partition: TopicPartition, producer_id: int) -> bool:
-        """Whether the history still has a decision for this producer in a partition."""
+        """Whether the history still has a decision about a transaction of this producer in a partition."""
         return producer_id in self._partitions.get(partition, ())
 
     def knows_producer(self, producer_id: int) -> bool:
-        """Whether the history still has a decision for this producer in any partition."""
+        """Whether the history still has a decision about a transaction of this producer in any partition."""
         return any(producer_id in producers for producers in self._partitions.values())
 
     def records(self) -> Iterator[Record]:

@@ -39,7 +39,7 @@ def for_produce(code: ErrorCode, produce_version: int | None) -> ErrorCode:
 
 
 def fenced(transactional_id: str, shown: Identity, txn: Transaction) -> Refused:
-    """Make the refusal of a producer whose epoch is not the current one of its transactional id."""
+    """Make the refusal of a request whose producer epoch is not the current one of the transactional id."""
     return Refused(
         ErrorCode.producer_fenced,
         f"{transactional_id}: producer {shown.producer_id} with epoch {shown.producer_epoch} was fenced; "
@@ -48,7 +48,7 @@ def fenced(transactional_id: str, shown: Identity, txn: Transaction) -> Refused:
 
 
 def mapping_lost(transactional_id: str, shown: Identity, txn: Transaction) -> Refused:
-    """Make the refusal of a producer id, because the transactional id belongs to another producer id."""
+    """Make the refusal of a request whose producer id is not that of the transactional id."""
     return Refused(
         ErrorCode.invalid_producer_id_mapping,
         f"{transactional_id} belongs to producer {txn.client.producer_id}, not {shown.producer_id}",

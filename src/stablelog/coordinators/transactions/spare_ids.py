@@ -23,7 +23,7 @@ from typing import Final
 
 from stablelog.coordinators.transactions.transaction import Identity
 
-# The maximum number of identities that wait for durable markers; further identities are dropped.
+# The maximum number of identities (producer id and epoch) that wait for durable markers; further ones are dropped.
 WAITING_MAX: Final = 100_000
 
 # A function that returns whether all markers written before a point in time are durable: True, False (not yet) or None
@@ -36,14 +36,16 @@ def durability_unknown() -> None:
 
 
 class SpareIds:
-    """Producer ids that no transactional id has, with the highest epoch of each."""
+    """Producer ids that no transactional id has any more, with the highest epoch of each."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Barrier, Identity]] = deque()
         self._free: list[Identity] = []
 
     def release(self, identity: Identity, barrier: Barrier) -> None:
-        """Add the identity of a forgotten child. It can be taken once its barrier returns True."""
+        """Add the identity (producer id and epoch) of a forgotten child of a joint commit. `take` can return it once
+        `barrier` returns True: all markers written until now are durable.
+        """
         self._admit()
         if len(self._waiting) < WAITING_MAX:
             self._waiting.append((barrier, identity))
@@ -54,8 +56,8 @@ class SpareIds:
         return self._free.pop() if self._free else None
 
     def _admit(self) -> None:
-        """Make the producer ids available whose markers are durable, in the order of their release. Drop an id whose
-        markers can never become durable.
+        """Make producer ids available to `take`, in the order of the calls of `release`: each one once all markers that
+        were written before that call are durable. Drop an id if they can never become durable.
         """
         while self._waiting:
             barrier, identity = self._waiting[0]

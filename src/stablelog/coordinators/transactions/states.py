@@ -52,7 +52,7 @@ class State(IntEnum):
 
 
 class Event(Enum):
-    """An event for a transactional id. The value describes it in error messages."""
+    """An event that may change the state of a transactional id. The value describes the event in error messages."""
 
     INIT = "a producer takes over the transactional id"
     KEEP = "a producer takes over the transactional id and keeps the open transaction (KIP-939)"

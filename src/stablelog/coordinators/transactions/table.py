@@ -64,7 +64,8 @@ class TransactionTable:
     Attributes:
         history: decisions from before the start whose partitions have not been opened yet.
         joints: the keys of joint commits.
-        turned_away: by id, the producer whose transaction was refused a partition. In memory only.
+        turned_away: by transactional id, the producer whose transaction was refused a partition, and can only be
+            aborted. In memory only.
         are_sequences_known: False while partitions may contain commit sequences that are missing in the commit log.
             While it is False, no commit is decided.
     """
@@ -94,9 +95,9 @@ class TransactionTable:
         self._next_sequence = FIRST_SEQUENCE
         # The transactional ids whose transaction is decided and lacks markers, in the order of the decisions.
         self._decided: dict[str, None] = {}
-        # The ids whose commit lacks markers, by commit sequence, in rising order.
+        # By commit sequence, in rising order: the transactional ids of the commit, while it lacks markers.
         self._unmarked: dict[int, set[str]] = {}
-        # The ids whose decision is from before the start and lacks markers.
+        # The transactional ids whose decision is from before the start and lacks markers.
         self._repeated: set[str] = set()
         self._change_count = 0
 
@@ -108,7 +109,7 @@ class TransactionTable:
         return self._idle.get(transactional_id) if txn is None else txn
 
     def known(self, transactional_id: str) -> Transaction:
-        """Return the state of a transactional id that exists."""
+        """Return the state of a transactional id. The caller knows that the id exists."""
         txn = self.get(transactional_id)
         assert txn is not None, f"{transactional_id} is unknown"
         return txn
@@ -142,7 +143,7 @@ class TransactionTable:
         return list(self._decided)
 
     def is_repeated(self, transactional_id: str) -> bool:
-        """Whether the id has a decision from before the start that lacks markers."""
+        """Whether the transactional id has a decision from before the start whose markers are not all written."""
         return transactional_id in self._repeated
 
     def list_transactions(
@@ -241,7 +242,7 @@ class TransactionTable:
         return self.turned_away.get(transactional_id) == txn.client
 
     def take_producer_id(self, records: list[Record]) -> int:
-        """Take a new producer id. If it begins a new block, add the record that reserves the block to `records`."""
+        """Take a new producer id. If it begins a new block of ids, add the record of that block to `records`."""
         if self._producer_ids.needs_block:
             self._change_count += 1
             self._producer_ids.reserve()
@@ -249,7 +250,9 @@ class TransactionTable:
         return self._producer_ids.take()
 
     def take_spare_identity(self) -> Identity | None:
-        """Take the identity of a forgotten child whose producer id another child may get; None if there is none."""
+        """Take the producer id and epoch of a forgotten child of a joint commit, for another child; None if none is
+        free.
+        """
         spare = self._spare_ids.take()
         assert spare is None or spare.producer_id not in self._owners
         return spare
@@ -292,7 +295,7 @@ class TransactionTable:
         self._producer_ids.space.skip_past(producer_id)
 
     def _enrol(self, transactional_id: str, txn: Transaction) -> None:
-        """Add an id with an open transaction to the indexes."""
+        """Add a transactional id with an open transaction to the indexes: by producer id, timeout and decision."""
         self._owners[txn.producer_id] = transactional_id
         self._owners[txn.client.producer_id] = transactional_id
         if txn.state is State.ONGOING and not txn.is_two_phase:
@@ -303,7 +306,7 @@ class TransactionTable:
                 self._unmarked.setdefault(txn.commit_sequence, set()).add(transactional_id)
 
     def _withdraw(self, transactional_id: str, txn: Transaction) -> None:
-        """Remove an id with an open transaction from the indexes."""
+        """Remove a transactional id with an open transaction from all indexes: by producer id, timeout and decision."""
         for producer_id in {txn.producer_id, txn.client.producer_id}:
             assert self._owners[producer_id] == transactional_id
             del self._owners[producer_id]
@@ -332,7 +335,7 @@ class TransactionTable:
         return any(self.expired(now_ms, 1)) or self.joints.may_be_expired(now_ms)
 
     def expired(self, now_ms: int, count_max: int) -> Iterator[str]:
-        """Return ids that have expired, at most `count_max`. The caller forgets each of them."""
+        """Return transactional ids that have expired, at most `count_max`. The caller forgets each of them."""
         for transactional_id, head in self._idle.oldest(count_max):
             if head.update_ms + self._expiration_ms > now_ms:
                 return
@@ -372,7 +375,8 @@ class TransactionTable:
         self._next_sequence = max(self._next_sequence, txn.commit_sequence + 1)
         if txn.state.is_decided:
             self._decided[transactional_id] = None
-            # A decision without end offsets matters only if it is the last one of the id: see `loaded`.
+            # Only Kafka writes a decision without end offsets. It matters only if it is the last one of the
+            # transactional id: see `loaded`.
             if not txn.lacks_ends:
                 self.history.remember(transactional_id, value, txn)
 

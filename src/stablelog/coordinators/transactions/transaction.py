@@ -100,7 +100,7 @@ class Transaction(NamedTuple):
 
     @property
     def latest_ms(self) -> int:
-        """The later one of `update_ms` and `start_ms`."""
+        """The later one of the two times in the state, `update_ms` and `start_ms`."""
         return max(self.start_ms, self.update_ms)
 
     def clamped(self, now_ms: int) -> "Transaction":

@@ -2,9 +2,9 @@
 
 The *children* of a joint commit are transactions whose ids contain a key, a version and a run
 (`wire.extension.children`). Any client writes them like any transaction, but no child can be committed alone. The
-commit of a (key, version) is one decision: the record of the key and the records of all its children go into the commit
-log as one batch, with one commit sequence. From then on it is like any commit; the markers of all children have that
-sequence.
+commit of a version of a key is one decision: the record of the key and the records of all its children go into the
+commit log as one batch, with one commit sequence. From then on it is like any commit; the markers of all children have
+that sequence.
 
 The key's record holds the last committed version. This has these effects:
 
@@ -73,8 +73,8 @@ class JointAnswer:
         committed: whether the version, or a later one, was committed before this request.
         commit_sequence: the commit sequence of the version, if it is the last committed one; -1 otherwise.
         last_version: the last committed version, in an answer to BeginJoint; -1 if there is none.
-        run: the run that committed the version; empty if unknown.
-        digest: the digest of the version; empty if unknown.
+        run: the run (start of the writer) that committed the version; empty if unknown.
+        digest: the writer's description of the version's content; empty if unknown.
     """
 
     error: ErrorCode = ErrorCode.none
@@ -151,7 +151,9 @@ class JointCommits:
                 self._dismiss(transactional_id, draft)
 
     def check_commit(self, name: JointName, version: int, run: str | None = None) -> JointAnswer | None:
-        """Return the answer to a commit if the answer does not depend on the children; None if it does."""
+        """Return the answer to a joint commit if it does not depend on the children, for example because the version is
+        committed already; None if it does.
+        """
         state = self._joints.get(name)
         try:
             _check_names(name, version, run)
@@ -181,7 +183,7 @@ class JointCommits:
             name: group and key of the joint commit.
             version: its version. At or below the last committed version, the answer is `committed`.
             children: the children; there may be none.
-            run: the run that commits. The commit is refused if another run has begun the version since.
+            run: the start of the writer that commits. The commit is refused if another run has begun the version since.
             retention_ms: the time after its last commit during which the key is remembered.
             digest: a description of the content of the version, returned to later requests. The coordinator does not
                 interpret it.
@@ -268,7 +270,7 @@ class JointCommits:
     def has_open(
         self, children: Sequence[ChildShown], name: JointName, version: int, run: str | None = None
     ) -> bool:
-        """Whether one of `children`, or with `run` any child of that run, is an open transaction."""
+        """Whether one of `children` is an open transaction; with `run`, also whether any child of that run is one."""
         shown = {transactional_id: tuple(identity) for transactional_id, *identity in children}
         known = [
             (self._table.get(transactional_id), identity) for transactional_id, identity in shown.items()
@@ -278,7 +280,7 @@ class JointCommits:
         return any(txn.state is State.ONGOING for txn in candidates)
 
     def _of_run(self, name: JointName, version: int, run: str | None) -> list[tuple[str, Transaction]]:
-        """Return the known children of a run, with their states; none without a run."""
+        """Return the known children of a run (a start of the writer), with their states; none if `run` is empty."""
         return [
             (transactional_id, self._table.known(transactional_id))
             for transactional_id, child in self._joints.children(name)
@@ -395,7 +397,9 @@ _ABORTED: Final = (State.PREPARE_ABORT, State.COMPLETE_ABORT)
 
 
 def _committed(state: JointState, version: int) -> JointAnswer:
-    """Return the answer for a committed version. Commit sequence, run and digest are known of the last version only."""
+    """Return the answer for a committed version. Commit sequence, run and digest are known only of the last committed
+    one.
+    """
     known = state if version == state.last_version else UNKNOWN
     return JointAnswer(
         committed=True,

@@ -50,7 +50,7 @@ class JointState:
         open_version: the version that a run has begun since; -1 if there is none.
         retention_ms: the time after `update_ms` during which the key is remembered; -1 without limit.
         update_ms: the time of this record.
-        run: the run that has the open version; empty if that run has given the version up.
+        run: the run (start of the writer) that has the open version; empty if that run has given the version up.
         superseded: the runs that had the open version before, or have given the version up; oldest first.
         committed_run: the run that committed the last version; empty if the commit did not name it.
         digest: the description of the last version that its writer sent with the commit; empty if the commit had none.
@@ -70,7 +70,7 @@ class JointState:
 
 
 def encode_joint(state: JointState) -> bytes:
-    """Encode the state of the key of a joint commit."""
+    """Encode the state of the key of a joint commit, as the value of its record."""
     head = HEAD.pack(
         VALUE_VERSION,
         state.last_version,
@@ -85,7 +85,7 @@ def encode_joint(state: JointState) -> bytes:
 
 
 def decode_joint(value: bytes) -> JointState:
-    """Decode the state of the key of a joint commit.
+    """Decode the state of the key of a joint commit from the value of its record.
 
     Raises:
         NewerFormat: a later release has written the value.

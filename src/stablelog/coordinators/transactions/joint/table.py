@@ -29,7 +29,7 @@ class JointTable:
         unused_ms: a key that was begun and never committed is forgotten after this time.
 
     Attributes:
-        change_count: the number of changes since the start. Each change is recorded in the commit log.
+        change_count: the number of changes of this table since the start. Each change is recorded in the commit log.
     """
 
     def __init__(self, unused_ms: int) -> None:
@@ -40,11 +40,11 @@ class JointTable:
         self._expiries: Deadlines[JointName] = Deadlines()
 
     def get(self, name: JointName) -> JointState:
-        """Return the state of a key; the state without any version if the key is unknown."""
+        """Return the state of the key of a joint commit. For an unknown key, return a state without any version."""
         return self._states.get(name, UNKNOWN)
 
     def put(self, name: JointName, state: JointState, records: list[Record]) -> None:
-        """Change the state of a key, and add the record of the change."""
+        """Change the state of the key of a joint commit, and add the record of the change to `records`."""
         self.change_count += 1
         self._states[name] = state
         self._set_expiry(name, state)
@@ -63,13 +63,15 @@ class JointTable:
         return state.commit_sequence
 
     def loaded(self, now_ms: int) -> None:
-        """Finish a start, when all records have been replayed. Times after `now_ms` become `now_ms`."""
+        """Finish the replay of the commit log. Times in its records that are after `now_ms` become `now_ms`."""
         for name, state in self._states.items():
             state = self._states[name] = replace(state, update_ms=min(state.update_ms, now_ms))
             self._set_expiry(name, state)
 
     def records(self) -> Iterator[Record]:
-        """Yield a record for each key, with the state of the key at the time when the caller takes the record."""
+        """Yield a record for each key of a joint commit. A record has the key's state of the moment when the caller
+        takes the record, because the state may change while the caller iterates.
+        """
         for name in list(self._states):
             state = self._states.get(name)
             if state is not None:
@@ -96,7 +98,7 @@ class JointTable:
                 del self._children[child.name]
 
     def children(self, name: JointName) -> list[tuple[str, Child]]:
-        """The known children of a key with their transactional ids, oldest first."""
+        """The known children of a joint commit's key, with their transactional ids, oldest first."""
         return list(self._children.get(name, {}).items())
 
     def is_over(self, transactional_id: str) -> bool:
@@ -110,7 +112,7 @@ class JointTable:
     # -- time ------------------------------------------------------------------------------------------------
 
     def forget_expired(self, now_ms: int, count_max: int, records: list[Record]) -> None:
-        """Forget keys that have expired, at most `count_max`, and add their tombstones."""
+        """Forget keys of joint commits that have expired, at most `count_max`. Add their tombstones to `records`."""
         for name in self._expiries.due(now_ms, count_max):
             if name in self._children:
                 self._expiries.set(name, now_ms + 1)
