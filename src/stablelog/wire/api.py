@@ -97,7 +97,9 @@ class Api(NamedTuple):
 
     @property
     def served_versions(self) -> range:
-        """The versions of the API whose requests the broker serves."""
+        """The versions of the API whose requests the broker serves: from `served_from` on, which may exclude older ones
+        that ApiVersions names.
+        """
         return range(max(self.first_version, self.served_from), self.last_version + 1)
 
 

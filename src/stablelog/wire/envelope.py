@@ -25,7 +25,7 @@ def encode_size(size: int, form: struct.Struct, *, flexible: bool) -> bytes:
 
 
 def encode_text(text: str | None, *, flexible: bool) -> bytes:
-    """Encode a text or null, with its size."""
+    """Encode a text or null, with its size before it."""
     encoded = b"" if text is None else text.encode()
     return encode_size(NULL_SIZE if text is None else len(encoded), INT16, flexible=flexible) + encoded
 
@@ -65,7 +65,7 @@ def read_count(data: Buffer, at: int, what: str, items: Items, *, flexible: bool
 
 
 def read_text(data: Buffer, at: int, *, flexible: bool) -> tuple[str | None, int]:
-    """Read a text or null. Return (text, position of the next field).
+    """Read a text or null from a message. Return (text, position of the next field).
 
     Raises:
         ValueError: the size is greater than the number of bytes left, or the bytes are not UTF-8.

@@ -42,12 +42,13 @@ VERSION_WITHOUT_REPLICA = 15
 
 _PARTITION = struct.Struct(
     ">ihqq"
-)  # A partition of a response: index, error, high watermark, last stable offset.
-_ABORTED = struct.Struct(">qq")  # An aborted transaction: producer id, first offset.
+)  # A partition in a Fetch response: index, error, high watermark, last stable offset.
+_ABORTED = struct.Struct(">qq")  # An aborted transaction in a response: producer id, first offset.
 _ERROR_AND_SESSION = struct.Struct(">hi")
 _REQUEST_HEAD = struct.Struct(">iiiib")  # Replica id, max wait, minimum and maximum bytes, isolation level.
-_LIMITS = struct.Struct(">iiib")  # Max wait, minimum and maximum bytes, isolation level.
-_SESSION = struct.Struct(">ii")  # id, epoch
+# The same fields without the replica id: max wait, minimum and maximum bytes, isolation level.
+_LIMITS = struct.Struct(">iiib")
+_SESSION = struct.Struct(">ii")  # The fetch session of a request: its id and epoch.
 UUID_SIZE = 16
 NO_REPLICA = INT32.pack(-1)
 NO_SESSION_ID, FINAL_EPOCH = 0, -1
@@ -70,7 +71,7 @@ class WantedPartition(NamedTuple):
 
 
 class WantedTopic(NamedTuple):
-    """The partitions of one topic in a request. The topic has a name, or from version 13 on an id."""
+    """The partitions of one topic in a Fetch request. The topic has a name, or from version 13 on an id."""
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -159,7 +160,9 @@ def _read_topic(version: int, data: memoryview, at: int) -> tuple[str | None, uu
 
 @cache
 def _partition_fields(version: int) -> tuple[struct.Struct, int, int]:
-    """Return the format of the fields of a wanted partition, and the indexes of its leader epoch and fetch offset."""
+    """Return the struct format of a partition's fields in a Fetch request, and the indexes of the leader epoch and the
+    fetch offset among these fields.
+    """
     has_epoch = version >= VERSION_WITH_LEADER_EPOCH
     text = ">i" + "i" * has_epoch + "q" + "i" * (version >= VERSION_FLEXIBLE)
     return struct.Struct(text + "q" * (version >= VERSION_WITH_LOG_START) + "i"), 1, 1 + has_epoch
@@ -185,7 +188,7 @@ def _read_partitions(
 
 @dataclass(slots=True)
 class FetchedPartition:
-    """The response for one partition.
+    """The data of one partition in a Fetch response, as the broker writes it.
 
     Attributes:
         aborted: (producer id, first offset) of each aborted transaction among the records; None for a
@@ -209,7 +212,7 @@ class FetchedPartition:
 
 @dataclass(slots=True)
 class FetchedTopic:
-    """The partitions of one topic in a response."""
+    """The partitions of one topic in a Fetch response."""
 
     name: str
     topic_id: uuid.UUID | None
@@ -296,7 +299,7 @@ def encode_fetch_request(
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The data of one partition in a Fetch response.
+    """The data of one partition in a Fetch response, as the client reads it.
 
     Attributes:
         records: version 2 record batches as they stand in the log; the last one may be cut off.

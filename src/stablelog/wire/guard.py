@@ -113,7 +113,9 @@ def skip_tagged_fields(data: Buffer, at: int) -> int:
 
 
 def _tagged_fields(data: Buffer, at: int, known: frozenset[int], items: Items) -> int:
-    """Return the position after the tagged fields that begin at `at`; note unknown fields in `items`."""
+    """Return the position after the tagged fields that begin at `at`. Note in `items` the fields that are not in
+    `known`.
+    """
     if at < len(data) and data[at] == 0:
         return at + 1
     begin = at
@@ -168,7 +170,9 @@ def _field(field: "dataclasses.Field[Any]", *, flexible: bool) -> Step:
 
 
 def _class(annotation: Any) -> Any:
-    """Return a type annotation unchanged, but typed as Any: mypy rejects its narrowed type as a cache key."""
+    """Return a type annotation unchanged, but typed as Any: mypy rejects the narrowed type of an annotation as a cache
+    key.
+    """
     return annotation
 
 
@@ -206,7 +210,7 @@ def _array(inner: Step, *, flexible: bool, nullable: bool) -> Step:
         if count < 0 and not nullable:
             raise ValueError(
                 "a list that must not be null is null"
-            )  # The reader of kio would accept this null.
+            )  # Refuse the null here: kio's reader would accept it, and the handler would fail later.
         if count > len(data) - at:
             raise ValueError(f"a list announces {count} items, but only {len(data) - at} bytes are left")
         if count > 0:

@@ -190,7 +190,7 @@ def _encode_body(api_key: int, version: int, response: Any) -> bytes:
 
 
 REPEATED_COUNT_MAX = 256
-# Cache of encoded bodies of small responses, by API key, version and response.
+# Cache of encoded bodies of small responses that the broker often sends, by API key, version and response.
 repeated: dict[tuple[int, int, Any], bytes] = {}
 
 

@@ -37,7 +37,8 @@ VERSION_FLEXIBLE = 9
 
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 ACKS_ALL = -1
-_PARTITION = struct.Struct(">ihqq")  # A partition of a response: index, error, base offset, log append time.
+# A partition in a Produce response: index, error, base offset, log append time.
+_PARTITION = struct.Struct(">ihqq")
 
 
 @dataclass(slots=True)
@@ -49,7 +50,7 @@ class PartitionRecords:
 
 
 class TopicRecords(NamedTuple):
-    """The records for one topic."""
+    """The records for one topic in a Produce request."""
 
     name: str
     partitions: Sequence[PartitionRecords]
@@ -70,7 +71,7 @@ class ProduceRequest(NamedTuple):
 
 @dataclass(slots=True)
 class ProducedPartition:
-    """The result for the records of one partition.
+    """The result for the records of one partition, in a Produce response.
 
     Attributes:
         base_offset: the base offset of the appended batch; -1 if it was refused.
@@ -88,7 +89,7 @@ class ProducedPartition:
 
 
 class ProducedTopic(NamedTuple):
-    """The results for the records of one topic."""
+    """The results for the records of one topic, in a Produce response."""
 
     name: str
     partitions: Sequence[ProducedPartition]
@@ -157,7 +158,8 @@ def _write_partition(out: bytearray, version: int, partition: ProducedPartition)
     if version >= VERSION_WITH_LOG_START:
         out += INT64.pack(partition.log_start_offset)
     if version >= VERSION_WITH_MESSAGES:
-        out += encode_size(0, INT32, flexible=flexible)  # No errors of single records.
+        # An empty list: the broker reports no errors of single records.
+        out += encode_size(0, INT32, flexible=flexible)
         out += encode_text(partition.message, flexible=flexible)
     if flexible:
         out += NO_TAGS

@@ -55,7 +55,9 @@ def refuse_nulls(message: Any) -> None:
 
 @cache
 def _plan(source: type, target: type) -> Convert:
-    """Build the function that converts instances of `source` to instances of `target`."""
+    """Build the function that converts messages of class `source` to class `target`, another version of the same
+    message.
+    """
     have = {field.name: field for field in dataclasses.fields(source)}
     copied: list[tuple[str, Convert | None]] = []
     filled: dict[str, Any] = {}
@@ -76,7 +78,9 @@ def _plan(source: type, target: type) -> Convert:
 
 
 def _field_plan(source: Any, target: Any) -> Convert | None:
-    """Build the function that converts a field's content; None if the content does not change."""
+    """Build the function that converts the content of a field with the type `source` to the type `target`; None if the
+    content does not change.
+    """
     source_entity, target_entity = entity_in(source), entity_in(target)
     nested: Convert | None = None
     if source_entity is not None and target_entity is not None and source_entity is not target_entity:

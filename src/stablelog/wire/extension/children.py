@@ -36,9 +36,9 @@ class Child(NamedTuple):
     Attributes:
         name: the transaction group and the key.
         version: the version of the joint commit.
-        run: identifies the start of the writer to which the child belongs.
+        run: identifies the start of the writing program to which the child belongs.
         partition: identifies the part of the work that the child does.
-        attempt: identifies the attempt at that part of the work.
+        attempt: identifies the attempt at that part of the work, such as an attempt of a Spark task.
     """
 
     name: JointName

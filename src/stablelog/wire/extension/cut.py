@@ -1,6 +1,6 @@
 """The message that asks for a cut: the offset in each partition where the transactions up to a commit sequence end.
 
-    10004 DescribeCut   the offset after the last commit up to sequence R, in every partition of the topics
+    10004 DescribeCut   the offset after the last commit with a sequence up to R, in every partition of the topics
 
 A reader that reads from the offsets of cut R1 to those of cut R2 gets exactly the transactions in (R1, R2], each
 complete. The meaning of the messages: docs/protocol.md, "Cuts".
@@ -18,7 +18,8 @@ from stablelog.wire.extension.fields import ERROR, INT32, INT64, STRING, Nested,
 NOT_KNOWN: Final = (
     -2
 )  # The value of removed_commit_sequence if it is unknown which commits have lost records.
-RESOLVED: Final = -1  # Stands in a request for the last commit sequence that is resolved.
+# In a request: the last resolved commit sequence, that is, with durable markers of all commits up to it.
+RESOLVED: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,7 @@ class DescribeCutRequest(Request):
 
     Attributes:
         group: the transaction group; empty for the default group. Null: the group that the topics belong to.
-        commit_sequence: R; -1 for the last commit sequence that is resolved.
+        commit_sequence: R; -1 for the last resolved one: the markers of all commits up to it are durable.
         topics: commit-ordered topics, all of one transaction group.
     """
 
@@ -57,7 +58,7 @@ class CutPartition(Nested):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutTopic(Nested):
-    """A topic of the cut with all its partitions."""
+    """A topic of the cut, with the cut's offsets in all its partitions."""
 
     name: str = field(metadata=STRING)
     partitions: tuple[CutPartition, ...]

@@ -20,7 +20,7 @@ ERROR: Final = MappingProxyType({"kafka_type": "error_code"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nested:
-    """Base of a class that is a part of a message."""
+    """Base of the classes for structures inside a message of stablelog's own APIs."""
 
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(0)
