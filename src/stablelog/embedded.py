@@ -89,7 +89,8 @@ class EmbeddedBroker:
         command += [f"{name}={value}" for name, value in self._settings.items()]
         with self._log_path.open("ab") as log:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
-        # Set the attribute before the wait: if an interrupt ends the wait, `stop` can still end the process.
+        # Set this attribute before the wait for the process: if an interrupt ends the wait, `stop` can still end the
+        # process.
         self._process = process
         try:
             port = _port_when_ready(process, timeout_s)

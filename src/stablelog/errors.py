@@ -63,7 +63,8 @@ class Corrupt(StablelogError):
 
 
 class NewerFormat(StablelogError):
-    """A file or record of a version that a later release has written. Nothing of it was read or changed.
+    """A later release has written this file or record, in a version that this release does not know. Nothing of it was
+    read or changed.
 
     This error is not a `Corrupt`, because code that gets a `Corrupt` may rebuild the damaged file; a newer file must be
     left as it is.
@@ -101,7 +102,7 @@ def refuse_newer(what: str, found: int, known: int) -> None:
 
 @contextlib.contextmanager
 def naming(place: object) -> Iterator[None]:
-    """Add the path of a file to a `NewerFormat` that the block raises without a path."""
+    """Add the path of a file (`place`) to a `NewerFormat` that the `with` block raises without a path."""
     try:
         yield
     except NewerFormat as newer:

@@ -19,7 +19,7 @@ UNINFORMATIVE = ("invalid literal", "could not convert")
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The values that a setting accepts.
+    """The values that a setting accepts, and the function that parses them.
 
     Attributes:
         parse: converts text to the value; raises ValueError or KeyError for invalid text. The message of a ValueError
