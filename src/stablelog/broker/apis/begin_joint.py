@@ -6,8 +6,8 @@ the program that writes the children.
 Behaviour: a version at or below the last committed version is COMMITTED, and the client has nothing to do for it. An
 open version belongs to the run that begins it: the coordinator aborts open children of other runs, and refuses children
 that other runs begin later. A run can have an order: a run of a lower order never takes a version from a run of a
-higher order. A request without a run only asks for the state of the version. The response is sent when the
-coordinator's record of this is durable.
+higher order. A request without a run only asks for the state of the version. The response is sent when the record of
+the version and its run is durable in the commit log.
 """
 
 from kio.static.primitive import i64

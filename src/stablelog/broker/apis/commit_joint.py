@@ -3,10 +3,10 @@
 Behaviour: the transactions of a joint commit are its children. If the request contains offsets of consumer groups, the
 broker first writes them in one more child, which it begins itself. The offsets take effect with that child's commit
 marker, as in any transaction. The commit is decided only after the offsets are durable. While the disk is full, the
-broker serves only requests that end open transactions. So it then refuses a commit with offsets, which begins a child,
-and a commit without an open child, which ends none. The response is sent when the decision is durable and the markers
-of all children are written to their partitions. A repeated request, even after a restart, gets the same response, with
-`already` set.
+broker accepts a request of this API only if it ends open transactions and begins none. So it then refuses a commit with
+offsets, which begins a child, and a commit without an open child, which ends none. The response is sent when the
+decision is durable and the markers of all children are written to their partitions. A repeated request, even after a
+restart, gets the same response, with `already` set.
 """
 
 from collections import defaultdict

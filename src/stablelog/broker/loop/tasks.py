@@ -358,9 +358,8 @@ async def each_in_threads(
     outcomes: deque[tuple[Item, Result | BaseException]] = deque()
     woken = asyncio.Event()
     is_waking = False
-    spent_s: deque[float] = (
-        deque()
-    )  # the processor time of each item that was completed since the last call of `add_thread`
+    # The processor time of each item that was completed since the last call of `add_thread`.
+    spent_s: deque[float] = deque()
 
     def run() -> None:
         nonlocal is_waking

@@ -56,7 +56,7 @@ class Topics:
         checkpoints: the offset checkpoints of the directory.
         directories: the directories of the partitions.
         reservations: the names of topics that are being created, grown or deleted.
-        leftovers: the directories of deleted topics.
+        leftovers: removes the directories of deleted topics, and those that a crash has left.
     """
 
     def __init__(
@@ -360,7 +360,8 @@ class Topics:
             partition.open_files.join(self._open_files)
             partition.usability.on_failure = partial(self._on_failure, partition)
 
-    # The next methods are the steps of a deletion. Many partitions take long, so `set_aside` may run in a thread.
+    # The next methods are the steps of the deletion of a topic. The directories of many partitions take long to rename,
+    # so `set_aside` may run in a thread.
 
     def unlist(self, name: str) -> Topic:
         """Remove a topic from the list of topics. Durable on return.
@@ -413,7 +414,7 @@ class Topics:
         self.reconfigure([topic])
 
     def reconfigure(self, topics: "list[Topic] | None" = None) -> None:
-        """Apply the present settings to the open partitions of these topics."""
+        """Apply the present settings to the open partitions of these topics (by default of all topics)."""
         for topic in topics if topics is not None else self:
             topic.log_config = self._config.log_config(topic.configs)
             for partition in topic.partitions.values():

@@ -69,7 +69,7 @@ class LastCommits:
     async def _read(
         self, threads: ThreadPoolExecutor, group: TransactionGroup, topic_name: str, index: int
     ) -> tuple[int, str, int]:
-        """Return the last commit sequence of a partition, -1 if it has none, and the partition."""
+        """Return (last commit sequence, topic name, index) of a partition; the sequence is -1 if it has no commit."""
         sequence = NO_COMMIT
         try:
             sequence = await in_thread(

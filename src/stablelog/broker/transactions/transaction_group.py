@@ -204,7 +204,7 @@ class TransactionGroup:
     # -- decisions ---------------------------------------------------------------------------------------------
 
     def apply(self, decision: Decision[Answer]) -> Answer:
-        """Append a decision's records, and return its result.
+        """Append a decision's records, and return its answer at once.
 
         The markers of the decision are written when its records are durable.
         """

@@ -6,7 +6,7 @@
 | expiry of ids | forgets transactional ids and keys of joint commits | the same |
 | commit-log trimming | trims the coordinators' logs to their live state | the same |
 | retention | deletes old segments | `log.retention.check.interval.ms` |
-| expiry of producers | forgets producers of partitions | the same |
+| expiry of producers | forgets producers that have not written to a partition for long | the same |
 | removal of deleted files | removes files of deleted segments and topics | REMOVAL_S |
 | checkpoints | writes Kafka's checkpoint of log start offsets | CHECKPOINT_S |
 | recovery points | records up to where each partition is synced | RECOVERY_POINT_S |
@@ -83,9 +83,8 @@ class Maintenance:
         self._tasks = tasks
         self._now_ms = now_ms
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="removal")
-        self._retention_s = (
-            -RETENTION_WHILE_FULL_S
-        )  # Start time, in seconds, of the last pass of retention that ran because the disk was full.
+        # Start time, in seconds, of the last pass of retention that ran because the disk was full.
+        self._retention_s = -RETENTION_WHILE_FULL_S
 
     def start(self) -> None:
         """Start all tasks."""
