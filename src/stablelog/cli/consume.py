@@ -74,7 +74,7 @@ def consume(
 
 
 def _check(isolation: str, start: str, group: str | None) -> None:
-    """Check the options of the command that contradict each other or are not valid.
+    """Check that the options of the command are valid and do not contradict each other.
 
     Raises:
         Unavailable: an option is not valid.

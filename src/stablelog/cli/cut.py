@@ -1,5 +1,5 @@
-"""`stablelog cut`: show a cut, that is, a commit sequence and, for each partition, the offset before which all commits
-up to it stand. Also show the markers that later commits wait for.
+"""`stablelog cut`: show a cut: a commit sequence, and for each partition the offset before which all commits up to this
+sequence stand. Also show the markers that later commits wait for.
 """
 
 from typing import Annotated

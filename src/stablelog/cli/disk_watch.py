@@ -88,7 +88,8 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._ended.set()
-        if kind is None:  # after an exception, do not wait: the broker that the thread asks may not respond
+        # After an exception, do not wait for the thread: the broker that it asks may not respond.
+        if kind is None:
             self._thread.join()
 
     def progress(self) -> None:

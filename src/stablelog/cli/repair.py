@@ -113,8 +113,8 @@ def _data_directory(disk: Disk, named: Path, partitions: list[Path]) -> Path:
 
 
 def _check_list(disk: Disk, data: Path) -> None:
-    """Raise if the data directory's list of topics cannot be read: without the list, a cut could damage a log
-    further.
+    """Raise an error if the data directory's list of topics cannot be read: without the list, a truncation could damage
+    a log further.
     """
     path, why = data / CATALOG_FILE, None
     try:
