@@ -62,7 +62,8 @@ class JoinRequest:
         protocols: (name, metadata), in the order of preference.
         knows_member_id_required: the client supports MEMBER_ID_REQUIRED: it joins again with the id in the answer
             (v4+).
-        knows_skip_assignment: the client, as the leader, supports an answer that nothing is to be assigned (v9+).
+        knows_skip_assignment: the client supports SkipAssignment: an answer that tells the leader of the group that
+            there is nothing to assign (v9+).
     """
 
     group_id: str
@@ -154,7 +155,7 @@ class SyncAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LeaveAnswer:
-    """Answer to LeaveGroup: the members with their error codes. `code` is for the whole request."""
+    """Answer to LeaveGroup: the members with their error codes. `code` is the error code of the whole request."""
 
     code: ErrorCode
     members: tuple[tuple[LeavingMember, ErrorCode], ...] = ()
@@ -206,7 +207,7 @@ class FetchedOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeleteOffsetsAnswer:
-    """Answer to OffsetDelete: an error code for each partition. `code` is for the whole request."""
+    """Answer to OffsetDelete: an error code for each partition. `code` is the error code of the whole request."""
 
     code: ErrorCode
     partitions: Mapping[TopicPartition, ErrorCode] = field(default_factory=dict)

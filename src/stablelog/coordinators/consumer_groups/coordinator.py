@@ -231,7 +231,8 @@ class GroupCoordinator:
         """Commit offsets of a group.
 
         Args:
-            group_id: the group. If it does not exist and the request names no member, it is created as a simple group.
+            group_id: the group. If it does not exist and the request names no member, it is created as a simple group,
+                which only keeps offsets.
             commits: the offsets.
             membership: the member that commits.
             retention_ms: the time after which the offsets expire, instead of the broker's retention (request v2 to v4).

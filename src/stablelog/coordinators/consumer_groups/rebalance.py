@@ -189,7 +189,7 @@ class Rebalances:
         return ErrorCode.rebalance_in_progress if is_joining else ErrorCode.none
 
     def renew_session(self, group: Group, member: Member, now_ms: int) -> None:
-        """Begin a member's session anew: it ends one session timeout from now."""
+        """Renew a member's session: it now ends one session timeout after `now_ms`."""
         self._deadlines.set(group.alarm(Due.SESSION, member.member_id), now_ms + member.session_timeout_ms)
 
     def leave(

@@ -69,7 +69,7 @@ class MarkerOrder(NamedTuple):
         producer_epoch: producer epoch of the marker; the transaction's records may have a lower one.
         type: whether the marker commits or aborts.
         group: the transaction group.
-        commit_sequence: the commit sequence (g); -1 for an abort.
+        commit_sequence: the commit sequence; -1 for an abort.
         coordinator_epoch: epoch of the coordinator.
         partitions: the partitions that get the marker.
         transaction_version: 2 if the marker's epoch must be above that of the records.
@@ -113,8 +113,8 @@ class MarkerOrder(NamedTuple):
         if self.transaction_epoch != self.producer_epoch:
             return True
         if self.transactional_id != REPAIR and not self.repeated:
-            # The transaction was decided since the start of the broker. The producer begins no other transaction before the markers of the
-            # decision are written, so the open transaction is the decided one.
+            # The transaction was decided since the start of the broker. The producer begins no other transaction before
+            # the markers of the decision are written, so the open transaction is the decided one.
             return True
         end = self.ends.get(target)
         if end is None:

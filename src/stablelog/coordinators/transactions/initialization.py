@@ -172,9 +172,8 @@ class Initialization:
         """
         client = self._ending.raised(txn.client, draft.records)
         value = txn._replace(
-            timeout_ms=max(
-                timeout_ms, txn.timeout_ms
-            ),  # A transaction that never times out (the longest timeout) keeps this property.
+            # A transaction that never times out (the longest timeout) keeps this property.
+            timeout_ms=max(timeout_ms, txn.timeout_ms),
             update_ms=draft.now_ms,
             previous_producer_id=txn.client.producer_id,
             last_producer_epoch=txn.client.producer_epoch if owner else NO_EPOCH,

@@ -14,9 +14,8 @@ from typing import Final
 
 BLOCK_SIZE: Final = 1000
 PRODUCER_ID_MAX: Final = 2**63 - 1
-GIVEN_ID_MAX: Final = (
-    2**62 - 1
-)  # The greatest producer id that the broker hands out. A client that uses a greater id has invented it.
+# The greatest producer id that the broker hands out. A client that uses a greater id has invented it.
+GIVEN_ID_MAX: Final = 2**62 - 1
 
 
 class ProducerIdSpace:

@@ -7,7 +7,7 @@ producer id: KAFKA-20310.) Values of version 0 are read too.
 stablelog's own tagged fields have numbers far from those that Kafka assigns. Kafka skips tags that it does not know.
 The fields hold what Kafka does not keep:
 
-    10000  commit_sequence       i64   the commit sequence (g); written only for a commit
+    10000  commit_sequence       i64   the commit sequence; written only for a commit
     10001  last_producer_epoch   i16   the epoch before the current one, if requests with it may be answered; always
                                        written
     10002  transaction_epoch     i16   the epoch of the records, after the decision, when producer_epoch has become that
@@ -177,7 +177,7 @@ def encode_transaction(txn: Transaction) -> bytes:
     parts = [_VERSION, HEAD.pack(txn.producer_id, txn.producer_epoch, txn.timeout_ms, txn.state)]
     if txn.state is State.EMPTY:
         assert not txn.partitions
-        parts.append(encode_uvarint(0))  # A null array, as Kafka writes it.
+        parts.append(encode_uvarint(0))  # No partitions: a null array, as Kafka writes it.
     else:
         parts.append(encode_uvarint(len(topics) + 1))
         for topic, indexes in topics:

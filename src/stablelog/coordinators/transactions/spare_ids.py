@@ -9,8 +9,8 @@ A producer id passes from child A to child B only if all of this holds:
    that names A's transactional id: its version is not above the last committed one.
 2. Every marker that the group had written when A was forgotten is durable. No partition that was not opened since the
    start may lack a marker of the producer id. So no crash opens a transaction of A again.
-3. B gets a higher epoch than A, its markers and every response to A have had. So two holders never have the same id and
-   epoch, and a request with A's identity is refused whatever transactional id it names.
+3. B gets a higher epoch than A, the markers of A and every response to A have had. So two holders never have the same
+   id and epoch, and a request with A's identity is refused whatever transactional id it names.
 
 The ids are in memory only. A restart loses them, and the coordinator then takes new ids.
 

@@ -375,8 +375,8 @@ class TransactionTable:
         self._next_sequence = max(self._next_sequence, txn.commit_sequence + 1)
         if txn.state.is_decided:
             self._decided[transactional_id] = None
-            # Only Kafka writes a decision without end offsets. It matters only if it is the last one of the
-            # transactional id: see `loaded`.
+            # Only Kafka writes a decision that keeps the producer's epoch and lacks the end offsets. Such a decision
+            # matters only if it is the last one of the transactional id: see `loaded`.
             if not txn.lacks_ends:
                 self.history.remember(transactional_id, value, txn)
 

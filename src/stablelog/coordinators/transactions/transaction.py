@@ -42,10 +42,10 @@ class Transaction(NamedTuple):
             if the epochs have run out.
         next_producer_epoch: the epoch of `next_producer_id`; -1 means 0.
         transaction_version: 0 and 1 for TV1, 2 for TV2.
-        commit_sequence: the commit sequence (g) of a commit; -1 otherwise.
+        commit_sequence: the commit sequence of a commit; -1 otherwise.
         transaction_epoch: after the decision, the epoch of the transaction's records; -1 otherwise.
-        ends: the end offsets of the partitions at the time of the decision, in the order of `PartitionSet.in_order`. Only a decision
-            that keeps the producer's epoch has them.
+        ends: the end offsets of the partitions at the time of the decision, in the order of `PartitionSet.in_order`.
+            Only a decision that keeps the producer's epoch has them.
         settled_epoch: a leader epoch. All transactions with this producer epoch that began under a lower leader epoch
             are over. -1 if there is none. See `transactions.recovery`.
         unknown_tags: tagged fields that this release does not know; they are written again with the record.

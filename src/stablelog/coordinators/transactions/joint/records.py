@@ -46,7 +46,7 @@ class JointState:
 
     Attributes:
         last_version: the last committed version; -1 if there is none.
-        commit_sequence: the commit sequence (g) of that commit; -1 if there is none.
+        commit_sequence: the commit sequence of that commit; -1 if there is none.
         open_version: the version that a run has begun since; -1 if there is none.
         retention_ms: the time after `update_ms` during which the key is remembered; -1 without limit.
         update_ms: the time of this record.
