@@ -40,9 +40,8 @@ VERSION_FLEXIBLE = 12
 VERSION_WITH_TOPIC_IDS = 13
 VERSION_WITHOUT_REPLICA = 15
 
-_PARTITION = struct.Struct(
-    ">ihqq"
-)  # A partition in a Fetch response: index, error, high watermark, last stable offset.
+# A partition in a Fetch response: index, error, high watermark, last stable offset.
+_PARTITION = struct.Struct(">ihqq")
 _ABORTED = struct.Struct(">qq")  # An aborted transaction in a response: producer id, first offset.
 _ERROR_AND_SESSION = struct.Struct(">hi")
 _REQUEST_HEAD = struct.Struct(">iiiib")  # Replica id, max wait, minimum and maximum bytes, isolation level.
@@ -171,7 +170,7 @@ def _partition_fields(version: int) -> tuple[struct.Struct, int, int]:
 def _read_partitions(
     version: int, data: memoryview, at: int, items: Items
 ) -> tuple[list[WantedPartition], int]:
-    """Read the partitions of a topic, and the tagged fields of the topic."""
+    """Read the partitions of a topic in a Fetch request, and skip the tagged fields of the topic."""
     flexible = version >= VERSION_FLEXIBLE
     form, epoch_at, offset_at = _partition_fields(version)
     partitions = []
@@ -222,14 +221,13 @@ class FetchedTopic:
 def encode_fetch_response(
     version: int, correlation_id: int, error: ErrorCode, session_id: int, topics: Iterable[FetchedTopic]
 ) -> list[Buffer]:
-    """Encode the response as a list of buffers, header first, without the length prefix."""
+    """Encode a Fetch response as a list of buffers, header first, without the length prefix."""
     flexible = version >= VERSION_FLEXIBLE
     topics = list(topics)
     out: list[Buffer] = []
     tags = NO_TAGS if flexible else b""
-    envelope = bytearray(
-        INT32.pack(correlation_id) + tags + INT32.pack(0)
-    )  # The zero is the field throttle_time_ms.
+    # The zero is the field throttle_time_ms.
+    envelope = bytearray(INT32.pack(correlation_id) + tags + INT32.pack(0))
     if version >= VERSION_WITH_SESSIONS:
         envelope += _ERROR_AND_SESSION.pack(error.value, session_id)
     envelope += encode_size(len(topics), INT32, flexible=flexible)
@@ -274,7 +272,7 @@ def _write_partition(envelope: bytearray, version: int, partition: FetchedPartit
 def encode_fetch_request(
     version: int, topic: str, partition: int, offset: int, size_max: int, isolation: int, *, wait_ms: int
 ) -> bytes:
-    """Encode the body of a request for one partition."""
+    """Encode the body of a Fetch request for one partition."""
     flexible = version >= VERSION_FLEXIBLE
     one, none = (encode_size(count, INT32, flexible=flexible) for count in (1, 0))
     tags = NO_TAGS if flexible else b""
@@ -291,7 +289,7 @@ def encode_fetch_request(
         out += INT64.pack(NOT_SAID)
     out += INT32.pack(size_max) + tags + tags
     if version >= VERSION_WITH_SESSIONS:
-        out += none  # forgotten topics
+        out += none  # An empty list of forgotten topics.
     if version >= VERSION_WITH_RACK:
         out += encode_text("", flexible=flexible)
     return bytes(out + tags)
@@ -325,7 +323,7 @@ def read_fetch_response(version: int, body: memoryview) -> Fetched:
         ValueError, struct.error: the bytes are not a Fetch response for one partition.
     """
     flexible = version >= VERSION_FLEXIBLE
-    at = INT32.size  # throttle time
+    at = INT32.size  # Skip the throttle time.
     if version >= VERSION_WITH_SESSIONS:
         code, _ = _ERROR_AND_SESSION.unpack_from(body, at)
         at += _ERROR_AND_SESSION.size
@@ -350,7 +348,7 @@ def read_fetch_response(version: int, body: memoryview) -> Fetched:
         if flexible:
             at = skip_tagged_fields(body, at)
     if version >= VERSION_WITH_RACK:
-        at += INT32.size  # preferred replica
+        at += INT32.size  # Skip the preferred replica.
     size, at = read_size(body, at, INT32, flexible=flexible)
     records = body[at : at + max(size, 0)]
     return Fetched(records, aborted, high_watermark, last_stable_offset, start_offset, ErrorCode(code))

@@ -65,7 +65,7 @@ class Items:
         self.strange: list[tuple[int, int, bytes]] = []
 
     def take(self, count: int) -> None:
-        """Count these items.
+        """Count `count` further items of the message.
 
         Raises:
             ValueError: the message has more items than allowed.
@@ -208,9 +208,8 @@ def _array(inner: Step, *, flexible: bool, nullable: bool) -> Step:
             at = _ahead(data, at, _INT32.size)
             count = _INT32.unpack_from(data, at - _INT32.size)[0]
         if count < 0 and not nullable:
-            raise ValueError(
-                "a list that must not be null is null"
-            )  # Refuse the null here: kio's reader would accept it, and the handler would fail later.
+            # Refuse the null here: kio's reader would accept it.
+            raise ValueError("a list that must not be null is null")
         if count > len(data) - at:
             raise ValueError(f"a list announces {count} items, but only {len(data) - at} bytes are left")
         if count > 0:

@@ -134,7 +134,7 @@ def decode_produce_request(version: int, frame: Buffer, at: int) -> ProduceReque
 def encode_produce_response(
     version: int, correlation_id: int, topics: Iterable[ProducedTopic]
 ) -> list[Buffer]:
-    """Encode the response as a list of buffers, header first, without the length prefix."""
+    """Encode a Produce response as a list of buffers, header first, without the length prefix."""
     flexible = version >= VERSION_FLEXIBLE
     tags = NO_TAGS if flexible else b""
     topics = list(topics)

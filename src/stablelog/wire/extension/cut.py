@@ -15,9 +15,8 @@ from kio.static.primitive import i16, i32, i64
 from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.fields import ERROR, INT32, INT64, STRING, Nested, Request, Response
 
-NOT_KNOWN: Final = (
-    -2
-)  # The value of removed_commit_sequence if it is unknown which commits have lost records.
+# The value of removed_commit_sequence if it is unknown which commits have lost records.
+NOT_KNOWN: Final = -2
 # In a request: the last resolved commit sequence, that is, with durable markers of all commits up to it.
 RESOLVED: Final = -1
 

@@ -23,7 +23,7 @@ def group_of(transactional_id: str) -> str:
 
 
 def is_group_name(name: str) -> bool:
-    """Whether a group can have this name. The empty name of the default group counts."""
+    """Whether a transaction group can have this name. True also for the empty name, that of the default group."""
     return name == DEFAULT_GROUP or _NAME.fullmatch(name) is not None
 
 
