@@ -52,7 +52,7 @@ def inspect(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the content of a partition's files: batches, indexes, snapshots and summaries. The command writes nothing."""
+    """Show the content of a partition's files: batches, indexes, snapshots and summaries. Nothing is written."""
     disk = LocalDisk(read_only=True)
     if path.is_file():
         _show(inspect_file(disk, path, records=records), as_json=as_json)

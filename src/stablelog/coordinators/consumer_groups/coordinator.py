@@ -231,8 +231,7 @@ class GroupCoordinator:
         """Commit offsets of a group.
 
         Args:
-            group_id: the group. If it does not exist and the request names no member, it is created as a simple group,
-                which only keeps offsets.
+            group_id: the group. If it is missing and the request names no member, it is created to keep offsets only.
             commits: the offsets.
             membership: the member that commits.
             retention_ms: the time after which the offsets expire, instead of the broker's retention (request v2 to v4).

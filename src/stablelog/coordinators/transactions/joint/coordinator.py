@@ -48,8 +48,8 @@ from stablelog.wire.extension.transaction_groups import is_group_name
 KEY_SIZE_MAX: Final = 255
 RUN_SIZE_MAX: Final = 100
 DIGEST_SIZE_MAX: Final = 100
-# The number of superseded runs that a key remembers: runs from which a later run has taken the version. A run that is no
-# longer remembered could take the version over again.
+# The number of superseded runs that a key remembers: runs from which a later run has taken the version. A run that is
+# no longer remembered could take the version over again.
 SUPERSEDED_MAX: Final = 100
 OFFSETS_TIMEOUT_MS: Final = 60_000
 OFFSETS_PART: Final = "offsets"
