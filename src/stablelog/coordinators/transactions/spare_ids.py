@@ -51,7 +51,7 @@ class SpareIds:
             self._waiting.append((barrier, identity))
 
     def take(self) -> Identity | None:
-        """Take an identity whose producer id another child may get, under a higher epoch; None if there is none."""
+        """Take an identity (producer id and epoch) that another child may get with a higher epoch; None without one."""
         self._admit()
         return self._free.pop() if self._free else None
 

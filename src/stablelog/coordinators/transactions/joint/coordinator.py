@@ -114,7 +114,7 @@ class JointCommits:
         order: int = NO_ORDER,
         now_ms: int,
     ) -> Decision[JointAnswer]:
-        """Return whether a version is open, that is, not committed. An open version belongs to `run` from now on.
+        """Return whether a version of a joint commit is open, that is, not committed. If so, it now belongs to `run`.
 
         The open children of this version that belong to other runs are aborted. New children of those runs are refused.
         If `order` is lower than the order of a run that had the version before, `run` is an earlier start of the
@@ -177,7 +177,7 @@ class JointCommits:
         digest: str | None = None,
         now_ms: int,
     ) -> Decision[JointAnswer]:
-        """Commit the children, all with one commit sequence. If a child cannot be committed, nothing is decided.
+        """Commit the children of a joint commit, with one commit sequence. If one cannot be committed, decide nothing.
 
         Args:
             name: group and key of the joint commit.
@@ -231,7 +231,7 @@ class JointCommits:
         run: str | None = None,
         now_ms: int,
     ) -> Decision[JointAnswer]:
-        """Abort the children, unless the version is committed.
+        """Abort children of a version of a joint commit, unless the version is committed.
 
         With `run`, abort also all other children of that run, and refuse the children that the run begins later.
         """
@@ -290,7 +290,7 @@ class JointCommits:
     # -- children --------------------------------------------------------------------------------------------
 
     def check_open(self, transactional_id: str) -> None:
-        """Refuse to open a child that comes too late to be committed.
+        """Refuse to open a child of a joint commit that comes too late to be committed.
 
         Raises:
             Refused: its version, or a later one, is committed; or another run has begun the version since.
@@ -310,7 +310,9 @@ class JointCommits:
             raise _superseded(child.name, child.version, child.run, state)
 
     def check_end(self, transactional_id: str, *, commit: bool) -> bool:
-        """Return whether the id is a child's. A child's producer epoch ends with its transaction, even with TV1.
+        """Return whether the id is that of a child of a joint commit.
+
+        A child's producer epoch ends with its transaction, even with TV1.
 
         A commit request names each child with its epoch. So if a child was aborted and its producer has begun another
         transaction, the commit cannot include that other transaction by mistake.
@@ -354,7 +356,7 @@ class JointCommits:
         return draft.decision(ChildShown(transactional_id, *txn.client))
 
     def _chosen(self, name: JointName, version: int, shown: ChildShown) -> Transaction:
-        """Return the state of a child that can be committed.
+        """Return the state of a child, after a check that its joint commit can commit it.
 
         Raises:
             Refused: the child cannot be committed; the message names the reason.
@@ -385,7 +387,7 @@ class JointCommits:
         return txn
 
     def _dismiss(self, transactional_id: str, draft: Draft) -> None:
-        """Abort a child that is open. Forget a child that is not open, now or when its markers are written."""
+        """Abort a child of a joint commit if it is open. Otherwise forget it, now or when its markers are written."""
         txn = self._table.known(transactional_id)
         if txn.state is State.ONGOING:
             self._ending.fence(transactional_id, txn, draft, owner_may_ask=False)

@@ -83,7 +83,7 @@ class JointTable:
     # -- children --------------------------------------------------------------------------------------------
 
     def enrol(self, transactional_id: str) -> None:
-        """Note that a transactional id exists. If it is the id of a child, `children` returns it from now on."""
+        """Note that a transactional id exists. If it is that of a joint commit's child, `children` now returns it."""
         child = child_of(transactional_id)
         if child is not None:
             self._children.setdefault(child.name, {})[transactional_id] = child
@@ -102,7 +102,7 @@ class JointTable:
         return list(self._children.get(name, {}).items())
 
     def is_over(self, transactional_id: str) -> bool:
-        """Whether the id is a child's and its version or a later one is committed.
+        """Whether the id is that of a child whose version of the joint commit, or a later version, is committed.
 
         No request for such a child is accepted.
         """
