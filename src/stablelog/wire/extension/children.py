@@ -31,7 +31,7 @@ class JointName(NamedTuple):
 
 
 class Child(NamedTuple):
-    """The parts of a child's transactional id.
+    """The parts of the transactional id of a child: one of the transactions of a joint commit.
 
     Attributes:
         name: the transaction group and the key.
@@ -57,7 +57,7 @@ def child_id(
 
 
 def child_of(transactional_id: str) -> Child | None:
-    """Parse a transactional id. Return None if it is not a child's id."""
+    """Parse a transactional id. Return None if it is not the id of a child of a joint commit."""
     return _read(transactional_id) if PREFIX in transactional_id else None
 
 

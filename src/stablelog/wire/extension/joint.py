@@ -84,7 +84,7 @@ class BeginJointResponse(Response):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointChild(Nested):
-    """An open transaction that is to be a child, and the producer id and epoch that wrote its records."""
+    """An open transaction that becomes a child of the joint commit, with the producer id and epoch of its records."""
 
     transactional_id: str = field(metadata=STRING)
     producer_id: i64 = field(metadata=INT64)
@@ -104,7 +104,7 @@ class JointOffset(Nested):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitJointRequest(Request):
-    """Request to commit these children: all of them or none.
+    """Request to commit these open transactions as the children of one joint commit: all of them or none.
 
     Attributes:
         run: the run that commits. The commit is refused if another run has begun the version since. Null: any run may
@@ -150,7 +150,7 @@ class CommitJointResponse(Response):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortJointRequest(Request):
-    """Request to abort these children, unless (key, version) is committed.
+    """Request to abort these children of a joint commit, unless its (key, version) is committed.
 
     Attributes:
         run: if given, all children of this run are aborted, and the run can begin no more children of this version.
@@ -166,7 +166,7 @@ class AbortJointRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortJointResponse(Response):
-    """Response that says whether the children were aborted. Children that were committed before stay committed.
+    """Response that says whether the children of a joint commit were aborted. Committed children stay committed.
 
     Attributes:
         commit_sequence: as in BeginJointResponse.
