@@ -84,8 +84,8 @@ class Cluster:
         self._nodes: dict[int, str] = {}  # node id -> "host:port"
         self._connections: dict[str, Connection] = {}  # by address
         self._idle: dict[str, list[Connection]] = {}  # the idle connections, by the broker's address
-        # The node id of the broker if the cluster has only one, which is then the coordinator of every id. None if the
-        # cluster has several brokers, or if metadata was not requested yet.
+        # The node id of the broker if the cluster has only one, which is then the coordinator of every transactional
+        # id. None if the cluster has several brokers, or if metadata was not requested yet.
         self._sole_node_id: int | None = None
         self._topics: dict[str, Topic] = {}
         self._retries_are_cancelled = threading.Event()

@@ -35,7 +35,8 @@ class Cut:
         commit_sequence: R: all records of each commit up to R are before the offsets.
         offsets: by topic and partition, the first position that is not in the cut.
         last_commit_sequence: the commit sequence of the last commit that was decided.
-        holders: the markers whose commits are not in the cut yet, if R is below `last_commit_sequence`.
+        holders: if R is below `last_commit_sequence`, the markers that are not durable yet. Their commits are not in
+            the cut.
         removed: by topic and partition, the greatest commit sequence of a transaction that may have lost records to
             retention; -1 if there is none, -2 if it is unknown.
         torn: by topic and partition, the greatest commit sequence of a torn transaction, one whose beginning retention
@@ -61,7 +62,8 @@ class Cut:
 def describe_cut(
     cluster: Cluster, topics: Iterable[str], commit_sequence: int = RESOLVED, *, group: str | None = None
 ) -> Cut:
-    """Return the cut at a commit sequence, by default at the last resolved one, up to which all markers are durable.
+    """Return the cut at a commit sequence; by default at the last resolved one. A commit sequence is resolved when all
+    markers of the commits up to it are durable.
 
     Args:
         cluster: the brokers.

@@ -33,7 +33,7 @@ class Deadlines:
                 self._changed.notify()
 
     def remove(self, writing: Writing) -> None:
-        """Forget a transaction that has ended."""
+        """Remove a transaction that has ended, so that it is not aborted at its deadline."""
         with self._changed:
             self._due.pop(writing, None)
 

@@ -1,5 +1,8 @@
 """The client's side of joint commits: several open transactions, committed together by one decision.
 
+A *key* names a series of joint commits. A *version* is the number of one joint commit under its key; each version is
+committed at most once. A *run* is one start of the program that writes, such as a Spark driver.
+
 A writer with several tasks calls `begin` in each task. Each task writes its records in its own transaction, whose
 transactional id is `child_id(...)`, and does not commit it. The process that knows which tasks have succeeded calls
 `commit` with these transactions, the children. Every call may be repeated after any failure: the broker then gives the
@@ -65,12 +68,15 @@ class Begun:
     """The result of `begin`.
 
     Attributes:
-        committed: whether this version or a later one is committed, so that there is nothing to write.
-        commit_sequence: the commit sequence of this version; -1 if it is open, or if a later version is committed.
-        last_version: the last committed version of the key; -1 if there is none.
-        run: the run that committed this version; empty if it is open, if a later version is committed, or if the commit
-            named no run.
-        digest: the digest that was given to `commit`; empty if the version is open or a later version is committed.
+        committed: whether the requested version of the joint commit, or a later version of its key, is committed. If
+            so, there is nothing to write.
+        commit_sequence: the commit sequence of the requested version; -1 if it is not committed, or if a later version
+            is.
+        last_version: the last committed version of the joint commit's key; -1 if there is none.
+        run: the run (start of the writing program) that committed the requested version. Empty if the version is not
+            committed, if a later one is, or if the commit named no run.
+        digest: the hash of the content that the writer gave to `commit` for the requested version. Empty if the version
+            is not committed, or if a later one is.
     """
 
     committed: bool
@@ -85,11 +91,14 @@ class Committed:
     """The result of `commit`.
 
     Attributes:
-        commit_sequence: the number of the commit; -1 if a later version has been committed since.
-        already: whether this version or a later one was committed before this call. Then the records of this call's
-            children are aborted, unless this call repeats the call that has committed the version.
-        run: the run that committed this version; empty if a later version is committed or the commit named no run.
-        digest: the digest that was given to `commit`; empty if a later version is committed.
+        commit_sequence: the number of the commit in its transaction group; -1 if a later version of the key has been
+            committed since.
+        already: whether this version of the joint commit, or a later one, was committed before this call. If so, the
+            records of this call's children are aborted, unless this call repeats the call that has committed the
+            version.
+        run: the run (start of the writing program) that committed this version. Empty if a later version is committed,
+            or if the commit named no run.
+        digest: the hash of the content that the writer gave to `commit`; empty if a later version is committed.
     """
 
     commit_sequence: int
@@ -110,7 +119,8 @@ def supported(cluster: Cluster) -> bool:
 
 
 def next_order(cluster: Cluster) -> int:
-    """Return a number that is greater than all that were returned before. A run uses it as its order among all runs.
+    """Return a number that is greater than all that were returned before. A run (start of the writing program) uses it
+    as its order among all runs.
 
     The number is a producer id: the broker gives each id once, in rising order, also after a restart.
 
@@ -139,17 +149,18 @@ def begin(
     order: int = NO_ORDER,
     group: str = "",
 ) -> Begun:
-    """Ask whether a version is still open, that is, not committed. An open version belongs to `run` from now on.
+    """Ask whether a version of a joint commit is still open, that is, not committed. An open version belongs to `run`
+    from now on.
 
     Args:
         cluster: the brokers.
         key: the key of the joint commit.
-        version: from 0, rising with each commit; gaps are allowed.
-        run: identifies the start of the writer, and is the same in all its tasks. Open children of other runs of this
-            version are aborted, and new ones are refused. With None, only ask.
+        version: the number of this joint commit under its key: from 0, rising with each commit; gaps are allowed.
+        run: identifies the start of the writer, and is the same in all its tasks. The broker aborts open children of
+            other runs of this version, and refuses new ones. With None, this call only asks and changes nothing.
         order: the order of the run, from `next_order`; -1 for no order. A run with a lower order cannot take the
-            version over from this run. So tasks of an earlier start that still run cannot prevent the commit of a later
-            start.
+            version over from this run. So tasks that an earlier run has left behind cannot prevent the commit of a
+            later run.
         group: the transaction group.
 
     Raises:
@@ -181,7 +192,7 @@ def commit(
 ) -> Committed:
     """Commit the children together with one commit sequence, or none of them.
 
-    All other children of this version and of earlier versions are aborted, and new ones are refused.
+    The broker aborts all other children of this version and of earlier versions, and refuses new ones.
 
     Args:
         cluster: the brokers.
@@ -192,8 +203,8 @@ def commit(
             the next offset to read, or to (offset, metadata).
         run: the run that commits. The broker refuses the commit if another run has begun the version since. With None,
             the broker accepts the first commit, whichever run has begun the version.
-        retention_ms: how long the broker remembers the key after its last commit; `FOR_EVER` for no limit. Set it for
-            keys that are used only once.
+        retention_ms: how long the broker remembers the key of the joint commit after its last commit; `FOR_EVER` for no
+            limit. Set it for keys that are used only once.
         digest: a hash of the version's content, at most 100 bytes. `begin` and `commit` return it, so that a writer
             that prepares the version again can compare the contents.
         group: the transaction group.
@@ -227,7 +238,7 @@ def abort(
     run: str | None = None,
     group: str = "",
 ) -> bool:
-    """Abort the children, unless the version is committed. This never undoes a commit.
+    """Abort the children of a joint commit, unless this version of it is committed. This never undoes a commit.
 
     Args:
         cluster: the brokers.
@@ -238,7 +249,7 @@ def abort(
         group: the transaction group.
 
     Returns:
-        Whether the version or a later one is committed. If it is, no child was aborted.
+        Whether this version of the joint commit, or a later one, is committed. If so, no child was aborted.
 
     Raises:
         Refused: a child belongs to another key, version or run.

@@ -27,7 +27,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.client.joint import child_id
 
-IDLE_MAX: Final = 1000  # maximum of keys in the pool, over all transaction groups
+IDLE_MAX: Final = 1000  # the greatest number of keys in the pool, over all transaction groups
 ENDING_WAIT_S: Final = 2.0  # how long a transaction waits for the abort markers of the key's last transaction
 LOST: Final = frozenset(  # error codes that mean that another client may use the key
     {
@@ -75,7 +75,7 @@ class WriterKeys:
         self._process_id = os.getpid()
 
     def take(self, group: str) -> WriterKey:
-        """Take a key of a transaction group out of the pool, or make one. No other transaction uses it."""
+        """Take a key of this transaction group out of the pool, or make one. No other transaction uses the key."""
         with self._lock:
             if os.getpid() != self._process_id:
                 self._idle, self._process_id = [], os.getpid()

@@ -31,7 +31,7 @@ class Client:
     """A client of a stablelog broker. `connect` makes it; several threads may use it.
 
     Args:
-        clusters: the brokers.
+        clusters: the pool of `Cluster` objects, which hold the connections to the brokers.
 
     Attributes:
         clusters: as given.

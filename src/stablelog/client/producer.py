@@ -123,7 +123,8 @@ class Producer:
     # --- begin and end ---
 
     def begin(self, *, deadline_s: float | None = None) -> None:
-        """Get a producer id and epoch. This fences an earlier producer with this id and aborts its open transaction.
+        """Get a producer id and epoch. This fences an earlier producer with the same transactional id, and aborts its
+        open transaction.
 
         Args:
             deadline_s: replaces the cluster's deadline.
@@ -387,8 +388,8 @@ class Producer:
             self._on_acknowledged(pending.index, base_offset)
 
     def _refuse(self, pending: Pending, result: Any) -> str:
-        """Raise the error of a refused batch. If the batch was refused only because an earlier batch is missing, which
-        is still queued, queue the batch again, and return the error's name.
+        """Raise the error of a refused batch. But if it was refused only because an earlier batch is missing, and that
+        batch is still queued, queue the refused batch again. Then return the error's name.
         """
         code = result.error_code
         if code in _LOST and self._queue.has_before(pending):

@@ -82,8 +82,8 @@ class _Stream:
         """Return the next transaction; None if there is none yet.
 
         Args:
-            up_to: return only a transaction with at most this commit sequence. All commits up to it must be resolved.
-                None for any transaction.
+            up_to: return only a transaction with at most this commit sequence. All commits up to it must be resolved:
+                their markers are durable in all partitions. None for any transaction.
 
         Raises:
             OffsetOutOfRange: transactions may have been removed before they were read, or the topic was deleted and

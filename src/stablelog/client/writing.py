@@ -61,7 +61,7 @@ class _State(Enum):
 
 
 class Writing:
-    """A transaction of one writer. A key and a version identify its commit: the broker commits each version once.
+    """A transaction of one writer. Its commit is a joint commit: the broker commits each version of its key once.
 
     Args:
         cluster: the brokers; used by this transaction alone until `release`.
@@ -199,7 +199,7 @@ class Writing:
             self._batches[target].append((number, len(records)))
 
     def _begin(self) -> None:
-        """Begin the transaction at the broker under the key, or under a new key if this one cannot be used.
+        """Begin the transaction under its key of joint commits, or under a new key if this one cannot be used.
 
         Raises:
             Refused: the broker does not begin the transaction under any key.
@@ -231,7 +231,7 @@ class Writing:
         self.producer.begin(deadline_s=deadline_s)
 
     def _free_key(self, *, may_be_ending: bool) -> None:
-        """Mark the key as free: it returns to the pool when this transaction ends, for use by another transaction."""
+        """Mark the key of the joint commit as free: it returns to the pool of keys when this transaction ends."""
         self.key.may_be_ending = may_be_ending
         self.is_key_free = True
 
@@ -386,7 +386,7 @@ class Writing:
         return found.commit_sequence
 
     def _key_shared(self, found: joint.Committed) -> Exception:
-        """Return the error for a key under which another client has committed, such as a copy of a virtual machine."""
+        """Return the error for a key under which another client, such as one in a cloned machine, has committed."""
         sharing = f"another writer uses the key {self.key.name!r} of this transaction, and has committed"
         if found.commit_sequence < 0:
             return Unavailable(
