@@ -10,7 +10,7 @@ from stablelog.env.disk import Buffer
 from stablelog.log.indexes.transaction_index import AbortedTxn
 
 DAY_MS = 86_400_000
-AS_TOTAL = -2  # a limit of local retention that is that of the whole log
+AS_TOTAL = -2  # value of a local retention limit: the limit of the whole log applies
 
 
 class Isolation(IntEnum):
@@ -53,9 +53,10 @@ class LogConfig:
     # The topic's `stablelog.order`: "offset" or "commit". With "commit", read-committed readers get the records in
     # commit order. The setting cannot change.
     order: str = "offset"
-    # Tiered storage: whether segments are copied to the object store, how long copied segments stay on the local disk
-    # (-2: as long as `retention_ms` and `retention_bytes` say), whether no more segments are copied, and whether the
-    # records in the store are deleted when the topic is no longer tiered.
+    # Tiered storage. With `is_tiered`, segments are copied to the object store. The two `local_` limits bound how long
+    # copied segments stay on the local disk; AS_TOTAL means the limit of the whole log. With `is_copy_disabled`, no
+    # more segments are copied. With `is_deleted_on_disable`, the records in the store are deleted when the topic is no
+    # longer tiered.
     is_tiered: bool = False
     local_retention_ms: int = AS_TOTAL
     local_retention_bytes: int = AS_TOTAL
@@ -64,7 +65,7 @@ class LogConfig:
 
     @property
     def local(self) -> "LogConfig":
-        """The settings with the limits of local retention in place of those of the whole log."""
+        """The settings in which `retention_ms` and `retention_bytes` are replaced by the limits of local retention."""
         return replace(
             self,
             retention_ms=self.retention_ms

@@ -127,7 +127,9 @@ class ReadableLog:
         return self.start_offset if self.remote is None else min(self.remote.start_offset, self.start_offset)
 
     def known_start(self, isolation: Isolation) -> int:
-        """Return the same as `visible_start`, and the local log start offset while the remote tier is not known."""
+        """Return the same as `visible_start`. But while the list of remote segments is not known, return the local log
+        start offset.
+        """
         try:
             return self.visible_start(isolation)
         except Unavailable:

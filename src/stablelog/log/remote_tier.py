@@ -40,22 +40,26 @@ class RemoteTier(Protocol):
         """
 
     def finished(self, start: int, end: int) -> None:
-        """Note that a reader got its response to a read of the offsets [start, end)."""
+        """Note that a reader got its response to a read of the offsets [start, end), and does not need these bytes
+        again.
+        """
 
     def ahead(self, offset: int) -> list[ObjectRange]:
-        """Return ranges of objects that the reader whose last read ended at `offset` will need next."""
+        """Return the ranges of objects that a reader will need next. The last read of this reader ended at `offset`."""
 
     def aborted(self, start: int, end: int) -> tuple[list[AbortedTxn], bool]:
         """Return the aborted transactions with offsets in [start, end) whose markers are in the store.
 
-        The second value tells whether the search is complete. If it is not, later segments may have more of them.
+        The second value tells whether the search is complete. If it is not, segments that are not in the store may have
+        further aborted transactions of this range.
         """
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
         """Find the first record with this timestamp or a later one in the store, in steps; None if there is none."""
 
     def expired_before(self, config: LogConfig, local_size: int, now_ms: int) -> int:
-        """Return the log start offset that `retention.ms` and `retention.bytes` demand, as far as remote segments expire.
+        """Return the log start offset that `retention.ms` and `retention.bytes` demand, as far as they delete remote
+        segments.
 
         Args:
             config: the settings of the log.

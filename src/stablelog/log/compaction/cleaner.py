@@ -112,7 +112,8 @@ class Compaction:
         for segment, summary in zip(segments, summaries, strict=True):
             segment.open_sealed(summary)
         self._segments = Segments(segments)
-        self._uncounted: dict[int, int] = {}  # by producer id: how many records of its open transaction stay
+        # by producer id: how many records of its open transaction compaction keeps
+        self._uncounted: dict[int, int] = {}
 
     @property
     def end_offset(self) -> int:

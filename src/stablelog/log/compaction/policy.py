@@ -89,7 +89,8 @@ def _short(key: bytes) -> bytes:
 
 
 class MarkerFate(NamedTuple):
-    """What a reading of the log has found out about a transaction marker.
+    """What a reading of the log has found out about a transaction marker. It decides whether compaction keeps the
+    marker.
 
     Attributes:
         is_bare: whether the reading has met no batch of the marker's transaction, so that no batch needs the marker.
@@ -110,7 +111,7 @@ class _Aborted:
 
 class TransactionWalk:
     """The transactions that are open at the offset that a reading of the log has reached. The class also knows which of
-    them were aborted, because the caller announces the aborted ones.
+    them were aborted, because the caller announces aborted transactions with `expect`.
     """
 
     def __init__(self) -> None:

@@ -43,7 +43,7 @@ NOTHING = -1
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The content of a summary. `SUMMARY` describes the fields."""
+    """The content of a segment's `.summary` file. `SUMMARY` describes the fields."""
 
     base_offset: int
     end_offset: int
@@ -64,7 +64,7 @@ class Summary:
 
     @property
     def index_files(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        """Return the sizes and the CRCs of the index files, in the order of INDEX_SUFFIXES."""
+        """Return the sizes and the CRCs of the segment's index files, in the order of INDEX_SUFFIXES."""
         sizes = self.index_size, self.timeindex_size, self.txnindex_size
         return sizes, (self.index_crc, self.timeindex_crc, self.txnindex_crc)
 

@@ -73,8 +73,8 @@ _USED: Final = [struct.Struct(f">{count}q") for count in range(BLOCK_COUNT_MAX +
 
 
 class _Row(NamedTuple):
-    """A packed producer: its entry in the format of Kafka's snapshots, the time of its last use, its kind, and the
-    other fields.
+    """A packed producer: its entry in the format of Kafka's snapshots, the time of its last use, its kind (the byte
+    described at `OPEN`), and the other fields.
     """
 
     entry: bytes
@@ -123,8 +123,9 @@ def _unpack(row: _Row) -> Producer:
 
 
 def _columns(block: bytes) -> tuple[int, int, int, int]:
-    """Return the number of producers in a block, and the positions of its second to fourth column: the times of last
-    use, the kinds, and the other fields. The first column holds the entries in the format of Kafka's snapshots.
+    """Return the number of producers in a block of packed producers, and the positions of its second to fourth column:
+    the times of last use, the kinds, and the other fields. The first column holds the entries in the format of Kafka's
+    snapshots.
     """
     count = block[0]
     used = 1 + count * SNAPSHOT_ENTRY.size
@@ -133,7 +134,7 @@ def _columns(block: bytes) -> tuple[int, int, int, int]:
 
 
 def _block_end(content: bytes, at: int) -> int | None:
-    """Return the end of the block that begins at `at`; None if the content ends within the block.
+    """Return the end of the block of packed producers that begins at `at`; None if the content ends within the block.
 
     Raises:
         Corrupt: the bytes at `at` are no block.
@@ -152,7 +153,7 @@ def _block_end(content: bytes, at: int) -> int | None:
 
 
 def entries_of(block: bytes) -> bytes:
-    """Return the entries of a block's producers, in the format of Kafka's snapshots."""
+    """Return the entries of the producers in a block of packed producers, in the format of Kafka's snapshots."""
     return block[1 : 1 + block[0] * SNAPSHOT_ENTRY.size]
 
 
@@ -204,8 +205,8 @@ def _block(rows: Sequence[_Row]) -> bytes:
 
 
 def _spliced(block: bytes, place: int, row: _Row, *, replaced: int) -> bytes:
-    """Return a copy of the block with a producer inserted at `place`. If `replaced` is 1, the new producer replaces the
-    one at `place`.
+    """Return a copy of a block of packed producers with another producer inserted at `place`. If `replaced` is 1, it
+    replaces the producer at `place`.
     """
     count, used, kinds, rest = _columns(block)
     size = SNAPSHOT_ENTRY.size
@@ -229,7 +230,9 @@ def _spliced(block: bytes, place: int, row: _Row, *, replaced: int) -> bytes:
 
 
 def _least_used(block: bytes) -> int:
-    """Return the earliest `used_ms` of a block's producers without an open transaction; NEVER_MS if there are none."""
+    """Return the time of the earliest last use in a block of packed producers. Only producers without an open
+    transaction count. The result is NEVER_MS if there are none.
+    """
     used = _used(block)
     kinds = _kinds(block)
     if max(kinds) < OPEN:
@@ -238,8 +241,8 @@ def _least_used(block: bytes) -> int:
 
 
 def _without_unused(block: bytes, used_before_ms: int) -> bytes:
-    """Return a copy of the block without the producers that were last used before a time and have no open transaction.
-    The copy is empty if no producer is left.
+    """Return a copy of a block of packed producers, without those that were last used before `used_before_ms` and have
+    no open transaction. The copy is empty if no producer is left.
     """
     times, kinds = _used(block), _kinds(block)
     if max(times) < used_before_ms and max(kinds) < OPEN:
@@ -258,7 +261,7 @@ class ProducerTable:
     """Table of packed producers, by producer id."""
 
     def __init__(self) -> None:
-        # The least producer id of each block. An id below all of these belongs to the first block.
+        # The least producer id of each block of packed producers. An id below all of these belongs to the first block.
         self._firsts = array("q")
         self._blocks: list[bytes] = []
         # For each block, a lower bound of the times when its producers without an open transaction were last used.
@@ -278,7 +281,7 @@ class ProducerTable:
 
     @property
     def size(self) -> int:
-        """The size of all blocks in bytes."""
+        """The size of the packed producers of the table in bytes."""
         return sum(map(len, self._blocks))
 
     def copy(self) -> "ProducerTable":
@@ -330,7 +333,8 @@ class ProducerTable:
             self._count += 1
             if len(ids) == BLOCK_COUNT_MAX:
                 if place == BLOCK_COUNT_MAX and at == len(self._blocks) - 1:
-                    # The new id is the greatest. It begins a new block, so that the full last block is not divided.
+                    # The new producer id is the greatest. Its producer begins a new block, so that the full last block
+                    # is not divided.
                     self._insert_block(at + 1, _block([row]))
                     return
                 rows = list(_rows(block))
@@ -353,7 +357,8 @@ class ProducerTable:
 
         Args:
             used_before_ms: the time, by the broker's clock.
-            block_count_max: how many blocks to examine in this call. The next call continues with further blocks.
+            block_count_max: how many blocks of up to 32 producers to examine in this call. The next call continues
+                behind them.
 
         Returns:
             How many producers were removed, and whether further blocks may hold producers to remove.
@@ -425,12 +430,12 @@ class ProducerTable:
         self._count += block[0]
 
     def blocks(self) -> Sequence[bytes]:
-        """Return the blocks, in the order of the producer ids."""
+        """Return the table's blocks, each with up to 32 packed producers, in the order of the producer ids."""
         return self._blocks
 
     @classmethod
     def of_blocks(cls, pieces: Iterable[bytes]) -> "ProducerTable":
-        """Make a table from the concatenated blocks of another table.
+        """Make a table from the concatenated blocks of packed producers of another table.
 
         Args:
             pieces: the bytes of the blocks, divided at any places.

@@ -133,7 +133,7 @@ class Producers:
         """Return the greatest producer id that is not above `at_most`; -1 if there is none."""
         return self._table.greatest_id(at_most)
 
-    # -- what is undecided -------------------------------------------------------------------------------------
+    # -- open transactions -------------------------------------------------------------------------------------
 
     def first_open_offset(self) -> int | None:
         """Return the first offset of the oldest open transaction; None if none is open."""

@@ -86,7 +86,7 @@ class Segment:
     _replayed_from: tuple[int, int, int] = field(
         init=False
     )  # where replay began: position, greatest timestamp before this position, offset of this timestamp
-    _unproven: tuple[int, int] | None = None  # of the bytes that need a proof: size, CRC over their headers
+    _unproven: tuple[int, int] | None = None  # how many bytes need a proof, and the CRC over their headers
 
     def __post_init__(self) -> None:
         self.path = partial(segment_path, self.directory, self.base_offset, self.mark)
@@ -187,7 +187,7 @@ class Segment:
     # -- growing -----------------------------------------------------------------------------------------------
 
     def has_room(self, size: int, last_offset: int, segment_bytes: int, index_bytes: int) -> bool:
-        """Whether a batch of this size and last offset fits in. An empty segment accepts any batch."""
+        """Whether a batch with this size and last offset fits into the segment. An empty segment accepts any batch."""
         growing = self._growing
         assert growing is not None
         return (
