@@ -47,14 +47,14 @@ from stablelog.log.producer_state.snapshots import decode_either
 from stablelog.log.recovery.examine import Damage
 from stablelog.log.recovery.tail import batches_behind, lost_batches
 
-# How many blocks of producer ids to skip for each transaction group: clients may use ids of a block whose record was
-# lost.
+# How many blocks of producer ids to skip for each transaction group. A coordinator reserves ids in blocks by a record
+# in its commit log. If the last such record was lost, clients may use ids of its block.
 SPARE_BLOCKS: Final = 1
 
 
 @dataclass(slots=True)
 class Given:
-    """The numbers that coordinators have assigned, according to the batches read so far.
+    """The commit sequences and producer ids that coordinators have assigned, according to the batches read so far.
 
     Attributes:
         sequence_ends: by transaction group, the greatest commit sequence plus one.

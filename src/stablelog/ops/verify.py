@@ -233,8 +233,8 @@ def _is_listed(disk: Disk, directory: Path, topic: str, index: int) -> bool:
 
 
 def _verify_signs(disk: Disk, directory: Path, catalog: Catalog | None) -> Iterator[Finding]:
-    """Find damage in META_FILE and CLEAN_SHUTDOWN_FILE, which a start of the broker reads first. Ignore files of a
-    later release, which other checks report.
+    """Find damage in `meta.properties` and `.kafka_cleanshutdown`, which a start of the broker reads first. Ignore
+    files of a later release, which other checks report.
     """
     path = directory / META_FILE
     with contextlib.suppress(NewerFormat):
