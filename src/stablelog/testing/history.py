@@ -38,7 +38,7 @@ class Written(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A record that was read during the writes, and the time of the read."""
+    """A record that a reader got while writers were still writing, and the time of the read."""
 
     seen_s: float
     offset: int
@@ -71,7 +71,9 @@ class History:
 
 
 def check(history: History) -> list[str]:
-    """Return a description of every fault in the history; empty if there is none."""
+    """Return a description of each contradiction between the records that readers got and the responses that writers
+    got. The module's docstring lists the kinds of contradictions. The list is empty if there is none.
+    """
     transactions = [Written(*txn) for txn in history.transactions]
     return [
         *_check_values(transactions, _counts(history.reads)),

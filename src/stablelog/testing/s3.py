@@ -27,14 +27,15 @@ from xml.sax.saxutils import escape, unescape
 
 XML = (("Content-Type", "application/xml"),)
 KEY = re.compile(r"<Key>(.*?)</Key>")
-KEYS_MAX = 1000  # maximum of keys in one page of a listing
+KEYS_MAX = 1000  # the greatest number of keys in one page of a listing
 HEADER_SIZE_MAX = 64 << 10
 REASONS = {200: "OK", 204: "No Content", 206: "Partial Content", 404: "Not Found", 409: "Conflict"}
 
 
 @dataclass(slots=True)
 class Fault:
-    """A fault of the next requests of a kind: what the server answers, and whether it applies the requests.
+    """A fault that a test sets for the next requests of one kind: what the server answers, and whether it applies the
+    requests.
 
     Attributes:
         kind: `put`, `get`, `head`, `delete`, `list`, `begin`, `part`, `complete` or `abort`. The last four are the

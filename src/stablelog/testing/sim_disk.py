@@ -137,7 +137,7 @@ class SimDisk:
         fail_at: the number of the operation that fails; None for none.
         fault: a function that is called with the name and the path of every call, also of a call that only reads. It
             returns the error number with which the call fails, or None if the call is to succeed.
-        number: the error number with which the operation `fail_at` fails.
+        number: the error number (errno) with which the operation `fail_at` fails.
         fails_late: whether an operation fails after its effect, as on a real disk: names are changed, bytes are synced.
             A failed append leaves half of its bytes, which cannot be removed.
         capacity: bytes that all files together may hold; None for no limit.
@@ -179,7 +179,7 @@ class SimDisk:
 
     @contextlib.contextmanager
     def effect(self, what: str, path: Path) -> Iterator[None]:
-        """Count an operation. The body of the `with` statement makes its change.
+        """Count an operation that changes something. The body of the `with` statement makes the change.
 
         If the operation fails, the body does not run. With `fails_late`, the body runs first, and the operation fails
         after it.
@@ -202,7 +202,7 @@ class SimDisk:
             raise DiskError(f"{what} {path} failed", number)
 
     def released(self, file: SimFile) -> None:
-        """Record that a file was closed. If the file's name was removed before, its space is free from now on."""
+        """Note that a file was closed. If the file's name was removed before, its space is free from now on."""
         self._open.discard(file)
 
     def take_room(self, size: int, what: str, path: Path) -> None:

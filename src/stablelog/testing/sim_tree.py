@@ -8,7 +8,7 @@ PAGE_SIZE = 512
 
 @dataclass(slots=True, eq=False)
 class Inode:
-    """A file's bytes: the current ones and those that are durable."""
+    """A file's current bytes, and its durable bytes: those that a crash cannot change."""
 
     content: bytearray = field(default_factory=bytearray)
     durable: bytes = b""
@@ -30,7 +30,7 @@ class Inode:
 
 @dataclass(slots=True, eq=False)
 class Directory:
-    """A directory's names: the current ones and those that are durable."""
+    """A directory's current names, and its durable names: those that a crash cannot change."""
 
     names: "dict[str, Node]" = field(default_factory=dict)
     durable: "dict[str, Node]" = field(default_factory=dict)
