@@ -1,7 +1,8 @@
 """Tiered storage: what a partition has in an object store, and the rules by which one broker at a time changes it.
 
-This package sends no request to the object store: the generators of `chain` yield requests, and the caller sends the
-answers into them; a read of `remote_log` that needs bytes raises NotLoaded with their ranges.
+This package sends no request to the object store. The generators of `chain` yield requests, and the caller sends the
+answers into them. A read of `remote_log` raises NotLoaded if bytes that it needs are not in memory. The caller then
+loads these bytes and reads again.
 
 | module | content |
 |---|---|

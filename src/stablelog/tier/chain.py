@@ -18,9 +18,10 @@ The rules of a take-over, of which none can be left out:
 
 1. Create the claim, then list the chain. If the chain has an object of a greater epoch, this broker is fenced.
 2. Create a fence behind the last object of each lower epoch that does not end with a fence.
-3. List the chain again, and go on only if every lower epoch ends with a fence. Otherwise repeat step 2: the broker of a
-   lower epoch may have deleted an old manifest, and a fence with the key of that deleted manifest does not stop the
-   broker.
+3. List the chain again. Go on only if every lower epoch ends with a fence; otherwise repeat step 2. A fence may have
+   come too late. For example, step 1 lists manifest 5 as the last one. Before step 2 creates the fence with number 6,
+   the other broker publishes the manifests 6 to 20 and deletes manifest 6. The fence can then be created, but it does
+   not stop the other broker, whose next manifest has the number 21.
 4. Begin with the content of the last manifest of the lower epochs: no lower epoch can publish another manifest now.
 
 The last manifest of an epoch, its claim and its fence are never deleted, and a fenced broker deletes nothing.
@@ -55,7 +56,7 @@ LINK = struct.Struct(
     "16s"  # nonce of the broker that wrote the object
 )
 CRC_END = 6
-MANIFESTS_KEPT: Final = 10  # Newest manifests of an epoch, which readers may still fetch.
+MANIFESTS_KEPT: Final = 10  # How many newest manifests of an epoch are kept, because readers may fetch them.
 
 
 class Kind(IntEnum):
@@ -119,7 +120,8 @@ class Chain:
         self._nonce = nonce
         self._next = 0  # The number of this broker's next object.
         self._is_owner = False  # Whether the take-over is complete.
-        self._unsettled: bytes | None = None  # A manifest of this number that may have been created.
+        # The payload of the manifest that may have been created with the number `_next`; None if that is not in doubt.
+        self._unsettled: bytes | None = None
 
     def take_over(self) -> Steps[bytes | None]:
         """Fence all brokers of lower epochs, and return the payload of the last manifest; None if there is none.
@@ -173,7 +175,7 @@ class Chain:
         self._next += 1
 
     def removable(self, kept: int = MANIFESTS_KEPT) -> Steps[list[str]]:
-        """The keys of old manifests, which the caller may delete: all but the last `kept` of each epoch.
+        """Return the keys of old manifests, which the caller may delete: all but the last `kept` of each epoch.
 
         Raises:
             Fenced: a broker of a greater epoch has taken over. A fenced broker deletes nothing.
@@ -211,7 +213,9 @@ class _Link(NamedTuple):
 
 
 def _links_of(partition: RemotePartition, listed: Iterable[tuple[str, int]]) -> list[_Link]:
-    """The objects of a listing, in their order. The size tells the kind: only a manifest has a payload."""
+    """Return the chain's objects in a listing of the store, in their order. The size of an object shows whether it is a
+    manifest, because only manifests have a payload.
+    """
     links = []
     for key, size in listed:
         name = chain_name_of(key)
@@ -229,7 +233,8 @@ def _links_of(partition: RemotePartition, listed: Iterable[tuple[str, int]]) -> 
 def last_manifest(partition: RemotePartition) -> Steps[bytes | None]:
     """Return the payload of the last manifest, for readers; None if there is none.
 
-    An owner may delete the manifest between the list and the read. Then it has published another one.
+    The broker that owns the chain may delete the manifest after it was listed and before it is read. This broker has
+    then published a later manifest, so the function lists the chain again.
 
     Raises:
         Corrupt: the last manifest is damaged or missing.
@@ -248,13 +253,13 @@ def last_manifest(partition: RemotePartition) -> Steps[bytes | None]:
 
 
 def _read(partition: RemotePartition, name: ChainName, kind: Kind) -> Steps[bytes]:
-    """Return the payload of an object that is listed. Raises as `_payload` does."""
+    """Read an object of the chain that a listing contains, and return its payload. Raises as `_payload` does."""
     key = partition.chain_key(name)
     return _payload(key, (yield Get(key)), kind)
 
 
 def _payload(key: str, content: bytes | None, kind: Kind) -> bytes:
-    """Return the payload of an object that is listed.
+    """Check the content of an object of the chain that a listing contains, and return its payload.
 
     Raises:
         Corrupt: it is damaged, missing or of another kind.

@@ -30,7 +30,8 @@ CUT_POINT: Final = struct.Struct(
     "i"  # the position of this batch in the log file
 )
 CUT_POINT_COUNT_MAX: Final = 16
-CUT_SIZE_MIN: Final = 8 << 20  # The least distance of two cut points, in bytes.
+# The least distance in bytes of two cut points, which are positions at which the log file can be divided.
+CUT_SIZE_MIN: Final = 8 << 20
 
 
 def copyable(segments: Segments, end_offset: int, stable_offset: int) -> list[Segment]:
@@ -84,7 +85,9 @@ def check_history(manifest: Manifest, segments: Iterable[Segment], directory: st
 
 
 def other_files(directory: Path, base_offset: int, end_offset: int) -> dict[IndexKind, Path]:
-    """Return the paths of the files that go into the object of indexes. A segment may lack some of these files."""
+    """Return, by kind, the paths of a segment's files that go into the object of its indexes. A segment may lack some
+    of these files.
+    """
     suffixes = (*INDEX_SUFFIXES, *COMMIT_SUFFIXES)
     kinds = (
         IndexKind.OFFSETS,
@@ -136,7 +139,7 @@ def copied_segment(
     broker_id: int,
     now_ms: int,
 ) -> RemoteSegment:
-    """Describe a segment that is copied, without its cut points.
+    """Return the description of a copied segment for the manifest, without its cut points (see `cut_points`).
 
     Args:
         summary: the summary of the segment.

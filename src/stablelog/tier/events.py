@@ -84,7 +84,7 @@ class Events:
     _has_own: bool = False  # Whether this broker has ever copied a segment of the partition.
 
     def take(self, event: MetadataRecord) -> None:
-        """Note an event of the topic."""
+        """Update the states for an event that stands in the topic `__remote_log_metadata`."""
         match event:
             case PartitionDeleteRecord():
                 self.is_marked = True
@@ -110,7 +110,7 @@ class Events:
     def missing(
         self, partition: RemotePartition, manifest: Manifest, now_ms: int, broker_id: int
     ) -> Iterator[MetadataRecord]:
-        """Yield the events that the topic lacks, so that it says the same as the manifest.
+        """Yield the events that `__remote_log_metadata` lacks. With them, the topic says the same as the manifest.
 
         A segment that the topic has as copied and that the manifest lacks was deleted from the store. This does not
         apply to segments that Apache Kafka has copied: this broker has no manifest of them.
@@ -131,7 +131,9 @@ class Events:
                 yield _update(partition, segment_id, state, now_ms, broker_id)
 
     def follow(self, manifest: Manifest) -> None:
-        """Note that the topic has all events of a manifest. Copies that no manifest names have failed: forget them."""
+        """Note that the topic has all events of a manifest. Forget the copies that the manifest does not name, because
+        these copies have failed.
+        """
         named = {segment.segment_id for segment in manifest.segments}
         self.states = {
             one: state
@@ -142,12 +144,14 @@ class Events:
 
     @property
     def needs_mark(self) -> bool:
-        """Whether the deletion of the topic must be told: this broker has copied segments of the partition."""
+        """Whether `__remote_log_metadata` needs an event that the partition was deleted. It does if this broker has
+        copied segments of the partition, and no such event is there.
+        """
         return self._has_own and not self.is_marked
 
 
 def _steps(known: SegmentState | None, wanted: SegmentState) -> list[SegmentState]:
-    """Return the states after `known` up to `wanted`."""
+    """Return the states that a segment takes after `known`, up to `wanted`, in order. Each state has its own event."""
     return [state for state in SegmentState if (known is None or state > known) and state <= wanted]
 
 

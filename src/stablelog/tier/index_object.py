@@ -57,13 +57,15 @@ class IndexRange(NamedTuple):
 
 
 def index_range(summary: Summary, kind: IndexKind) -> IndexRange:
-    """Return where the object of a segment with this summary has its offset, time or transaction index."""
+    """Return the position of the offset, time or transaction index in the object of indexes. `summary` is that of the
+    segment.
+    """
     sizes, crcs = summary.index_files
     return IndexRange(sum(sizes[:kind]), sizes[kind], crcs[kind])
 
 
 def encode_indexes(files: Mapping[IndexKind, Buffer]) -> bytes:
-    """Encode the object of indexes."""
+    """Encode the object of indexes of one segment. `files` has the contents by kind."""
     rows, position = [], 0
     for kind in sorted(files):
         rows.append(ROW.pack(kind, position, len(files[kind]), crc32c(files[kind])))

@@ -2,8 +2,9 @@
 
 A manifest is the payload of an object in a chain of manifests (`tier.chain`). It is a file of record batches. The first
 record has the key `manifest`, and the data of the whole partition. Each further record describes one segment: it is the
-record that Kafka writes for a segment in a snapshot, and its custom metadata is the summary of the segment. A search
-for aborted transactions reads from the summaries which segments have any, and where the search can end.
+record that Kafka writes for a segment in a snapshot, and its custom metadata is the summary of the segment. From the
+summaries, a search for aborted transactions knows which segments have aborted transactions, and at which segment it can
+end.
 
 The list of a partition with many segments is divided: older segments are in *parts*, objects of their own that never
 change, and the manifest names the parts. A publication therefore writes a few hundred KiB at most (`tier.parts`).
@@ -45,7 +46,7 @@ PARTED_VERSION: Final = 2  # The version of a manifest that names parts.
 PART_VERSION: Final = 1
 HEAD_KEY: Final = b"manifest"
 PART_KEY: Final = b"part"
-BATCH_COUNT_MAX: Final = 1_000  # Segments in one record batch.
+BATCH_COUNT_MAX: Final = 1_000  # How many segments one record batch of a manifest describes at most.
 STATES: Final = {int(SegmentState.COPY_FINISHED), int(SegmentState.DELETE_STARTED)}
 
 
@@ -457,7 +458,8 @@ def _records(content: bytes) -> Iterator[Record]:
 def _check(segments: Sequence[RemoteSegment]) -> None:
     for one, other in itertools.pairwise(segments):
         is_gap = one.end_offset < other.base_offset
-        # The log start may pass the last segment in the store, and deleted segments may go in any order.
+        # A gap is valid only behind a segment that is being deleted. Such segments are removed from the manifest in any
+        # order. And if the log start offset passes the end of the store, the next segment that is copied begins later.
         if one.end_offset > other.base_offset or (is_gap and one.state is not SegmentState.DELETE_STARTED):
             raise Corrupt(
                 f"a manifest has a segment that ends at offset {one.end_offset}, and the next begins at {other.base_offset}"

@@ -8,8 +8,8 @@
     t.<topic>/<topic id>/<partition>/part/<base>-<part id>        segments of a long manifest
 
 Numbers have leading zeros, so that the order of keys is that of numbers. Ids are written as Kafka writes them (base 64
-without padding, `-` and `_`), after `=`. The prefix `t.` keeps a topic whose name begins with a dot from being hidden in
-a directory store, and tells topics from the other directories.
+without padding, `-` and `_`), after `=`. The prefix `t.` distinguishes topics from the other directories. Without it, a
+topic whose name begins with a dot would be a hidden directory in a store on a local disk.
 """
 
 import re
@@ -27,7 +27,7 @@ CHAIN_NAME = re.compile(rf"(\d{{{EPOCH_DIGITS}}})-(\d{{{NUMBER_DIGITS}}})")
 
 
 class ChainName(NamedTuple):
-    """The name of an object in the chain of a partition: the broker epoch of its writer, and a number."""
+    """The name of an object in a partition's chain of manifests: the broker epoch of its writer, and a number."""
 
     epoch: int
     number: int
@@ -75,7 +75,7 @@ def epoch_of(key: str) -> int | None:
 
 
 def chain_name_of(key: str) -> ChainName | None:
-    """The name in the chain of the object with this key; None if the key is not that of an object of a chain."""
+    """The chain name (broker epoch and number) in an object key; None if the key belongs to no object of a chain."""
     match = CHAIN_NAME.fullmatch(key.rpartition("/")[2])
     return None if match is None else ChainName(int(match[1]), int(match[2]))
 

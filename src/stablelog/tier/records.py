@@ -33,7 +33,7 @@ FRAME_VERSION: Final = 1
 MESSAGE_VERSION: Final = 0
 METADATA_PARTITION_COUNT: Final = 50  # Partitions of `__remote_log_metadata`: Kafka's default.
 CUSTOM_METADATA_SIZE_MAX: Final = 128  # Kafka's default limit
-CUT_POINTS_TAG: Final = 10_000  # Far from Kafka's own tags, which are small.
+CUT_POINTS_TAG: Final = 10_000  # The tag of the cut points, far from Kafka's own tags, which are small.
 
 
 class SegmentState(IntEnum):

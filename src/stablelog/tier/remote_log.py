@@ -132,7 +132,7 @@ class RemoteLog:
 
     @property
     def has_unmarked(self) -> bool:
-        """Whether the manifest lacks the mark of a segment that is to be deleted: the log start offset is behind it."""
+        """Whether the log start offset has passed a segment that the manifest does not mark as being deleted yet."""
         first = next(self._segments.live_from(0), None)
         return first is not None and first.end_offset <= self.start_offset
 
@@ -141,7 +141,8 @@ class RemoteLog:
 
         Args:
             manifest: the list.
-            segments: the searches in its segments. To make them takes long if there are many.
+            segments: the object for searches in this list. The caller makes it, because that takes long if the list is
+                long.
         """
         self._manifest = manifest
         self._segments = segments
@@ -153,7 +154,7 @@ class RemoteLog:
             self._log_start = start_offset
 
     def expired_before(self, config: LogConfig, local_size: int, now_ms: int) -> int:
-        """Return the log start offset that retention demands, as far as remote segments expire."""
+        """Return the log start offset that retention demands, as far as it deletes remote segments."""
         start = self.start_offset
         # The size includes segments before the log start offset whose deletion is not published yet: subtract them.
         unmarked = itertools.takewhile(lambda one: one.end_offset <= start, self._segments.live_from(0))
@@ -200,8 +201,8 @@ class RemoteLog:
     def _whole_batches(
         self, segment: RemoteSegment, begin: int, limit: int, size_max: int
     ) -> tuple[int, int]:
-        """Return the end (position, offset) of the loaded batches from `begin` on, within `size_max` bytes but at least
-        one batch, which is loaded.
+        """Return the end (position, offset) of the loaded batches from `begin` on, within `size_max` bytes. The result
+        includes at least the first batch, which must be loaded.
         """
         end, end_offset = begin, -1
         # A batch that is not loaded ends the read: the reader gets the batches before it.
@@ -223,8 +224,8 @@ class RemoteLog:
         return end, end_offset
 
     def finished(self, start: int, end: int) -> None:
-        """Note that a reader got its response to a read of the offsets [start, end): it does not need the chunks again that
-        end before the end of the read.
+        """Note that a reader got its response to a read of the offsets [start, end). The reader does not need the
+        chunks again that end before the end of this read.
         """
         last, segment = self._ends.get(end), self._segments.at(max(end - 1, start))
         if last is None or segment is None or last.segment_id != segment.segment_id:
@@ -236,12 +237,12 @@ class RemoteLog:
                 self._cache.consumed(self._bytes.chunk_at(segment, position))
 
     def ahead(self, offset: int) -> list[ObjectRange]:
-        """Return the chunks that are not loaded and that the reader whose last read ended at `offset` needs next: one
-        after the first read, and more if the reader goes on.
+        """Return the chunks that a reader needs next and that are not loaded. The last read of this reader ended at
+        `offset`. The result is one chunk after the first read, and more chunks if the reader continues.
         """
         last = self._ends.get(offset)
         wanted = 1 + (AHEAD[0] if last is None else AHEAD[min(last.streak, len(AHEAD) - 1)])
-        found: list[ObjectRange] = []  # first the chunk in which the last read has ended
+        found: list[ObjectRange] = []  # its first item is the chunk in which the last read has ended
         while len(found) < wanted:
             segment = self._segments.at(offset)
             if segment is None:
@@ -337,7 +338,9 @@ class RemoteLog:
         return offsets.position_before(offset)
 
     def _known_position(self, segment: RemoteSegment, offset: int) -> int | None:
-        """Return the position of a batch if an earlier read has ended before it; None if no read is remembered."""
+        """Return the position of the batch that begins at `offset` if an earlier read has ended there; None if no such
+        read is remembered.
+        """
         last = self._ends.get(offset)
         return last.position if last is not None and last.segment_id == segment.segment_id else None
 

@@ -41,7 +41,7 @@ class Cache(Protocol):
         """Note that a reader has read a range to its end, and probably does not need it again."""
 
     def drop(self, wanted: ObjectRange) -> None:
-        """Drop a range whose bytes are not those that a manifest describes, so that it is loaded again."""
+        """Drop a range whose bytes do not match the manifest, so that the next read loads it again."""
 
 
 class SegmentBytes:
@@ -59,7 +59,8 @@ class SegmentBytes:
         self._cache = cache
         self._chunk_size = chunk_size
         self._url = url
-        self._last_key: tuple[uuid.UUID | None, str] = None, ""  # that of the segment that was used last
+        # The id of the segment that was used last, and the object key of its log file.
+        self._last_key: tuple[uuid.UUID | None, str] = None, ""
 
     def batches(self, segment: RemoteSegment, position: int) -> Iterator[Found]:
         """Yield each batch from a position on. Raises NotLoaded and Corrupt."""
@@ -123,7 +124,9 @@ class SegmentBytes:
         return views
 
     def drop(self, segment: RemoteSegment, position: int, size: int) -> None:
-        """Drop the chunks with damaged bytes from the cache: the object may be restored."""
+        """Drop the chunks with damaged bytes from the cache. The next read loads them again, because the object may
+        have been restored.
+        """
         for chunk, _, _ in self._pieces(segment, position, size):
             self._cache.drop(chunk)
 
