@@ -51,7 +51,7 @@ class CommitIndex:
         summary: the content of the `.commitsummary` file; None while the index grows.
         is_written: whether the index is sealed and its files are complete.
         entries: the rows of the entries, in commit order.
-        extents: the rows of the extents of all entries.
+        extents: the rows of the extents (byte ranges in log files) of all entries.
     """
 
     def __init__(self, disk: Disk, directory: Path, base_offset: int) -> None:
@@ -229,7 +229,7 @@ class CommitIndex:
         )
 
     def extent(self, place: int) -> Extent:
-        """Return the extent with this number."""
+        """Return the extent (byte range of batches) with this number in the index."""
         return Extent(*self.extents[place])
 
     def extents_between(self, first: int, end: int, long: Entry | None = None) -> Iterator[ExtentColumns]:

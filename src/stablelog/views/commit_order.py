@@ -217,8 +217,8 @@ class CommitOrder:
         """Do one step of a lookup by time.
 
         Returns:
-            The record if the step has found it, a batch outside transactions that may contain the record, the position
-            where the next step begins, or None if there is no such record.
+            The record if the step has found it. A batch outside transactions if this batch may contain the record. The
+            position where the next step begins if the search must continue. None if there is no such record.
         """
         count = 0
         for index in self.indexes[self._place_of(start) :]:

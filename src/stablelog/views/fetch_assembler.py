@@ -118,7 +118,9 @@ class FetchAssembler:
         return has_room
 
     def _request(self, log: File, extents: ExtentColumns) -> None:
-        """Ask the operating system to read as many of the extents as the response has room for, all at once."""
+        """Ask the operating system to read ahead the extents (byte ranges of batches) for which the response has room.
+        Adjacent extents are requested together, and the function does not wait for the disk.
+        """
         asked_begin = asked_end = extents.begins[0]
         wanted_size = 0
         for begin, end in zip(extents.begins, extents.ends, strict=True):

@@ -54,7 +54,9 @@ class IndexBuilder:
         self._disk = disk
         # Sealed indexes whose files are not written yet, oldest first.
         self._unwritten: deque[CommitIndex] = deque()
-        self._position = 0  # the position up to which the builder has read the segment of the last index
+        # The byte position up to which the builder has read the log file of the last segment that it has reached. The
+        # index of this segment is the last one in `indexes`.
+        self._position = 0
         self.indexes: list[CommitIndex] = []
         self.open: dict[int, OpenTransaction] = {}
         self.failure: DiskError | None = None

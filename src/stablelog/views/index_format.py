@@ -1,6 +1,9 @@
-"""Format of the files of a commit index: rows of entries, and the summary of a sealed index.
+"""Format of the files of a commit index, which lists the committed transactions of one segment in commit order.
 
-The rows of extents are described in `views.extents`.
+A file of entries has one row for each transaction, and for each run of batches outside transactions. When the segment
+is sealed, its commit index is sealed, too: a `.commitsummary` file then holds the sizes and checksums of its files.
+
+The rows of the file of extents (byte ranges of batches) are described in `views.extents`.
 
 Format: docs/formats.md, "Commit index".
 """

@@ -177,7 +177,9 @@ def _verify_index(
 
 
 def _faults(entries: list[Entry], extents: list[Extent], said: _Contents, walk: LogWalk) -> Iterator[str]:
-    """Yield a message for each fault in the entries of a commit index or in their extents."""
+    """Yield a message for each fault in the entries of a commit index or in their extents. `said` has the transactions
+    that the log has in the index's segment.
+    """
     for one, following in pairwise(entries):
         if following.start < one.end:
             yield f"the entry at {following.start} follows one that ends at {one.end}"
