@@ -129,8 +129,8 @@ class AsyncTransaction:
         """
         async with self._turn:
             # Check `_is_ending` again after each wait, because another task may have begun to end the transaction in
-            # the meantime. Its call in a thread then holds the lock that `put` needs, and `put` would block the event
-            # loop until that call returns.
+            # the meantime. That task's call runs in a thread and holds the lock that `put` needs, so `put` would block
+            # the event loop until the call returns.
             while self._is_ending or not self.writing.is_ready(topic):
                 await self._wait(self.writing.make_ready, topic)
             self.writing.put(topic, key, value, headers, partition, timestamp_ms)

@@ -1,5 +1,5 @@
-"""The client's side of DescribeCut: up to which commit all partitions are complete, and at which offset of each
-partition.
+"""The client's side of DescribeCut, which returns a cut: a commit sequence up to which all partitions are complete, and
+the offset in each partition before which these commits stand.
 """
 
 from collections.abc import Iterable

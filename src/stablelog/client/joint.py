@@ -75,8 +75,8 @@ class Begun:
         last_version: the last committed version of the joint commit's key; -1 if there is none.
         run: the run (start of the writing program) that committed the requested version. Empty if the version is not
             committed, if a later one is, or if the commit named no run.
-        digest: the hash of the content that the writer gave to `commit` for the requested version. Empty if the version
-            is not committed, or if a later one is.
+        digest: the digest of the requested version, a hash of its content that the writer passed to `commit`. Empty if
+            the version is not committed, or if a later one is.
     """
 
     committed: bool
@@ -98,7 +98,8 @@ class Committed:
             version.
         run: the run (start of the writing program) that committed this version. Empty if a later version is committed,
             or if the commit named no run.
-        digest: the hash of the content that the writer gave to `commit`; empty if a later version is committed.
+        digest: the digest of this version, a hash of its content that the writer passed to `commit`. Empty if a later
+            version is committed.
     """
 
     commit_sequence: int

@@ -167,7 +167,7 @@ class Client:
 class Reading:
     """A reader that the caller runs step by step. The arguments are those of `Client.read`.
 
-    The reader takes a cluster from the client's pool at its first step, and returns it to the pool at its end.
+    The reader takes a `Cluster` (connections) from the client's pool at its first step, and returns it at its end.
     """
 
     clusters: ClusterPool

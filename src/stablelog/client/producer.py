@@ -352,8 +352,8 @@ class Producer:
     # --- responses ---
 
     def _take_answer(self, leader: _Leader) -> None:
-        """Read the response to the oldest request. If a retry can resolve its errors, queue these batches and raise
-        RetriableError.
+        """Read the response to the oldest request. If a retry can resolve the errors in it, queue the failed batches
+        again, and raise RetriableError.
         """
         response_class = message_class(ApiKey.PRODUCE, leader.version, "response")
         data = leader.connection.receive(flexible=response_class.__flexible__)

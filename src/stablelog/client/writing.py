@@ -32,7 +32,7 @@ from stablelog.client.record_buffer import Headers, RecordBuffer
 from stablelog.errors import OffsetOutOfRange, Refused, Unavailable
 from stablelog.types import TopicPartition
 
-RETENTION_S: Final = 86_400  # how long the broker remembers the key after the commit
+RETENTION_S: Final = 86_400  # how long the broker remembers the key of a joint commit after the commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Writing:
         self.timeout_s = timeout_s
         self._on_end = on_end
         self._release = release
-        self._token = uuid.uuid4().hex  # the digest of the commit: the broker's record of the key contains it
+        self._token = uuid.uuid4().hex  # the digest of this joint commit; the broker stores it
         self._state = _State.OPEN
         self.records = RecordBuffer()
         # By partition: for each batch the number that `Producer.append` has returned, and the count of its records.
@@ -346,7 +346,7 @@ class Writing:
 
     @property
     def _has_ended(self) -> bool:
-        """Whether the outcome is known. Then another transaction may use the cluster."""
+        """Whether the outcome is known. If so, another transaction may use the `Cluster` object."""
         return self._state in (_State.COMMITTED, _State.ABORTED)
 
     @property
@@ -484,7 +484,7 @@ class Writing:
         return self._committed
 
     def _end(self, outcome: Outcome) -> None:
-        """Release the cluster, and report the outcome. The transaction sends no more requests after this."""
+        """Give the `Cluster` object back, and report the outcome. The transaction sends no more requests after this."""
         if self.producer is not None:
             self.producer.close()
         with self._owning:
