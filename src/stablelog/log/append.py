@@ -88,7 +88,7 @@ def check_batch(
 
 
 def _check_times(header: BatchHeader, topic: str, config: LogConfig, now_ms: int) -> None:
-    """Check the base timestamp and the greatest timestamp in the header. No record is decoded."""
+    """Refuse a batch whose base timestamp or greatest timestamp is outside the topic's limits. Decode no record."""
     if header.is_log_append_time:
         raise Refused(
             ErrorCode.invalid_timestamp,
@@ -178,7 +178,7 @@ class PlannedBatch(NamedTuple):
 
 
 class PlannedLog(Protocol):
-    """The attributes of a log that planning reads. `Partition` has them."""
+    """The attributes of a log that the planning of appends reads. `Partition` has them."""
 
     topic: str
     config: LogConfig

@@ -101,7 +101,7 @@ class ReadableLog:
     @property
     def last_stable_offset(self) -> int:
         """The first offset of the oldest transaction that is open or whose marker is not durable; the high watermark if
-        there is none. In a partition with a view, the end of the view.
+        there is none. In a partition with a view in commit order, the end of the view.
         """
         if self.view is not None:
             return self.view.end_offset

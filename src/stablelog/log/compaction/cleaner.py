@@ -258,8 +258,8 @@ class Compaction:
             self._count(header, kept, out.segment)
 
     def _count(self, header: BatchHeader, kept: Kept, cleaned: Segment) -> None:
-        """Count the records that stay of committed transactions. The records of a transaction are counted in the
-        segment that holds its commit marker.
+        """Count the records of committed transactions that compaction keeps. The records of a transaction are counted
+        in the segment that holds its commit marker.
         """
         if header.is_control:
             count = self._uncounted.pop(header.producer_id, 0)

@@ -161,7 +161,7 @@ class GrowingIndexes:
         while self._broken_files:
             self._broken_files.pop().close()
 
-    # -- files that the last owner has left --------------------------------------------------------------------
+    # -- files that the last broker has left -------------------------------------------------------------------
 
     def adopt_files(
         self,

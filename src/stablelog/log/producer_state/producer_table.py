@@ -205,8 +205,8 @@ def _block(rows: Sequence[_Row]) -> bytes:
 
 
 def _spliced(block: bytes, place: int, row: _Row, *, replaced: int) -> bytes:
-    """Return a copy of a block of packed producers with another producer inserted at `place`. If `replaced` is 1, it
-    replaces the producer at `place`.
+    """Return a copy of a block of packed producers with `row` inserted as producer number `place`, counted from 0. If
+    `replaced` is 1, `row` replaces the producer at this place.
     """
     count, used, kinds, rest = _columns(block)
     size = SNAPSHOT_ENTRY.size
@@ -393,7 +393,7 @@ class ProducerTable:
         )
         self._blocks = [block for block in blocks if block]
 
-    # -- as a whole --------------------------------------------------------------------------------------------
+    # -- all producers -----------------------------------------------------------------------------------------
 
     @classmethod
     def of(cls, producers: Iterable[Producer]) -> "ProducerTable":

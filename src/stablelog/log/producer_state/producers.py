@@ -54,8 +54,8 @@ class Producers:
         self._open: OrderedDict[int, int] = OrderedDict()
         # (marker offset, first offset) of each transaction whose marker is not durable yet.
         self._ended: deque[tuple[int, int]] = deque()
-        # Those entries of `_ended` whose first offset is less than that of every later entry. The first one has the
-        # least first offset.
+        # Those entries of `_ended` whose first offset is less than that of every later entry. So the first of them has
+        # the least first offset of all entries.
         self._ended_least: deque[tuple[int, int]] = deque()
         # By producer id, for producers without state in this partition: the epoch and the least sequence number of the
         # batches that transaction verification refused.
@@ -115,7 +115,7 @@ class Producers:
         assert producer is not None, "a producer with an open transaction is known"
         return producer
 
-    # -- all of them -------------------------------------------------------------------------------------------
+    # -- all producers -----------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._table)

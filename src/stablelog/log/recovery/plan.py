@@ -195,8 +195,8 @@ class Planner:
             if offset >= bases[count]
         ):
             return count
-        # Segments that were not durable when the log start offset moved were not deleted, and have no snapshot at their
-        # beginning. The segments before the last one with such a snapshot can be removed.
+        # No such snapshot exists. A segment that was not durable yet when the log start offset moved was not deleted,
+        # and has no snapshot at its beginning. So remove only the segments before the last one that has one.
         for at in range(count - 1, 0, -1):
             if self._directory.has_readable_snapshot(bases[at]):
                 return at

@@ -336,7 +336,7 @@ class _Replay:
             segment.committed_count += txn.record_count
         start.producers.ended(txn)
 
-    # -- putting right -----------------------------------------------------------------------------------------
+    # -- truncating and sealing --------------------------------------------------------------------------------
 
     def _cut(self, segment: Segment, damage: str) -> None:
         """Truncate a segment behind its last whole batch, and keep the removed bytes in a `.cut` file.
@@ -353,8 +353,9 @@ class _Replay:
     def _is_as_synced(self, segment: Segment) -> bool:
         """Whether the whole log is known to be durable, and the files beside it need no repair.
 
-        The directory entry of the last log file is then durable, too: the log-start-offset file is written only after
-        the entry of the first log file is durable, and a summary only after the entry of the next log file is.
+        The directory entry of the last log file is then durable, too. The log-start-offset file is written only after
+        the entry of the first log file is durable. A summary is written only after the entry of the next log file is
+        durable.
         """
         return (
             (self._synced.is_clean or self._known.is_established)

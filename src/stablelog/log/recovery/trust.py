@@ -93,7 +93,7 @@ class Trust:
     Args:
         directory: the directory of the partition.
         bases: the base offsets of its segments, ascending, without those before the log start offset.
-        leader_epoch: the leader epoch of the last start.
+        leader_epoch: the leader epoch of the last start of the broker.
 
     Attributes:
         vouched_end: the offset of the snapshot up to which a start does not read the growing segment; None if it reads
