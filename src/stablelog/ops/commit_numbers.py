@@ -233,7 +233,7 @@ def _batches_in(
 
 @dataclass(frozen=True, slots=True)
 class LostDecisions:
-    """The decisions of a commit log that a repair removes when it truncates the log.
+    """The decisions (commits and aborts) in the part of a commit log that a repair removes when it truncates the log.
 
     Attributes:
         transactional_ids: the ids whose state changed in the removed part.
@@ -272,7 +272,7 @@ def append_given(disk: Disk, directory: Path, group: str, state: GroupState, *, 
         directory: the commit log's directory. The log must be undamaged.
         group: the transaction group.
         state: the content of the record, from `next_numbers`.
-        leader_epoch: the leader epoch of the last start.
+        leader_epoch: the leader epoch of the last start of the broker.
     """
     end_offset = log_offsets(disk.list_dir(directory))[-1]
     with contextlib.closing(disk.open(file_path(directory, end_offset, LOG))) as file:

@@ -125,7 +125,7 @@ def _verify_kafkas(disk: Disk, directory: Path) -> Iterator[Finding]:
 def _verify_partition(
     disk: Disk, partition: Path, catalog: Catalog, topic: ListedTopic, index: int
 ) -> Iterator[Finding]:
-    """Find missing and damaged files of a partition, except those of its log and its view."""
+    """Find missing and damaged files of a partition, except those of its log and of its view in commit order."""
     directory = partition.parent
     if not disk.is_dir(partition):
         if _is_listed(disk, directory, topic.name, index):
@@ -168,7 +168,7 @@ def recovery_points(disk: Disk, directory: Path) -> dict[Path, int]:
 
 
 def last_leader_epoch(disk: Disk, directory: Path) -> int:
-    """Return the leader epoch of the last start: the greatest one in the list of topics and in the logs.
+    """Return the leader epoch of the last start of the broker: the greatest one in the list of topics and in the logs.
 
     Returns:
         0 if neither the list nor a log contains one.
