@@ -305,7 +305,7 @@ class SimDisk:
         home.names.pop(path.name, None)
         home.durable.pop(path.name, None)
 
-    # -- the protocol ------------------------------------------------------------------------------------------
+    # -- the interface of env.disk -----------------------------------------------------------------------------
 
     def open(self, path: Path, *, create: bool = False) -> SimFile:
         """Open a file for reading and appending."""
