@@ -310,7 +310,8 @@ class CommitOrder:
         return None if found == -1 and not is_log_whole else found
 
     def torn_sequence(self) -> int:
-        """Return the greatest commit sequence of a torn transaction; -1 if there is none.
+        """Return the greatest commit sequence of a torn transaction, one whose beginning retention has removed; -1 if
+        there is none.
 
         The view leaves out every torn transaction, even in the middle of the view.
         """
@@ -330,7 +331,7 @@ class CommitOrder:
         return index[0].latest_sequence if index[0].producer_id == NO_PRODUCER else -1
 
     def _torn_sequence(self, index: CommitIndex) -> int:
-        """Return the greatest commit sequence of an index's torn transactions; -1 if there is none.
+        """Return the greatest commit sequence of the torn transactions in a commit index; -1 if there is none.
 
         The index may have a million entries, so each call searches only the entries that were added since the last
         call.
@@ -347,7 +348,7 @@ class CommitOrder:
         self._torn[index.base_offset] = log_start, len(index), found
         return found
 
-    # -- places ------------------------------------------------------------------------------------------------
+    # -- entries by position -----------------------------------------------------------------------------------
 
     def _is_torn(self, entry: Entry) -> bool:
         """Whether retention has removed the beginning of a transaction. If so, the view leaves out the whole

@@ -28,7 +28,7 @@ from stablelog.batch.header import LENGTH_AND_OFFSET_SIZE
 from stablelog.env.disk import Buffer, File
 from stablelog.errors import DiskError
 
-# A batch of this size or more has an extent of its own. The extent takes a sixteenth of this size.
+# A batch of this size or more has an extent of its own. The row of the extent has a sixteenth of this size.
 ALONE_SIZE = 512
 # Greatest distance in bytes between two batches of a transaction that share an extent. A reader has to skip the batches
 # of other producers between them.

@@ -110,8 +110,8 @@ class LogWalk:
         ]
 
     def batches_in(self, extent: Extent, producer_id: int) -> list[Place]:
-        """Return (segment, position) of each data batch of a producer in an extent; of all data batches for
-        NO_PRODUCER.
+        """Return (segment, position) of each data batch of a producer in an extent, a range of bytes of a log file.
+        With NO_PRODUCER, return all data batches in the extent.
         """
         found = []
         position = extent.begin
