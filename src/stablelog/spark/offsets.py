@@ -3,7 +3,8 @@
 The format is that of Spark's Kafka connector: `{"orders": {"0": 23, "1": 42}}`. Each number is the next offset to read.
 A stream's offsets also contain the topic ids, so that a topic that was deleted and created again is not mistaken for
 the old one. Their key is `#topics`, which is not a valid topic name. The offsets of a stream that reads at cuts contain
-the cut under `#cut`. Spark compares offsets as strings, so everything is sorted: equal offsets give equal JSON.
+the cut (`CutPoint`) under `#cut`. Spark compares offsets as strings, so everything is sorted: equal offsets give equal
+JSON.
 """
 
 import json

@@ -121,7 +121,7 @@ _JSON_OFFSETS = '`{"topic": {"0": 23}}`; -2 earliest, -1 latest'
 TIMES = Kind(_times, '`{"topic": {"0": 1700000000000}}`')
 
 OPTIONS: dict[str, Option] = {
-    # -- where and what ----------------------------------------------------------------------------------------
+    # -- brokers, topics and partitions ------------------------------------------------------------------------
     "kafka.bootstrap.servers": Option("", Kind(str, "host:port, ..."), ANY, "The addresses of the brokers."),
     "bootstrap": Option("", Kind(str, "host:port, ..."), ANY, "The same as `kafka.bootstrap.servers`."),
     "path": Option(
@@ -145,7 +145,7 @@ OPTIONS: dict[str, Option] = {
         "The read takes only these partition numbers of every topic.",
         "all",
     ),
-    # -- from where to where -----------------------------------------------------------------------------------
+    # -- the beginning and the end of a read -------------------------------------------------------------------
     "startingOffsets": Option(
         "",
         Kind(_starting, f"earliest, latest, or {_JSON_OFFSETS}"),
@@ -196,7 +196,7 @@ OPTIONS: dict[str, Option] = {
         READ,
         "Whether the rows have the columns `commitSequence`, `commitTimestamp` and `transactionGroup`. The topics must be commit-ordered.",
     ),
-    # -- how ---------------------------------------------------------------------------------------------------
+    # -- how records are read ----------------------------------------------------------------------------------
     "isolation": Option(
         "read_committed",
         ISOLATION,
@@ -234,7 +234,7 @@ OPTIONS: dict[str, Option] = {
         "", COUNT, READ, "The least number of tasks. There are fewer if there are fewer records."
     ),
     "maxRecordsPerPartition": Option("", COUNT, READ, "The greatest number of offsets that one task reads."),
-    # -- a stream's pace ---------------------------------------------------------------------------------------
+    # -- the size of micro-batches -----------------------------------------------------------------------------
     "maxOffsetsPerTrigger": Option(
         "",
         COUNT,

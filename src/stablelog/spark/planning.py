@@ -186,7 +186,7 @@ def _shortened(spans: Iterable[Span], offsets_max: int | None) -> Iterable[Span]
 
 
 def _fill(spans: Iterable[Span], target: int, offsets_max: int | None) -> list[list[Span]]:
-    """Fill tasks with the spans in order. Divide a span that does not fit into the current task."""
+    """Fill tasks with the spans (ranges of offsets) in order. Divide a span that does not fit into the current task."""
     tasks: list[list[Span]] = []
     size = count = 0
     for span in _shortened(spans, offsets_max):

@@ -419,8 +419,9 @@ class PartitionFiles:
     def _aborts_known_to(self, snapshot: int | None) -> int:
         """Return the offset up to which no transaction index is missing.
 
-        The summary says whether a sealed segment has a transaction index. For the growing segment, a PRODUCERS file
-        says it. Without these files, an index may have been lost, and a reader would get aborted records.
+        The summary says whether a sealed segment has a transaction index. For the growing segment, the `.producers`
+        file of a snapshot says it. Without these files, an index may have been lost, and a reader would get aborted
+        records.
         """
         last, agrees = self.segments[-1], self._progress_agrees(snapshot)
         for place, segment in enumerate(self.segments):

@@ -202,7 +202,9 @@ class SegmentFile:
         except Torn:
             return
         except Corrupt as error:
-            self.prove()  # If there is a summary, this raises an error that names the damaged batch.
+            # If the segment has a summary, `prove` raises an error that names the damaged batch. Without a summary,
+            # `prove` does nothing.
+            self.prove()
             raise Corrupt(f"{self.path}: {error}") from error
 
     def _known_before(self, descriptor: int, offset: int) -> int:

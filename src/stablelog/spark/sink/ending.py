@@ -99,7 +99,7 @@ def _check_repeated(part: Part, digest: str, committed: str, *, by_another: bool
         part: the joint commit.
         digest: digest of the plan of this write (its source offsets).
         committed: digest of the plan that was committed.
-        by_another: whether the commit came after tasks of this run had begun.
+        by_another: whether another run of the writer committed the version after tasks of this run had begun.
 
     Raises:
         Refused: another plan was committed under this version, and rows of this write would be lost if they were

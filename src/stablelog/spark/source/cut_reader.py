@@ -29,7 +29,7 @@ from stablelog.types import TopicPartition
 
 class CutStreamReader(StablelogStreamReader):
     """Stream reader of commit-ordered topics of one transaction group. Each micro-batch reads from one cut to a later
-    one.
+    one: all records of the commits in between, in all partitions.
     """
 
     def __init__(self, options: ReadOptions, columns: Columns) -> None:
@@ -42,7 +42,9 @@ class CutStreamReader(StablelogStreamReader):
         return Cuts(self.options, self.source, self._there)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the cut at which a query without a checkpoint begins."""
+        """Return the cut (a commit sequence, with its offset in each partition) at which a query without a checkpoint
+        begins.
+        """
         latest = self.cuts.latest()
         return self.cuts.resolve(self.options.starting, "startingOffsets", latest).to_json()
 
@@ -51,7 +53,9 @@ class CutStreamReader(StablelogStreamReader):
         self._target = self._last = self.cuts.latest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the cut up to which the next micro-batch reads; `start` if there is nothing new to read."""
+        """Return the cut (a commit sequence, with its offset in each partition) up to which the next micro-batch reads;
+        `start` if there is nothing new to read.
+        """
         before = reader.read_offsets(start, at_cuts=True)
         last = self._not_before(before, self._target or self._look_at_cut())
         _check_history(self.options, before, last)
@@ -136,7 +140,9 @@ class CutStreamReader(StablelogStreamReader):
         return begun
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Return the last cut, for the query's progress report. The stream may not have read up to this cut yet."""
+        """Return the last cut (a commit sequence, with its offset in each partition), for the query's progress report.
+        The stream may not have read up to this cut yet.
+        """
         return self._last.to_json() if self._last is not None else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:

@@ -43,7 +43,8 @@ def broker_of(log_: Log) -> broker_log.BrokerLog:
 
 
 class Cuts:
-    """Requests for cuts through the topics that a read's options name.
+    """Requests for cuts through the topics that a read's options name. A cut is a commit sequence, with the offset in
+    each partition before which all commits up to this sequence stand.
 
     Args:
         options: the options of the read.
@@ -64,7 +65,9 @@ class Cuts:
         self._cluster = broker_of(log_).cluster
         self._partitions: dict[TopicPartition, str] = {}
         self._listings: dict[TopicPartition, _Listing] = {}
-        self._held_at = -1  # The commit sequence of the cut at which `_settled` last stopped waiting in vain.
+        # The commit sequence of the last cut for which `_settled` has waited as long as it may; it does not wait again
+        # while the last cut is this one.
+        self._held_at = -1
 
     # -- cuts --------------------------------------------------------------------------------------------------
 
@@ -254,7 +257,8 @@ class Cuts:
     def _checked(
         self, offsets: Mapping[TopicPartition, int], option: str, latest: StreamOffsets
     ) -> StreamOffsets:
-        """Check that offsets are a cut, and return them.
+        """Check that offsets are a cut, that is, that each commit is before them in all partitions or in none. Return
+        them as a cut.
 
         Raises:
             InvalidConfig: the offsets are not a cut.
