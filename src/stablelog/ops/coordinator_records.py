@@ -35,8 +35,8 @@ def describer_of(directory: str) -> Describe | None:
 
 
 def describe_commit_record(key: bytes, value: bytes | None) -> Told | None:
-    """Decode a record of the commit log into named fields, those of the key and those of the value. Return None for an
-    unknown kind of record. A null value is a tombstone.
+    """Decode the key and the value of a record of the commit log, each into named fields. Return None for an unknown
+    kind of record. A null value is a tombstone.
     """
     try:
         subject = transaction_records.read_key(key)
@@ -59,8 +59,8 @@ def describe_commit_record(key: bytes, value: bytes | None) -> Told | None:
 
 
 def describe_offsets_record(key: bytes, value: bytes | None) -> Told | None:
-    """Decode a record of the offsets log into named fields, those of the key and those of the value. Return None for an
-    unknown kind of record. A null value is a tombstone.
+    """Decode the key and the value of a record of the offsets log, each into named fields. Return None for an unknown
+    kind of record. A null value is a tombstone.
     """
     try:
         subject = group_records.read_key(key)
