@@ -118,9 +118,9 @@ def in_steps(
     """Find the first record whose timestamp is at least `timestamp_ms`, step by step.
 
     Args:
-        look: a function that does one step, from a given offset on. Its result is the record if the step has found it,
-            a batch that may contain the record, the offset at which the next step begins, or None if there is no such
-            record.
+        look: a function that does one step, from a given offset on. It returns the record if the step has found it. It
+            returns a batch if this batch may contain the record, and an offset if the next step must continue there. It
+            returns None if there is no such record.
         timestamp_ms: the least timestamp of the record.
         start_offset: returns the first offset of the search. It is called again before each step, because the log's
             start may move.

@@ -217,8 +217,8 @@ class ReadableLog:
         return None if self.view is None else self.view.failure
 
     def unproven_ahead(self, offset: int) -> Unproven | None:
-        """Return the error that a reader at `offset` will get when it reaches the next segment, if the log file of that
-        segment was not checked since the start of the broker. None if it was checked, or if there is no next segment.
+        """Look at the segment behind the one that a reader at `offset` reads. If its log file was not checked since the
+        start of the broker, return the error that the reader will get there. None otherwise.
         """
         return self.log.segments.unproven_ahead(offset)
 

@@ -36,7 +36,7 @@ class RemoteTier(Protocol):
         """Read whole batches from `start`, which is before `end_offset`. The result lists no aborted transactions.
 
         Raises:
-            Corrupt: the bytes in the store are not those of the segment.
+            Corrupt: the bytes in the store do not match the segment.
         """
 
     def finished(self, start: int, end: int) -> None:

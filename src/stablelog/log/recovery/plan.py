@@ -261,8 +261,8 @@ class Planner:
             self.drop([segments.pop()])
 
     def _find_synced_end(self, summaries: list[Summary | None]) -> SyncedEnd:
-        # A summary is written only after the log file of the next segment is durable in the directory, so if the last
-        # segment has a summary, a log file is missing.
+        # A summary is written only after the log file of the next segment is durable in the directory. So if the last
+        # segment has a summary, the log file of a next segment is missing.
         if summaries[-1] is not None:
             raise Corrupt(
                 f"{self.segment(summaries[-1].end_offset).path(LOG)} is missing, and was durable. Restore it"

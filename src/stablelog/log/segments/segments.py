@@ -66,8 +66,8 @@ class Segments:
         return max(bisect_right(self.bases, offset) - 1, 0)
 
     def cut_at(self, offset: int) -> tuple[int, int, Segment, list[Segment]]:
-        """Find the position in a log file at which the log must be truncated to end at `offset`, or at the beginning of
-        the batch that contains this offset.
+        """Find the position in a log file at which the log must be truncated to end at `offset`. If a batch contains
+        this offset, the log must end at the beginning of this batch.
 
         Returns:
             Four values: the end offset of the log after the truncation, the size of the last log file after the
@@ -92,11 +92,11 @@ class Segments:
         return self._row[bisect_right(self.bases, base_offset - 1) :]
 
     def unproven_ahead(self, offset: int) -> Unproven | None:
-        """Return the error that a reader at `offset` will get when it reaches the next segment, if the log file of that
-        segment has not passed the proof yet. The error carries the proof for the caller to run.
+        """Look at the segment behind the one that a reader at `offset` reads. If its log file has not passed the proof
+        yet, return the error that the reader will get there. The error carries the proof for the caller to run.
 
-        None if there is no next segment, if its log file has passed the proof, or if the proof has found damage in it,
-        because a failed proof is not repeated.
+        Return None if there is no such segment, or if its log file has passed the proof. Also return None if the proof
+        has found damage in it, because a failed proof is not repeated.
         """
         if self._are_proven:
             return None
