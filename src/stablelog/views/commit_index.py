@@ -283,7 +283,7 @@ class CommitIndex:
         return bisect_right(self.entries, commit_sequence, key=itemgetter(5))
 
     def extent_with(self, entry: Entry, position: int) -> int:
-        """Return the number of the extent, among those of the entry, that contains the record at this position."""
+        """Return the number of the entry's extent (byte range of batches) that has the record at this position."""
         first, end = entry.extent_first, entry.extent_first + entry.extent_count
         base_offset = position - entry.start if entry.is_long else position
         return bisect_right(self.extents, base_offset, first + 1, end, key=itemgetter(0)) - 1
