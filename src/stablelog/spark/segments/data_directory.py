@@ -38,7 +38,7 @@ def topic_id_of(directory: Path) -> str:
 
 
 def is_directory_of(directory: Path | None, topic_id: str) -> bool:
-    """Whether a directory is that of a partition of this topic, and can be read. An empty `topic_id` stands for any
+    """Whether a directory belongs to a partition of this topic, and can be read. An empty `topic_id` stands for any
     topic.
     """
     if directory is None or not os.access(directory, os.R_OK | os.X_OK):

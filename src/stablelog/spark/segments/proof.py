@@ -1,7 +1,8 @@
 """The proof of a sealed segment: before a task decodes records of a segment, it checks the segment's batch headers.
 
-The task reads the batch headers of the whole log file, even if it needs only a part of the file, and compares their
-CRC-32C with that in the segment's summary. It does not read the records. A worker process proves a file once.
+The task reads the batch headers of the whole log file, even if it needs only a part of the file. It compares the
+CRC-32C over the headers with the CRC in the segment's summary. It does not read the records. A worker process proves a
+file once.
 """
 
 import mmap

@@ -25,7 +25,7 @@ class Part:
         key: the key of the joint commit.
         version: the version of the joint commit.
         run: identifies this start of the writer; the same in all tasks.
-        order: the order of the run among those of the key: a later run has a greater number.
+        order: the order of this run among all runs with the same key: a later run has a greater number.
         retention_ms: how long the coordinator remembers the key.
         in_sequence: whether a version begins only after the previous version is committed, as micro-batches do.
     """

@@ -173,8 +173,8 @@ def records_inside(header: BatchHeader, batch: bytes | memoryview | None, start:
 def files_limited(
     files: Mapping[Range, PartitionFiles], count_max: int | None, size_max: int | None, *, committed: bool
 ) -> dict[Range, int]:
-    """Return an end offset for each range, so that all ranges together stay within a limit of records and bytes, but
-    have at least one batch.
+    """Return an end offset for each range, so that all ranges together stay within a limit of records and bytes. They
+    contain at least one batch, even if it is larger than the limit.
 
     Markers, aborted records and gaps do not count. Each range gets a share of the limit. If a range does not use its
     share, the other ranges get the rest.

@@ -312,8 +312,8 @@ class SharedLog(BrokerLog):
             if leader not in self._roots:
                 self._roots = {leader: [], **self.cluster.log_directories([place])}
             roots = self._roots[leader]
-        # Use only the leader's directory: all brokers of a cluster may use the same path on their machines, and a
-        # follower's files may end before an abort marker, so that a reader would get aborted records.
+        # Use only the leader's directory. All brokers of a cluster may use the same path on their machines, so this may
+        # be a follower's directory. Its files may end before an abort marker, and a reader would get aborted records.
         directories = [Path(root) / name(place) for root in roots if node_id_of(Path(root)) in (leader, None)]
         found = next((directory for directory in directories if is_directory_of(directory, topic_id)), None)
         if found is None or self._options.isolation != "read_committed" or not is_commit_ordered(found):

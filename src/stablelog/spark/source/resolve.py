@@ -30,7 +30,7 @@ class Range(NamedTuple):
 
 
 class Log(Protocol):
-    """The log that a read reads: that of brokers, or that in a data directory."""
+    """The log that a read reads: the log of brokers, or the log in a data directory."""
 
     def partitions(self, *, there_only: bool = False) -> dict[TopicPartition, str]:
         """Return every partition that the options name, with its topic's id; the id is empty if it is unknown.
