@@ -340,7 +340,7 @@ class Partition(PrunableLog):
 
     def _lower_starts(self, end_offset: int) -> None:
         """Before a truncation to `end_offset`, move the start of the log back to this offset if the start is behind it.
-        Do the same with the start of the view.
+        Do the same with the start of the view in commit order.
         """
         if end_offset < self.start_offset:
             self.start_offset = end_offset
@@ -375,7 +375,7 @@ class Partition(PrunableLog):
         assert work is not None
         work.run()
         self.synced(work)
-        # If a file could not be written, the next start may need an older snapshot, so no snapshot is removed.
+        # If a file could not be written, the next open may need an older snapshot, so no snapshot is removed.
         if not work.unwritten:
             self._snapshots.keep_newest(self.end_offset, self.log.segments.bases)
 

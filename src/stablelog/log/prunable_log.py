@@ -107,7 +107,7 @@ class PrunableLog(ReadableLog):
         if expired_count:
             start_offset = max(start_offset, segments[expired_count].base_offset)
         remote.begin_at(start_offset)
-        # A view reads its records from the local disk.
+        # The view in commit order reads its records from the local disk, not from the remote tier.
         if self.view is not None or self.config.is_copy_disabled or not self.config.is_tiered:
             return expired_count
         local = self.config.local

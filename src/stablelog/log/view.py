@@ -40,7 +40,9 @@ class ViewedLog(Protocol):
 
 
 class View(Protocol):
-    """The view of an open log. Its readers see each record at a position, which is one of the offsets of the log."""
+    """The view of an open log: its records in another order. Readers of the view see each record at a position, which
+    is one of the offsets of the log.
+    """
 
     @property
     def failure(self) -> DiskError | None:

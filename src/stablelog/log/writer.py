@@ -176,8 +176,8 @@ class LogWriter:
         self._unsynced.write(self._snapshots.take(self.producers, progress))
 
     def lacks_snapshot(self) -> bool:
-        """Whether the next start needs a snapshot at the log's end and there is none, as `Snapshots.lacks_newest`
-        decides.
+        """Whether the next start of the broker needs a snapshot at the log's end and there is none, as
+        `Snapshots.lacks_newest` decides.
         """
         return self._snapshots.lacks_newest(self.producers, self.segments.active)
 
@@ -241,8 +241,8 @@ class LogWriter:
         return is_told and active.is_time_index_complete and active.growing.are_files_complete
 
     def settle(self) -> None:
-        """Let the next sync write what a clean close needs: complete indexes, and a snapshot if the next start needs
-        one.
+        """Let the next sync write what a clean close needs: complete indexes, and a snapshot if the next start of the
+        broker needs one.
         """
         lacks_snapshot = self.lacks_snapshot()
         active = self.segments.active

@@ -46,7 +46,7 @@ def load_txn_index(disk: Disk, path_of: PathOf, summary: Summary) -> Transaction
     """Map the transaction index.
 
     Raises:
-        Corrupt: the file does not match the summary, so it is unknown which transactions were aborted.
+        Corrupt: the file does not match the segment's summary, so it is unknown which transactions were aborted.
     """
     path = path_of(TXNINDEX)
     content: Buffer | None = b""

@@ -92,7 +92,7 @@ class Summary:
         return cls(*fields)
 
     def replaced(self, **changes: int) -> "Summary":
-        """Return a copy of the summary with some fields changed."""
+        """Return a copy of the segment's summary with some fields changed."""
         return replace(self, **changes)
 
 

@@ -106,7 +106,7 @@ class Snapshots:
         self._replayed_size += size
 
     def lacks_newest(self, producers: Producers, active: Segment) -> bool:
-        """Whether the next start needs a snapshot at the log's end and there is none.
+        """Whether the next start of the broker needs a snapshot at the log's end and there is none.
 
         If there are no producers and only a few bytes to replay, a snapshot would cost more than it saves. If there are
         producers, a snapshot is needed, because the log does not contain the times of their last writes by the broker's

@@ -44,7 +44,8 @@ class Expected:
             one, means that batches were lost.
         start_files: which of two files must exist, by name: the one that records the start of the log, and the one that
             records the start of its view.
-        is_read_whole: whether a start reads every batch, as in the coordinators' logs. Such a start notices all damage.
+        is_read_whole: whether a start of the broker reads every batch, as in the coordinators' logs. Such a start
+            notices all damage.
     """
 
     recovery_point: int = 0
@@ -73,8 +74,8 @@ class Damage:
         durable_end: the offset up to which records were durable, exclusive. The truncation loses the durable records
             from `end_offset` to here.
         has_gaps: whether compaction has left gaps in the truncated segment. If so, no record may be appended to it.
-        is_passed_over: whether a start does not read the damaged bytes, and therefore does not refuse the log because
-            of them. Reads of these bytes are refused.
+        is_passed_over: whether a start of the broker does not read the damaged bytes, and therefore does not refuse the
+            log because of them. Reads of these bytes are refused.
         refused: if `is_passed_over`, the later damage because of which a start refuses the log; None if a start opens
             the log.
     """
@@ -156,8 +157,8 @@ class Examination:
         if self._expected.is_read_whole:
             return passed[0] if passed else refused
         while True:
-            # A truncation removes snapshots. So the start after the truncation reads more of the log, and may refuse
-            # the log because of earlier damage.
+            # A truncation removes snapshots. So the start of the broker after the truncation reads more of the log, and
+            # may refuse the log because of earlier damage.
             begin = trust.replay_start(None if refused is None else offset_of(refused.path.name))
             read = (
                 one
@@ -177,8 +178,8 @@ class Examination:
     def _walk(
         self, bases: list[int], summaries: dict[int, Summary | None], trust: Trust
     ) -> tuple[list[Damage], Damage | None]:
-        """Read the log. Return a list of the damage in segments that a start does not read, and the first damage
-        because of which a start refuses the log.
+        """Read the log. Return a list of the damage in segments that a start of the broker does not read, and the first
+        damage because of which the start refuses the log.
         """
         passed: list[Damage] = []
         begin = bases[0]
@@ -204,8 +205,8 @@ class Examination:
         return passed, None
 
     def _end_of_vouched(self, base: int, trust: Trust) -> int | None:
-        """Return the end of the growing segment if a start reads none of the damage in it; None if a start reads some
-        of the damage.
+        """Return the end of the growing segment if a start of the broker reads none of the damage in it; None if the
+        start reads some of the damage.
 
         A start does not skip damage in headers, or in batches behind the snapshot: readers could not find records that
         are appended behind such damage.
@@ -216,7 +217,9 @@ class Examination:
         return end_offset if behind is None else None
 
     def _is_body_only(self, damage: Damage, bases: list[int], summaries: dict[int, Summary | None]) -> bool:
-        """Whether the damage in a sealed segment is only in the bodies of data batches, which a start does not read."""
+        """Whether the damage in a sealed segment is only in the bodies of data batches. A start of the broker does not
+        read these bodies.
+        """
         base = offset_of(damage.path.name)
         summary, following = summaries[base], next(one for one in bases if one > base)
         assert summary is not None
@@ -251,7 +254,8 @@ class Examination:
         """Read the file with the start of the log or of its view; return None if the file is missing and need not
         exist.
 
-        Raises Corrupt if the file must exist: a start refuses the partition without it, and no truncation changes that.
+        Raises Corrupt if the file must exist: a start of the broker refuses the partition without it, and no truncation
+        changes that.
         """
         path = self._directory.listing.path(name)
         start = read_log_start(self._disk, path)
@@ -283,8 +287,8 @@ class Examination:
         path = self._path(base)
         with closing(self._disk.open(path)) as file:
             gone = self._next_gone(base, following)
-            # A start does not read the batches before the newest snapshot, and no reader gets the batches before the
-            # log start offset.
+            # A start of the broker does not read the batches before the newest snapshot, and no reader gets the batches
+            # before the log start offset.
             known_end = max(
                 [0, *(offset for offset, mark in self._marks.items() if self._is_of(mark, base, file.size))]
             )

@@ -261,8 +261,8 @@ class Planner:
             self.drop([segments.pop()])
 
     def _find_synced_end(self, summaries: list[Summary | None]) -> SyncedEnd:
-        # A summary is written only after the log file of the next segment is durable in the directory. So if the last
-        # segment has a summary, the log file of a next segment is missing.
+        # The summary of a segment is written only after the log file of the next segment is durable in the directory.
+        # So if the last segment has a summary, the log file of a next segment is missing.
         if summaries[-1] is not None:
             raise Corrupt(
                 f"{self.segment(summaries[-1].end_offset).path(LOG)} is missing, and was durable. Restore it"
@@ -278,7 +278,7 @@ class Planner:
         return SyncedEnd(offset, self._known.is_clean, is_recorded=point is not None)
 
     def _check_sizes(self, segments: list[Segment], summaries: list[Summary | None]) -> None:
-        """Raise Corrupt if a log file is shorter than it was when its summary was written.
+        """Raise Corrupt if a log file is shorter than it was when the segment's summary was written.
 
         Without this check, a file that lost whole batches at its end would look like one from which compaction has
         removed them.

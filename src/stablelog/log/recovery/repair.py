@@ -40,7 +40,7 @@ def examine(disk: Disk, directory: Path, expected: Expected | None = None) -> Da
 
     A start of the broker may open the log in spite of the damage: see `Damage.is_passed_over`. `Damage.refused` is then
     the later damage because of which the start refuses the log, if there is any. An operation that a crash has
-    interrupted is finished first, as in each start. Nothing else is written.
+    interrupted is finished first, as in each start of the broker. Nothing else is written.
 
     Args:
         disk: the disk of the partition. No broker may have the partition open.
@@ -78,8 +78,8 @@ def cut(disk: Disk, directory: Path, damage: Damage) -> list[Cut]:
     """Truncate the log at the damage. The removed bytes are kept in `.cut` files. All changes are durable on return.
 
     From the first change to the last one, the summary of the truncated segment describes more bytes than its log file
-    holds. So after a crash or an error in between, a start refuses the log, or opens it in its state before or after
-    the truncation. `examine` then finds the same damage again, unless the truncation is complete.
+    holds. So after a crash or an error in between, a start of the broker refuses the log, or opens it in its state
+    before or after the truncation. `examine` then finds the same damage again, unless the truncation is complete.
 
     After this, the caller must lower the recovery point in the data directory to `damage.end_offset`.
 
@@ -134,9 +134,9 @@ def _refuse_starts(disk: Disk, damage: Damage) -> None:
     """Write a summary that describes more bytes than the log file will hold after the truncation, unless such a summary
     exists.
 
-    With this summary, a start refuses the segment, and `examine` finds the damage behind its last batch. If the
-    truncated segment is the last one and has no gaps, it needs no such summary: the truncation of its log file is the
-    only step.
+    With this summary, a start of the broker refuses the segment, and `examine` finds the damage behind its last batch.
+    If the truncated segment is the last one and has no gaps, it needs no such summary: the truncation of its log file
+    is the only step.
     """
     path = damage.path.with_suffix(SUMMARY)
     try:
@@ -146,7 +146,7 @@ def _refuse_starts(disk: Disk, damage: Damage) -> None:
             return
     else:
         if summary.base_offset == offset_of(path.name) and summary.log_size > damage.position:
-            # The damage may be visible only by the header CRC in the existing summary, so this summary must stay.
+            # This summary must stay: the damage may be visible only by the CRC over the headers in this summary.
             return
     size = disk.size(damage.path) + 1
     summary = Summary(offset_of(path.name), max(damage.end_offset, damage.durable_end), log_size=size)
@@ -173,8 +173,9 @@ def _remove_behind(disk: Disk, directory: Path, damage: Damage) -> None:
 def _settle(disk: Disk, damage: Damage) -> None:
     """Write the summary of the truncated segment, or remove its summary if the segment continues to grow.
 
-    A segment in which compaction has left gaps must not grow, because a start takes gaps in the growing segment for
-    lost batches. So a new segment begins behind the truncated one. The next start builds the indexes and a new summary.
+    A segment in which compaction has left gaps must not grow, because a start of the broker takes gaps in the growing
+    segment for lost batches. So a new segment begins behind the truncated one. The next start builds the indexes and a
+    new summary.
     """
     path = damage.path.with_suffix(SUMMARY)
     if not damage.has_gaps:

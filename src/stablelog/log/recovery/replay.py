@@ -354,8 +354,8 @@ class _Replay:
         """Whether the whole log is known to be durable, and the files beside it need no repair.
 
         The directory entry of the last log file is then durable, too. The log-start-offset file is written only after
-        the entry of the first log file is durable. A summary is written only after the entry of the next log file is
-        durable.
+        the entry of the first log file is durable. The summary of a segment is written only after the entry of the next
+        log file is durable.
         """
         return (
             (self._synced.is_clean or self._known.is_established)
@@ -420,8 +420,8 @@ class _Replay:
         self._disk.sync_dir(self._directory)
         assert segment.summary is not None
         if self._epochs_changed:
-            # The next start reads no batch before the snapshot. It takes the leader epochs of these batches from the
-            # file `leader-epoch-checkpoint`.
+            # The next start of the broker reads no batch before the snapshot. It takes the leader epochs of these
+            # batches from the file `leader-epoch-checkpoint`.
             self._write_epochs()
         # A sealed segment needs a snapshot at its end: when the segment is deleted, only the snapshot has the
         # transactions that began in it.

@@ -31,8 +31,8 @@ class SyncedEnd:
     Attributes:
         offset: the offset, exclusive. Everything before it must be there unchanged.
         is_clean: whether the last broker closed the log. If so, all of it was synced, even behind `offset`.
-        is_recorded: whether the recovery point is known. If not, `offset` is from summaries and snapshots, and more may
-            have been synced.
+        is_recorded: whether the recovery point is known. If not, `offset` is from the summaries of segments and from
+            snapshots, and more may have been synced.
     """
 
     offset: int

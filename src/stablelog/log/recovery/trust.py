@@ -1,7 +1,7 @@
 """Decisions of a start of the broker: which parts of a log it trusts without reading them, and where it begins to read.
 The decisions use only the small files of the partition.
 
-`plan` uses these decisions to open a partition, and `examine` uses them to find the damage that a start does not
+`plan` uses these decisions to open a partition, and `examine` uses them to find the damage that such a start does not
 notice. Damage in a trusted part does not keep the partition offline: only reads of the damaged part are refused.
 """
 
@@ -96,8 +96,8 @@ class Trust:
         leader_epoch: the leader epoch of the last start of the broker.
 
     Attributes:
-        vouched_end: the offset of the snapshot up to which a start does not read the growing segment; None if it reads
-            all of the segment.
+        vouched_end: the offset of the snapshot up to which a start of the broker does not read the growing segment;
+            None if it reads all of the segment.
     """
 
     def __init__(self, directory: PartitionDirectory, bases: list[int], leader_epoch: int) -> None:
@@ -106,7 +106,7 @@ class Trust:
         self._leader_epoch = leader_epoch
         segments = [self._segment(base) for base in bases]
         summaries = list(trusted_summaries(directory, segments))
-        # If a segment is missing behind a trusted one, a start refuses the log, so trust ends there.
+        # If a segment is missing behind a trusted one, a start of the broker refuses the log, so trust ends there.
         sealed = takewhile(
             lambda pair: pair[0].end_offset == pair[1], zip(summaries, bases[1:], strict=False)
         )
@@ -125,15 +125,15 @@ class Trust:
 
     @property
     def _unread(self) -> int:
-        """The base offset of the first segment that a start does not open by its summary, but reads."""
+        """The base offset of the first segment that a start of the broker does not open by its summary, but reads."""
         return self._bases[len(self._sealed)]
 
     def _start(self, unknown_from: int, *, is_cut: bool) -> Start:
         return choose_start(self._directory, self._bases[0], unknown_from, 0, is_cut=is_cut)
 
     def _find_refused(self) -> Iterator[int]:
-        """Yield the base offsets of the sealed segments whose leader epochs a start cannot read, or refuses because
-        they are later than its own epoch.
+        """Yield the base offsets of the sealed segments whose leader epochs a start of the broker cannot read, or
+        refuses because they are later than its own epoch.
         """
         for base, summary in self._sealed.items():
             segment = self._segment(base)
@@ -147,7 +147,7 @@ class Trust:
                 segment.close()
 
     def is_sealed(self, base_offset: int) -> bool:
-        """Whether a start opens a segment by its summary."""
+        """Whether a start of the broker opens a segment by its summary."""
         return base_offset in self._sealed
 
     def replay_start(self, cut_base: int | None) -> int:
@@ -162,8 +162,8 @@ class Trust:
         return self._start(min(self._unread, cut_base), is_cut=True).offset
 
     def reads(self, base_offset: int, replay_start: int) -> bool:
-        """Whether a start reads a sealed segment and checks its batch headers and markers. The result for the growing
-        segment is False.
+        """Whether a start of the broker reads a sealed segment and checks its batch headers and markers. The result for
+        the growing segment is False.
         """
         summary = self._sealed.get(base_offset)
         return summary is not None and (base_offset in self._refused or replay_start < summary.end_offset)
