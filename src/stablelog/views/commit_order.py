@@ -58,7 +58,7 @@ class CommitOrder:
     Args:
         partition: a partition of a commit-ordered topic.
         disk: the disk of the partition.
-        progress: called during the start with (bytes done, bytes of the log).
+        progress: called during the start of the broker with (bytes done, bytes of the log).
 
     Attributes:
         indexes: the commit indexes, oldest first. The last one grows.
