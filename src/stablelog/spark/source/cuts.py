@@ -115,7 +115,7 @@ class Cuts:
         """Wait until a commit sequence is resolved again after a start of the broker, and return its cut. Return None
         if the broker does not know the commit sequence.
 
-        After a start, a commit is resolved again when the broker has opened the partitions that contain its markers.
+        After that start, a commit is resolved again when the broker has opened the partitions that contain its markers.
         """
         try:
             return self.at(commit_sequence)
