@@ -97,7 +97,7 @@ def with_records(header: BatchHeader, records: Sequence[RawRecord], horizon_ms: 
 
     Args:
         header: the header of the original batch.
-        records: the records that stay.
+        records: the records that the copy contains, as `raw_records` returns them.
         horizon_ms: the delete horizon to store in place of the base timestamp; None leaves that field as it is.
     """
     assert records
