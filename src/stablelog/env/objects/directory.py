@@ -44,7 +44,7 @@ class DirectoryRequests:
             self._make_directory(self._unfinished)
         except OSError as error:
             raise ValueError(f"{self._root} cannot hold objects: {error.strerror}") from error
-        with contextlib.suppress(OSError):  # A file that cannot be removed now is removed at a later start.
+        with contextlib.suppress(OSError):  # A file that cannot be removed now is removed by a later opening.
             self._remove_unfinished()
 
     @property
