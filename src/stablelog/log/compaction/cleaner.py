@@ -1,4 +1,4 @@
-"""Runs compaction: reads sealed segments, and writes the records that stay into new segments.
+"""Runs compaction: reads sealed segments, and writes the records that compaction keeps into new segments.
 
 A pass reads only files that do not change any more, and opens its own files and indexes. It may therefore run in any
 thread while the partition is read and written. Between two steps, `Partition.take_cleaned` replaces the original
@@ -367,7 +367,7 @@ class Cleaning:
 
 
 class _Writer:
-    """Writes the batches that stay into the new segment, in pieces of about WRITE_SIZE bytes."""
+    """Writes the batches that compaction keeps into the new segment, in pieces of about WRITE_SIZE bytes."""
 
     def __init__(self, segment: Segment, index_interval: int) -> None:
         self.segment = segment

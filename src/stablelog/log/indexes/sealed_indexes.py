@@ -34,7 +34,9 @@ def are_files_of(disk: Disk, path_of: PathOf, summary: Summary) -> bool:
 
 
 def load_indexes(disk: Disk, path_of: PathOf, summary: Summary) -> tuple[OffsetIndex, TimeIndex] | None:
-    """Map the offset index and the time index; return None if a file is missing or does not match the summary."""
+    """Map the offset index and the time index. Return None if a file is missing or does not match the segment's
+    summary.
+    """
     index = _mapped(disk, path_of(INDEX), summary.index_size, summary.index_crc)
     timeindex = _mapped(disk, path_of(TIMEINDEX), summary.timeindex_size, summary.timeindex_crc)
     if index is None or timeindex is None:

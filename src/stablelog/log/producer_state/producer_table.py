@@ -20,7 +20,7 @@ from stablelog.errors import Corrupt
 from stablelog.log.producer_state.producer import BATCHES_KEPT, NO_TXN, KeptBatch, Producer
 
 BLOCK_COUNT_MAX: Final = 32
-NEVER_MS: Final = 2**63 - 1  # greater than any time
+NEVER_MS: Final = 2**63 - 1  # stands for no time: greater than any time
 
 SNAPSHOT_ENTRY: Final = struct.Struct(
     ">"

@@ -18,7 +18,7 @@ from stablelog.log.indexes.minima import Minima
 from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.segments.segment import Segment
 
-NO_ABORT = 2**63 - 1  # greater than any offset
+NO_ABORT = 2**63 - 1  # stands for no aborted transaction: greater than any offset
 
 
 class Segments:
