@@ -74,7 +74,7 @@ class CommitIndex:
     # -- growing -----------------------------------------------------------------------------------------------
 
     def create(self, before: "CommitIndex | None") -> None:
-        """Begin an empty index. Remove the content of files that an earlier start has left.
+        """Begin an empty index. Remove the content of files that an earlier start of the broker has left.
 
         Args:
             before: the index of the previous segment; None for the first index of the partition.

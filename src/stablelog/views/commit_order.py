@@ -298,7 +298,7 @@ class CommitOrder:
             -1 if no transaction has lost records. None if this is unknown, because the view contains no transaction.
         """
         start = self.start_offset
-        # If the first segment still exists, the indexes contain every commit of the partition.
+        # If the segment with base offset 0 still exists, the indexes contain every commit of the partition.
         is_log_whole = self._partition.segments()[0].base_offset == 0
         known = -1 if start == 0 else self._sequence_before(start)
         if known == -1 and not is_log_whole and self.latest_sequence != -1:
