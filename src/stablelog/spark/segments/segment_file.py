@@ -104,7 +104,7 @@ class SegmentFile:
             )
 
     def prove(self) -> None:
-        """Check the batch headers against the summary, once. Without a summary, do nothing.
+        """Check the batch headers against the segment's summary, once. Without a summary, do nothing.
 
         Call this before using batch headers. The driver may plan tasks without this check, because each task makes the
         check before it reads the file.
