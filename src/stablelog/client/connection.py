@@ -257,7 +257,7 @@ class Connection:
                 raise OSError(f"the broker announced a response of {size} bytes, which is not a valid size")
             frame = self._receive_exactly(size)
             if CORRELATION_ID.unpack_from(frame)[0] != correlation_id:
-                raise OSError("the broker sent the response to another request")
+                raise OSError("the broker sent a response that belongs to another request")
         return frame[CORRELATION_ID.size + (1 if flexible and api_key != ApiKey.API_VERSIONS else 0) :]
 
     def _receive_exactly(self, size: int) -> memoryview:

@@ -456,7 +456,7 @@ class _Progress:
         self._is_told = True
         rate = self._done_size / max(now_s - self._begun_s, 0.001)
         log.info(
-            "%s: %d of %d segments, %d of %d MB, %d MB/s",
+            "%s: %d of %d segments are done, %d of %d MB, at %d MB/s",
             what,
             self._done_count,
             self._count,

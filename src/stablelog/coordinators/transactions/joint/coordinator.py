@@ -324,8 +324,8 @@ class JointCommits:
         if child is not None and commit:
             raise Refused(
                 ErrorCode.invalid_txn_state,
-                f"{transactional_id} is a part of version {child.version} of joint commit {child.name.key!r}: "
-                "CommitJoint commits it, together with the others",
+                f"{transactional_id} cannot be committed alone: it is a part of version {child.version} of the joint "
+                f"commit {child.name.key!r}. Send CommitJoint, which commits all its parts together",
             )
         return child is not None
 
