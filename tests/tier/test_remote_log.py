@@ -174,7 +174,7 @@ def test_a_missing_index_of_a_segment_whose_summary_has_aborts_is_damage():
     [row] = tiered.copy()
     tiered.drop_local()
     tiered.objects[PARTITION.segment_key(0, row.segment_id, INDEXES)] = b""
-    with pytest.raises(Corrupt, match="do not match the summary"):
+    with pytest.raises(Corrupt, match="do not match the manifest"):
         tiered.read(0)
     tiered.read(0, isolation=Isolation.READ_UNCOMMITTED)
 

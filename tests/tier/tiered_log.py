@@ -3,9 +3,11 @@
 import uuid
 from dataclasses import replace
 
+from stablelog.broker.tiering.commit_files import commit_files
 from stablelog.env.disk import read_if_there
 from stablelog.errors import NotLoaded
 from stablelog.log.partition import Isolation
+from stablelog.log.read import finished
 from stablelog.tier.copying import copied_segment, copyable, cut_points, epochs_up_to, other_files
 from stablelog.tier.index_object import IndexKind, encode_indexes
 from stablelog.tier.manifest import Manifest, Segments
@@ -33,6 +35,12 @@ class Loaded:
     def consumed(self, wanted):
         pass
 
+    def is_checked(self, wanted):
+        return False
+
+    def checked(self, wanted):
+        pass
+
     def drop(self, wanted):
         self.known.pop(wanted, None)
 
@@ -46,14 +54,14 @@ class Loaded:
         return sum(wanted.key.endswith(f".{kind}") for wanted in self.requests)
 
 
-class TieredLog(Log):
-    """A log whose segments are copied by `copy`, and deleted from its disk by retention."""
+class Tier:
+    """The remote tier of a log: its segments are copied by `copy`, and deleted from its disk by retention."""
 
-    def __init__(self, *, chunk_size=100, **config):
+    def begin_tier(self, chunk_size):
+        """Give the log's partition an empty remote tier."""
         self.objects = {}
         self.saved = []
         self.loaded = Loaded(self.objects)
-        super().__init__(is_tiered=True, **config)
         self.remote = RemoteLog(
             PARTITION, Manifest("cluster"), self.loaded, self.saved.append, chunk_size=chunk_size
         )
@@ -62,11 +70,14 @@ class TieredLog(Log):
     def copy(self, *, with_summary=True, publish=True):
         """Copy every segment that can be copied, and publish them."""
         partition = self.partition
-        wanted = copyable(partition.log.segments, self.remote.end_offset, partition.last_stable_offset)
+        end_offset = max(self.remote.end_offset, self.remote.start_offset)
+        wanted = copyable(partition.log.segments, end_offset, partition.last_stable_offset)
         rows = [self.copied(segment, with_summary=with_summary) for segment in wanted]
         manifest = self.remote.manifest
         if rows and not manifest.segments:
             manifest = manifest._replace(log_start=max(manifest.log_start, rows[0].base_offset))
+        elif rows:
+            manifest = manifest.with_log_start(self.remote.start_offset, NOW_MS, 1)
         if publish:
             self.publish(manifest.with_copied(rows))
         return rows
@@ -88,7 +99,8 @@ class TieredLog(Log):
         self.objects[PARTITION.segment_key(base, identity, INDEXES)] = encode_indexes(files)
         points = cut_points(segment.summary, files[IndexKind.OFFSETS], lambda at, size: log[at : at + size])
         row = copied_segment(segment.summary, epochs, segment_id=identity, broker_id=1, now_ms=NOW_MS)
-        row = replace(row, cut_points=points)
+        commit = None if self.partition.view is None else self.commit_files(segment)
+        row = replace(row, cut_points=points, commit=commit)
         return (
             row
             if with_summary
@@ -101,25 +113,37 @@ class TieredLog(Log):
             )
         )
 
+    def commit_files(self, segment):
+        paths = other_files(self.directory, segment.base_offset, segment.end_offset)
+        files = {kind: read_if_there(self.disk, path) for kind, path in paths.items()}
+        return commit_files(segment.summary, files, paths)
+
+    def loading(self, call):
+        """Call until what the call needs is loaded."""
+        while True:
+            try:
+                return call()
+            except NotLoaded as missing:
+                for wanted in missing.ranges:
+                    self.loaded.load(wanted)
+
     def read(self, start, size_max=1 << 20, isolation=Isolation.READ_COMMITTED, *, at_least_one=True):
         """Read, and load what the read needs."""
-        while True:
-            try:
-                return self.partition.read(start, size_max, isolation, at_least_one=at_least_one)
-            except NotLoaded as missing:
-                for wanted in missing.ranges:
-                    self.loaded.load(wanted)
+        return self.loading(
+            lambda: self.partition.read(start, size_max, isolation, at_least_one=at_least_one)
+        )
 
     def look_up_time(self, timestamp_ms, isolation=Isolation.READ_COMMITTED):
-        from stablelog.log.read import finished
-
-        while True:
-            try:
-                return finished(self.partition.look_up_time(timestamp_ms, isolation))
-            except NotLoaded as missing:
-                for wanted in missing.ranges:
-                    self.loaded.load(wanted)
+        return self.loading(lambda: finished(self.partition.look_up_time(timestamp_ms, isolation)))
 
     def drop_local(self):
         """Apply local retention that keeps nothing that is in the store."""
         return self.partition.apply_retention(self.now_ms)
+
+
+class TieredLog(Tier, Log):
+    """A log with a remote tier."""
+
+    def __init__(self, *, chunk_size=100, **config):
+        super().__init__(is_tiered=True, **config)
+        self.begin_tier(chunk_size)

@@ -61,6 +61,7 @@ class Log:
 
     def __init__(self, **config):
         self.disk = SimDisk()
+        self.directory = DIRECTORY
         self.config = LogConfig(order="commit", **config)
         self.sequences = {}
         self.now_ms = NOW_MS
@@ -145,10 +146,14 @@ class Log:
             work.run()
             self.partition.synced(work)
 
+    @property
+    def log_start(self):
+        return self.partition.start_offset
+
     def expected(self):
         """(position, payload) of everything that can be read, by brute force."""
         start = self.partition.visible_start(Isolation.READ_COMMITTED)
-        log_start = self.partition.start_offset  # what began before it is gone as a whole
+        log_start = self.log_start  # what began before it is gone as a whole
         visible = [
             row
             for row in self.written
@@ -156,9 +161,12 @@ class Log:
         ]
         return [(row[0], row[1]) for row in sorted(visible) if row[0] >= start]
 
+    def read(self, start, size_max):
+        return self.partition.read(start, size_max, Isolation.READ_COMMITTED)
+
     def fetched(self, start, size_max=1 << 30):
         """(position, payload) of one fetch, as a client makes them of its bytes."""
-        found = self.partition.read(start, size_max, Isolation.READ_COMMITTED)
+        found = self.read(start, size_max)
         assert found.aborted == ()
         data = b"".join(found.buffers)
         records = [

@@ -107,14 +107,17 @@ class PrunableLog(ReadableLog):
         if expired_count:
             start_offset = max(start_offset, segments[expired_count].base_offset)
         remote.begin_at(start_offset)
-        # The view in commit order reads its records from the local disk, not from the remote tier.
-        if self.view is not None or self.config.is_copy_disabled or not self.config.is_tiered:
+        if self.config.is_copy_disabled or not self.config.is_tiered:
             return expired_count
         local = self.config.local
         local_count = max(count_too_old(segments, local, now_ms), count_too_much(segments, local))
-        return max(
-            expired_count, segments.place_of(start_offset), min(local_count, len(segments) - len(only_local))
-        )
+        copied_count = len(segments) - len(only_local)
+        if self.view is not None and copied_count:
+            # The commit indexes of segments that are not in the store can be rebuilt only from the local log. So the
+            # local log must have the transactions in these indexes from their first record on.
+            copied_end = segments[copied_count - 1].end_offset
+            copied_count = segments.place_of(self.view.first_offset_of(copied_end))
+        return max(expired_count, segments.place_of(start_offset), min(local_count, copied_count))
 
     def _delete_segments(self, count: int, due_ms: int) -> int:
         """Delete up to `count` of the oldest segments, as far as they are sealed and durable. Return how many were

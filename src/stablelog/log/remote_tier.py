@@ -5,12 +5,94 @@ read. The local log start offset is `ReadableLog.start_offset`: the first record
 the object store nor the files of the remote tier. `stablelog.tier.remote_log` implements the interface.
 """
 
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
+from stablelog.batch.header import BatchHeader
+from stablelog.env.disk import Buffer
 from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.model import LogConfig, Slice
 from stablelog.log.read import Lookup
 from stablelog.types import ObjectRange
+
+
+class RemoteCommits(NamedTuple):
+    """What the manifest says about the commit index of a remote segment of a commit-ordered topic.
+
+    Attributes:
+        base_offset: the base offset of the segment.
+        end_offset: the offset after the last one of the segment.
+        least_first_offset: the least offset at which a transaction begins whose commit marker is in the segment.
+        latest_sequence: the greatest commit sequence up to the end of the segment; -1 if there is none.
+        latest_ms: the latest commit time in the segment, in ms since 1970; -1 if there is none.
+    """
+
+    base_offset: int
+    end_offset: int
+    least_first_offset: int
+    latest_sequence: int
+    latest_ms: int
+
+
+class RemoteView(Protocol):
+    """The remote segments of a commit-ordered topic, for readers in commit order.
+
+    Each position in commit order is an offset of the segment that contains the commit marker. Every call raises
+    Unavailable and NotLoaded as those of `RemoteTier` do.
+    """
+
+    def commits(self, offset: int) -> Iterator[RemoteCommits]:
+        """Yield what the manifest says about the commit index of each segment, from the segment with this offset on,
+        without segments before the log start offset.
+
+        Raises:
+            Corrupt: the manifest describes no commit index, although the topic is commit-ordered.
+        """
+
+    @property
+    def latest_sequence(self) -> int:
+        """The greatest commit sequence of all segments in the store; -1 if there is none."""
+
+    def commits_after(self, commit_sequence: int) -> RemoteCommits | None:
+        """Return the first segment of `commits` whose `latest_sequence` is greater than a commit sequence; None if there
+        is none.
+        """
+
+    def commit_rows(self, base_offset: int) -> tuple[Buffer, Buffer]:
+        """Return the entries and the extents of the commit index of the segment with this base offset.
+
+        Raises:
+            Corrupt: the bytes in the store do not match the manifest.
+        """
+
+    def content(
+        self, base_offset: int, begins: Sequence[int], ends: Sequence[int], size_max: int
+    ) -> tuple[int, Buffer]:
+        """Copy ranges of bytes of a segment's log file, one after another: at most `size_max` bytes, but the first range
+        whatever its size. Fewer ranges are copied if the others are not loaded.
+
+        Returns:
+            How many ranges were copied, and their bytes.
+
+        Raises:
+            NotLoaded: the first range is not loaded.
+        """
+
+    def batch_at_time(
+        self, base_offset: int, timestamp_ms: int, start: int, end: int
+    ) -> tuple[BatchHeader, bytes] | int | None:
+        """Find the first batch of a segment with offsets in [start, end) and with a record of this time or later.
+
+        Returns:
+            The batch, None if there is none, or the offset from which the next call goes on: a call reads a bounded
+            number of headers.
+        """
+
+    def finished(self, start: int, end: int) -> None:
+        """Note that a read of the positions [start, end) has ended with the last range of `content`."""
+
+    def ahead(self, position: int) -> list[ObjectRange]:
+        """Return the ranges of objects that a reader will need next. Its last read ended at `position`."""
 
 
 class RemoteTier(Protocol):
@@ -19,6 +101,10 @@ class RemoteTier(Protocol):
     Every call raises Unavailable while the list of the remote segments is not known. A read of bytes that are not in the
     broker's cache raises NotLoaded.
     """
+
+    @property
+    def view(self) -> RemoteView:
+        """The remote segments for readers in commit order. The topic must be commit-ordered."""
 
     @property
     def start_offset(self) -> int:

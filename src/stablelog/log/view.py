@@ -13,6 +13,7 @@ from stablelog.log.files.listing import Listing
 from stablelog.log.model import Slice
 from stablelog.log.read import Lookup
 from stablelog.log.recovery import Known
+from stablelog.log.remote_tier import RemoteTier
 from stablelog.log.segments.segment import Segment
 
 Progress = Callable[[int, int], None]
@@ -26,6 +27,7 @@ class ViewedLog(Protocol):
     directory: Path
     start_offset: int
     high_watermark: int
+    remote: RemoteTier | None
 
     @property
     def end_offset(self) -> int:
@@ -75,6 +77,11 @@ class View(Protocol):
 
     def begin_at(self, start_offset: int) -> None:
         """Let the view begin at a position that `Order.write_start` has recorded."""
+
+    def first_offset_of(self, end_offset: int) -> int:
+        """Return the least offset of a record whose transaction has its marker at or behind `end_offset`, or is open; at
+        most `end_offset`.
+        """
 
     def first_needed_offset(self) -> int:
         """Return the first offset of the log that the view contains, or will contain when an open transaction commits."""

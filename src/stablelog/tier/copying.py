@@ -93,7 +93,7 @@ def other_files(directory: Path, base_offset: int, end_offset: int) -> dict[Inde
         IndexKind.OFFSETS,
         IndexKind.TIMES,
         IndexKind.TRANSACTIONS,
-        IndexKind.COMMIT_INDEX,
+        IndexKind.COMMIT_ENTRIES,
         IndexKind.COMMIT_EXTENTS,
         IndexKind.COMMIT_SUMMARY,
     )

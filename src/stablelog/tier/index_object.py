@@ -1,8 +1,8 @@
 """The object with all files of a remote segment except its log file: indexes, producer snapshots and leader epochs.
 
-The files stand one after another. The offset index, the time index and the transaction index are the first, so that the
-segment's summary, which has their sizes, tells where each of them is: one request for a range reads it. A directory of
-all files stands at the end.
+The files stand one after another. First are the offset index, the time index, the transaction index, and the entries and
+extents of the commit index. The manifest has the sizes of these files, so one request for a range reads one of them. A
+directory of all files stands at the end.
 
 Format: docs/formats.md, "The object of indexes".
 """
@@ -40,12 +40,36 @@ class IndexKind(IntEnum):
     OFFSETS = 0
     TIMES = 1
     TRANSACTIONS = 2
-    SNAPSHOT = 3  # Kafka's producer snapshot at the end of the segment
-    PRODUCERS = 4  # stablelog's producer snapshot at the end of the segment
-    LEADER_EPOCHS = 5  # the leader epochs from the beginning of the log to the end of the segment
-    COMMIT_INDEX = 6
-    COMMIT_EXTENTS = 7
-    COMMIT_SUMMARY = 8
+    COMMIT_ENTRIES = 3
+    COMMIT_EXTENTS = 4
+    COMMIT_SUMMARY = 5
+    SNAPSHOT = 6  # Kafka's producer snapshot at the end of the segment
+    PRODUCERS = 7  # stablelog's producer snapshot at the end of the segment
+    LEADER_EPOCHS = 8  # the leader epochs from the beginning of the log to the end of the segment
+
+
+class CommitFiles(NamedTuple):
+    """The files of the commit index of a segment of a commit-ordered topic. `COMMIT_FILES` describes the fields."""
+
+    least_first_offset: int
+    latest_sequence: int
+    latest_ms: int
+    entries_size: int
+    entries_crc: int
+    extents_size: int
+    extents_crc: int
+
+
+COMMIT_FILES: Final = struct.Struct(
+    ">"
+    "q"  # least_first_offset: the least offset at which a transaction begins whose commit marker is in the segment
+    "q"  # latest_sequence: the greatest commit sequence up to the end of the segment; -1 if there is none
+    "q"  # latest_ms: the latest commit time in the segment, in ms since 1970; -1 if there is none
+    "I"  # entries_size: bytes of the file of entries
+    "I"  # entries_crc: CRC-32C of this file
+    "I"  # extents_size: bytes of the file of extents
+    "I"  # extents_crc: CRC-32C of this file
+)
 
 
 class IndexRange(NamedTuple):
@@ -56,11 +80,19 @@ class IndexRange(NamedTuple):
     crc: int
 
 
-def index_range(summary: Summary, kind: IndexKind) -> IndexRange:
-    """Return the position of the offset, time or transaction index in the object of indexes. `summary` is that of the
-    segment.
+def index_range(summary: Summary, commit: CommitFiles | None, kind: IndexKind) -> IndexRange:
+    """Return the position of an index in the object of indexes of a segment.
+
+    Args:
+        summary: the summary of the segment.
+        commit: the files of the commit index; None if the segment has none.
+        kind: the kind of the index, which must be one whose size is in the manifest.
     """
-    sizes, crcs = summary.index_files
+    log_sizes, log_crcs = summary.index_files
+    sizes, crcs = [*log_sizes], [*log_crcs]
+    if commit is not None:
+        sizes += [commit.entries_size, commit.extents_size]
+        crcs += [commit.entries_crc, commit.extents_crc]
     return IndexRange(sum(sizes[:kind]), sizes[kind], crcs[kind])
 
 

@@ -33,6 +33,7 @@ from stablelog.errors import Corrupt, in_words, refuse_newer
 from stablelog.log.indexes.minima import Minima
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.segments.segments import NO_ABORT
+from stablelog.tier.index_object import COMMIT_FILES, CommitFiles
 from stablelog.tier.records import (
     SegmentLeaderEpoch,
     SegmentSnapshotRecord,
@@ -67,6 +68,7 @@ class RemoteSegment:
         summary: the summary of the segment; None if Apache Kafka has copied it.
         is_txn_index_empty: whether it is known that no transaction was aborted in the segment.
         cut_points: encoded positions at which the log file can be divided between two batches.
+        commit: the files of the commit index of the segment; None if the topic is not commit-ordered.
     """
 
     segment_id: uuid.UUID
@@ -81,6 +83,7 @@ class RemoteSegment:
     summary: Summary | None = None
     is_txn_index_empty: bool = False
     cut_points: bytes = b""
+    commit: CommitFiles | None = None
 
     @property
     def may_have_aborts(self) -> bool:
@@ -125,6 +128,7 @@ class RemoteSegment:
             state=self.state,  # type: ignore[arg-type]
             is_txn_index_empty=not self.may_have_aborts,
             cut_points=self.cut_points,
+            commit_index=b"" if self.commit is None else COMMIT_FILES.pack(*self.commit),
         )
 
     @classmethod
@@ -140,6 +144,11 @@ class RemoteSegment:
                 f"the remote segment {record.segment_id} has impossible offsets or an impossible size"
             )
         summary = None if record.custom_metadata is None else Summary.decode(record.custom_metadata)
+        if len(record.commit_index) not in (0, COMMIT_FILES.size):
+            raise Corrupt(
+                f"the remote segment {record.segment_id} describes its commit index in {len(record.commit_index)} bytes "
+                f"instead of {COMMIT_FILES.size}"
+            )
         segment = cls(
             record.segment_id or uuid.UUID(int=0),
             record.start_offset,
@@ -153,6 +162,7 @@ class RemoteSegment:
             summary,
             record.is_txn_index_empty,
             record.cut_points,
+            CommitFiles(*COMMIT_FILES.unpack(record.commit_index)) if record.commit_index else None,
         )
         if summary is not None and (summary.base_offset, summary.end_offset, summary.log_size) != (
             segment.base_offset,
@@ -209,7 +219,10 @@ class Manifest(NamedTuple):
 
     def with_copied(self, segments: Iterable[RemoteSegment]) -> "Manifest":
         """Return the manifest with newly copied segments added at its end."""
-        manifest = self._replace(segments=(*self.segments, *segments))
+        rows = list(self.segments)
+        for segment in segments:
+            rows.append(_with_latest(segment, rows[-1].commit if rows else None))
+        manifest = self._replace(segments=tuple(rows))
         _check(manifest.segments)
         return manifest
 
@@ -453,6 +466,16 @@ def _records(content: bytes) -> Iterator[Record]:
         end = position + header.size
     if end != len(content):
         raise Corrupt(f"a manifest ends in the middle of a batch, at byte {len(content)}")
+
+
+def _with_latest(segment: RemoteSegment, before: CommitFiles | None) -> RemoteSegment:
+    """Return a segment with at least the latest commit sequence of the segment before it. A local commit index that was
+    rebuilt from the local log does not know the commits of earlier segments.
+    """
+    commit = segment.commit
+    if commit is None or before is None or before.latest_sequence <= commit.latest_sequence:
+        return segment
+    return replace(segment, commit=commit._replace(latest_sequence=before.latest_sequence))
 
 
 def _check(segments: Sequence[RemoteSegment]) -> None:

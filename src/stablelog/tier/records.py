@@ -34,6 +34,7 @@ MESSAGE_VERSION: Final = 0
 METADATA_PARTITION_COUNT: Final = 50  # Partitions of `__remote_log_metadata`: Kafka's default.
 CUSTOM_METADATA_SIZE_MAX: Final = 128  # Kafka's default limit
 CUT_POINTS_TAG: Final = 10_000  # The tag of the cut points, far from Kafka's own tags, which are small.
+COMMIT_INDEX_TAG: Final = 10_001  # The tag of the description of a segment's commit index.
 
 
 class SegmentState(IntEnum):
@@ -120,6 +121,7 @@ class SegmentRecord:
     state: i8 = field(metadata={"kafka_type": "int8"})
     is_txn_index_empty: bool = field(metadata={"kafka_type": "bool", "tag": 0}, default=False)
     cut_points: bytes = field(metadata={"kafka_type": "bytes", "tag": CUT_POINTS_TAG}, default=b"")
+    commit_index: bytes = field(metadata={"kafka_type": "bytes", "tag": COMMIT_INDEX_TAG}, default=b"")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +173,7 @@ class SegmentSnapshotRecord:
     state: i8 = field(metadata={"kafka_type": "int8"})
     is_txn_index_empty: bool = field(metadata={"kafka_type": "bool", "tag": 0}, default=False)
     cut_points: bytes = field(metadata={"kafka_type": "bytes", "tag": CUT_POINTS_TAG}, default=b"")
+    commit_index: bytes = field(metadata={"kafka_type": "bytes", "tag": COMMIT_INDEX_TAG}, default=b"")
 
 
 MetadataRecord = SegmentRecord | SegmentUpdateRecord | PartitionDeleteRecord | SegmentSnapshotRecord

@@ -30,16 +30,13 @@ from stablelog.tier.index_object import IndexKind
 from stablelog.tier.manifest import Manifest, RemoteSegment, Segments
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.records import SegmentState
+from stablelog.tier.remote_commit_order import AHEAD, ENDS_MAX, STEP_COUNT_MAX, RemoteCommitOrder
 from stablelog.tier.segment_bytes import Cache, SegmentBytes, size_of
 from stablelog.types import ObjectRange
 
 CHUNK_SIZE = 4 << 20
-ENDS_MAX = 64  # The number of reads of a partition whose ends are remembered.
-# The number of chunks that are loaded ahead of a reader: after its first read, the second, and later.
-AHEAD = (1, 2, 4)
 # A read returns at most this many batches, because it looks at each of their headers: at most some milliseconds.
 BATCH_COUNT_MAX = 2_000
-STEP_COUNT_MAX = 1_000  # how many batch headers one step of a lookup reads
 
 
 class _End(NamedTuple):
@@ -71,6 +68,10 @@ class RemoteLog:
 
     Attributes:
         partition: the partition.
+        segments: the searches in the list of its remote segments.
+        bytes: the loaded bytes of these segments.
+        place: the URL of the partition's directory in the store, for error messages.
+        view: the remote segments for readers in commit order.
     """
 
     def __init__(
@@ -85,14 +86,15 @@ class RemoteLog:
         assert chunk_size >= HEADER.size
         self.partition = partition
         self._cache = cache
-        self._bytes = SegmentBytes(partition, cache, chunk_size, url)
+        self.bytes = SegmentBytes(partition, cache, chunk_size, url)
         self._save_start = save_start
-        self._url = url
+        self.place = f"{url}/{partition.directory}"
+        self.view = RemoteCommitOrder(self, chunk_size)
         self._chunk_size = chunk_size
         self._ends: OrderedDict[int, _End] = OrderedDict()  # the ends of the last reads, by offset
         self._manifest = manifest
         self._log_start = manifest.log_start if manifest is not None else 0
-        self._segments = Segments(manifest.segments if manifest is not None else ())
+        self.segments = Segments(manifest.segments if manifest is not None else ())
 
     # -- the list ----------------------------------------------------------------------------------------------
 
@@ -128,12 +130,12 @@ class RemoteLog:
     @property
     def size(self) -> int:
         """The size in bytes of the log files in the store, without segments that are being deleted."""
-        return self._segments.size
+        return self.segments.size
 
     @property
     def has_unmarked(self) -> bool:
         """Whether the log start offset has passed a segment that the manifest does not mark as being deleted yet."""
-        first = next(self._segments.live_from(0), None)
+        first = next(self.segments.live_from(0), None)
         return first is not None and first.end_offset <= self.start_offset
 
     def published(self, manifest: Manifest, segments: Segments) -> None:
@@ -145,7 +147,7 @@ class RemoteLog:
                 long.
         """
         self._manifest = manifest
-        self._segments = segments
+        self.segments = segments
 
     def begin_at(self, start_offset: int) -> None:
         """Move the log start offset forward; durable on return. Raises DiskError; nothing changed."""
@@ -157,9 +159,9 @@ class RemoteLog:
         """Return the log start offset that retention demands, as far as it deletes remote segments."""
         start = self.start_offset
         # The size includes segments before the log start offset whose deletion is not published yet: subtract them.
-        unmarked = itertools.takewhile(lambda one: one.end_offset <= start, self._segments.live_from(0))
+        unmarked = itertools.takewhile(lambda one: one.end_offset <= start, self.segments.live_from(0))
         excess = local_size + self.size - sum(one.size for one in unmarked) - config.retention_bytes
-        for segment in self._segments.live_from(start):
+        for segment in self.segments.live_from(start):
             newest_ms = segment.max_timestamp_ms if segment.max_timestamp_ms >= 0 else segment.event_ms
             is_too_old = config.retention_ms != NO_LIMIT and newest_ms < now_ms - config.retention_ms
             excess -= segment.size
@@ -182,7 +184,7 @@ class RemoteLog:
         while True:
             if offset >= min(self.end_offset, limit):
                 return Slice([], start, offset, None)
-            segment = self._at(offset)
+            segment = self.at(offset)
             found = self._find(segment, offset)
             if found is not None:
                 break
@@ -191,12 +193,12 @@ class RemoteLog:
         begin, size = found.position, found.size
         if found.base_offset >= limit or (size > size_max and not at_least_one):
             return Slice([], start, start, None)
-        self._bytes.views(segment, begin, size)  # the whole batch must be loaded
+        self.bytes.views(segment, begin, size)  # the whole batch must be loaded
         end, end_offset = self._whole_batches(segment, begin, min(limit, segment.end_offset), size_max)
         if end == segment.size:
             end_offset = segment.end_offset
         self._remember(start, segment, end_offset, (begin, end))
-        return Slice(self._bytes.views(segment, begin, end - begin), start, end_offset, None)
+        return Slice(self.bytes.views(segment, begin, end - begin), start, end_offset, None)
 
     def _whole_batches(
         self, segment: RemoteSegment, begin: int, limit: int, size_max: int
@@ -207,17 +209,17 @@ class RemoteLog:
         end, end_offset = begin, -1
         # A batch that is not loaded ends the read: the reader gets the batches before it.
         with contextlib.suppress(NotLoaded):
-            for count, batch in enumerate(self._bytes.batches(segment, begin)):
+            for count, batch in enumerate(self.bytes.batches(segment, begin)):
                 batch_end = batch.position + batch.size
                 is_over = count == BATCH_COUNT_MAX or batch.base_offset >= limit
                 if is_over or (count and batch_end - begin > size_max):
                     break
-                if not self._bytes.crc_holds(segment, batch.position, batch.size):
+                if not self.bytes.crc_holds(segment, batch.position, batch.size):
                     if count:
                         break  # The reader gets the batches before the damaged one.
-                    self._bytes.drop(segment, batch.position, batch.size)
+                    self.bytes.drop(segment, batch.position, batch.size)
                     raise Corrupt(
-                        f"{self._bytes.log_place(segment)}: the CRC of the batch at byte {batch.position} does not match its bytes"
+                        f"{self.bytes.log_place(segment)}: the CRC of the batch at byte {batch.position} does not match its bytes"
                     )
                 end, end_offset = batch_end, batch.last_offset + 1
         assert end > begin
@@ -227,14 +229,14 @@ class RemoteLog:
         """Note that a reader got its response to a read of the offsets [start, end). The reader does not need the
         chunks again that end before the end of this read.
         """
-        last, segment = self._ends.get(end), self._segments.at(max(end - 1, start))
+        last, segment = self._ends.get(end), self.segments.at(max(end - 1, start))
         if last is None or segment is None or last.segment_id != segment.segment_id:
             return
         for position in range(
             last.begin // self._chunk_size * self._chunk_size, last.position, self._chunk_size
         ):
             if min(position + self._chunk_size, segment.size) <= last.position:
-                self._cache.consumed(self._bytes.chunk_at(segment, position))
+                self.bytes.consumed(segment, position)
 
     def ahead(self, offset: int) -> list[ObjectRange]:
         """Return the chunks that a reader needs next and that are not loaded. The last read of this reader ended at
@@ -242,15 +244,23 @@ class RemoteLog:
         """
         last = self._ends.get(offset)
         wanted = 1 + (AHEAD[0] if last is None else AHEAD[min(last.streak, len(AHEAD) - 1)])
-        found: list[ObjectRange] = []  # its first item is the chunk in which the last read has ended
-        while len(found) < wanted:
-            segment = self._segments.at(offset)
+        segment = self.segments.at(offset)
+        position = None if segment is None else self._known_position(segment, offset)
+        return self.chunks_from(offset, position or 0, wanted)
+
+    def chunks_from(self, offset: int, position: int, count: int) -> list[ObjectRange]:
+        """Return those of the next `count` chunks that are not loaded. The first chunk is that of a byte in the log file
+        of the segment with this offset.
+        """
+        found: list[ObjectRange] = []
+        while len(found) < count:
+            segment = self.segments.at(offset)
             if segment is None:
                 break
-            first = (self._known_position(segment, offset) or 0) // self._chunk_size * self._chunk_size
-            positions = range(first, segment.size, self._chunk_size)[: wanted - len(found)]
-            found += [self._bytes.chunk_at(segment, position) for position in positions]
-            offset = segment.end_offset
+            first = position // self._chunk_size * self._chunk_size
+            positions = range(first, segment.size, self._chunk_size)[: count - len(found)]
+            found += [self.bytes.chunk_at(segment, one) for one in positions]
+            offset, position = segment.end_offset, 0
         return [chunk for chunk in found if self._cache.get(chunk) is None]
 
     def aborted(self, start: int, end: int) -> tuple[list[AbortedTxn], bool]:
@@ -263,15 +273,13 @@ class RemoteLog:
         """
         if start >= end:
             return [], True
-        segments, is_complete = self._segments.with_aborts(start, end)
-        missing = [
-            one for segment in segments for one in self._bytes.missing(segment, IndexKind.TRANSACTIONS)
-        ]
+        segments, is_complete = self.segments.with_aborts(start, end)
+        missing = [one for segment in segments for one in self.bytes.missing(segment, IndexKind.TRANSACTIONS)]
         if missing:
             raise NotLoaded(missing, size_of(missing))
         found: list[AbortedTxn] = []
         for segment in segments:
-            entries = self._bytes.index(segment, IndexKind.TRANSACTIONS)
+            entries = self.bytes.index(segment, IndexKind.TRANSACTIONS)
             found += TransactionIndex(entries).collect(start, end)[0]
         return found, is_complete
 
@@ -281,16 +289,16 @@ class RemoteLog:
         Raises the same errors as `read`.
         """
         start = self.start_offset
-        for segment in self._segments.live_from(start):
+        for segment in self.segments.live_from(start):
             if segment.max_timestamp_ms < timestamp_ms:
                 continue
-            for count, (position, header) in enumerate(self._from_time(segment, timestamp_ms), 1):
+            for count, (position, header) in enumerate(self.from_time(segment, timestamp_ms), 1):
                 if count % STEP_COUNT_MAX == 0:
                     yield None
                 is_data = header.record_count and not header.is_control
                 if not is_data or header.max_timestamp < timestamp_ms or header.last_offset < start:
                     continue
-                batch = b"".join(self._bytes.views(segment, position, header.size))
+                batch = b"".join(self.bytes.views(segment, position, header.size))
                 work = partial(find_by_time, batch, timestamp_ms, start)
                 record = work() if is_decoded_quickly(header) else (yield work)
                 if record is not None:
@@ -299,11 +307,12 @@ class RemoteLog:
 
     # -- batches -----------------------------------------------------------------------------------------------
 
-    def _at(self, offset: int) -> RemoteSegment:
-        segment = self._segments.at(offset)
+    def at(self, offset: int) -> RemoteSegment:
+        """Return the segment with this offset. Raises Corrupt if the manifest names none, or one that is being deleted."""
+        segment = self.segments.at(offset)
         if segment is None or segment.state is not SegmentState.COPY_FINISHED:
             raise Corrupt(
-                f"no manifest of {self._url}/{self.partition.directory} names a segment with offset {offset}, and the log begins at "
+                f"no manifest of {self.place} names a segment with offset {offset}, and the log begins at "
                 f"offset {self.start_offset}"
             )
         return segment
@@ -314,27 +323,27 @@ class RemoteLog:
         if offset > segment.base_offset:
             known = self._known_position(segment, offset)
             begin = self._position_before(segment, offset) if known is None else known
-        return next((one for one in self._bytes.batches(segment, begin) if one.last_offset >= offset), None)
+        return next((one for one in self.bytes.batches(segment, begin) if one.last_offset >= offset), None)
 
-    def _from_time(self, segment: RemoteSegment, timestamp_ms: int) -> Iterator[tuple[int, BatchHeader]]:
+    def from_time(
+        self, segment: RemoteSegment, timestamp_ms: int, start: int = 0
+    ) -> Iterator[tuple[int, BatchHeader]]:
         """Yield (position, header) of the batches of a segment that may have a record of this time or a later one."""
-        needed = self._bytes.missing(segment, IndexKind.TIMES) + self._bytes.missing(
-            segment, IndexKind.OFFSETS
-        )
+        needed = self.bytes.missing(segment, IndexKind.TIMES) + self.bytes.missing(segment, IndexKind.OFFSETS)
         if needed:
             raise NotLoaded(needed, size_of(needed))
-        times = TimeIndex(segment.base_offset, self._bytes.index(segment, IndexKind.TIMES))
-        offset = times.offset_before(timestamp_ms) or segment.base_offset
-        for batch in self._bytes.batches(segment, self._position_before(segment, offset)):
+        times = TimeIndex(segment.base_offset, self.bytes.index(segment, IndexKind.TIMES))
+        offset = max(times.offset_before(timestamp_ms) or segment.base_offset, start)
+        for batch in self.bytes.batches(segment, self._position_before(segment, offset)):
             if batch.last_offset >= offset:
-                head = b"".join(self._bytes.views(segment, batch.position, HEADER.size))
+                head = b"".join(self.bytes.views(segment, batch.position, HEADER.size))
                 yield batch.position, read_header(head)
 
     def _position_before(self, segment: RemoteSegment, offset: int) -> int:
-        missing = self._bytes.missing(segment, IndexKind.OFFSETS)
+        missing = self.bytes.missing(segment, IndexKind.OFFSETS)
         if missing:
             raise NotLoaded(missing, size_of(missing))
-        offsets = OffsetIndex(segment.base_offset, self._bytes.index(segment, IndexKind.OFFSETS))
+        offsets = OffsetIndex(segment.base_offset, self.bytes.index(segment, IndexKind.OFFSETS))
         return offsets.position_before(offset)
 
     def _known_position(self, segment: RemoteSegment, offset: int) -> int | None:

@@ -40,6 +40,12 @@ class Cache(Protocol):
     def consumed(self, wanted: ObjectRange) -> None:
         """Note that a reader has read a range to its end, and probably does not need it again."""
 
+    def is_checked(self, wanted: ObjectRange) -> bool:
+        """Whether `checked` was called for a range since its bytes were loaded."""
+
+    def checked(self, wanted: ObjectRange) -> None:
+        """Note that the bytes of a range are those that a manifest describes."""
+
     def drop(self, wanted: ObjectRange) -> None:
         """Drop a range whose bytes do not match the manifest, so that the next read loads it again."""
 
@@ -130,6 +136,10 @@ class SegmentBytes:
         for chunk, _, _ in self._pieces(segment, position, size):
             self._cache.drop(chunk)
 
+    def consumed(self, segment: RemoteSegment, position: int) -> None:
+        """Note that a reader does not need the chunk again that has the byte at a position of a log file."""
+        self._cache.consumed(self.chunk_at(segment, position))
+
     def _damaged(self, segment: RemoteSegment, position: int) -> Corrupt:
         self.drop(segment, position, 1)
         return Corrupt(f"{self.log_place(segment)} has no batch of the segment at byte {position}")
@@ -149,18 +159,20 @@ class SegmentBytes:
             raise NotLoaded([wanted], wanted.size)
         if segment.summary is None:
             return indexes_of(content, f"{self._url}/{wanted.key}").get(kind, b"")
-        if crc32c(content) != index_range(segment.summary, kind).crc:
-            self._cache.drop(wanted)
-            raise Corrupt(
-                f"{self._url}/{wanted.key}: the {wanted.size} bytes at byte {wanted.start} do not match the summary"
-            )
+        if not self._cache.is_checked(wanted):
+            if crc32c(content) != index_range(segment.summary, segment.commit, kind).crc:
+                self._cache.drop(wanted)
+                raise Corrupt(
+                    f"{self._url}/{wanted.key}: the {wanted.size} bytes at byte {wanted.start} do not match the manifest"
+                )
+            self._cache.checked(wanted)
         return content
 
     def _index_range(self, segment: RemoteSegment, kind: IndexKind) -> ObjectRange | None:
         key = self._partition.segment_key(segment.base_offset, segment.segment_id, INDEXES)
         if segment.summary is None:
             return ObjectRange(key, 0, 0)  # The sizes of the indexes are not known.
-        start, size, _ = index_range(segment.summary, kind)
+        start, size, _ = index_range(segment.summary, segment.commit, kind)
         return ObjectRange(key, start, size) if size else None
 
     def log_place(self, segment: RemoteSegment) -> str:

@@ -12,11 +12,7 @@ Source: the DistributedLog paper, "commit record plus local sequence number".
 """
 
 import contextlib
-import struct
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from crc32c import crc32c
@@ -24,7 +20,7 @@ from crc32c import crc32c
 from stablelog.env.disk import Buffer, Disk
 from stablelog.errors import Corrupt, DiskError
 from stablelog.log.indexes.summary import Summary
-from stablelog.views.extents import EXTENT, Extent, ExtentColumns, column, placed
+from stablelog.views.extents import EXTENT
 from stablelog.views.index_format import (
     ENTRIES_SUFFIX,
     ENTRY,
@@ -35,24 +31,20 @@ from stablelog.views.index_format import (
     CommitSummary,
     Entry,
 )
+from stablelog.views.index_rows import IndexRows
 from stablelog.views.row_file import RowFile
 
 
-class CommitIndex:
+class CommitIndex(IndexRows):
     """The commit index of one segment. It grows with the segment, and is sealed after the segment.
 
     Attributes:
-        base_offset: the base offset of the segment.
-        view_end: the position in commit order after the last entry in this index or in an earlier one.
-        least_first_offset: the least offset in the log at which a transaction of this index begins.
-        latest_sequence: the greatest commit sequence in this partition up to the end of this index; -1 if there is
-            none.
-        latest_ms: the latest commit time in the index, in ms since 1970; -1 if there is none.
         summary: the content of the `.commitsummary` file; None while the index grows.
         is_written: whether the index is sealed and its files are complete.
-        entries: the rows of the entries, in commit order.
-        extents: the rows of the extents (byte ranges in log files) of all entries.
     """
+
+    entries: RowFile
+    extents: RowFile
 
     def __init__(self, disk: Disk, directory: Path, base_offset: int) -> None:
         self._disk = disk
@@ -205,85 +197,3 @@ class CommitIndex:
         """Close all files."""
         self.entries.close()
         self.extents.close()
-
-    # -- reading -----------------------------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def __getitem__(self, place: int) -> Entry:
-        return Entry(*self.entries[place])
-
-    def entries_between(self, first: int, end: int) -> tuple[list[int], list[int], list[int], list[int]]:
-        """Return four fields of the entries from number `first` to before number `end`, as a list for each field:
-        first_offset, producer_id, extent_first, extent_count.
-
-        An `Entry` object for each entry would cost more time than all work with its fields.
-        """
-        rows = self.entries.between(first, end)
-        return (
-            column("q", rows, 3, ENTRY.size).tolist(),
-            column("q", rows, 4, ENTRY.size).tolist(),
-            column("q", rows, 6, ENTRY.size).tolist(),
-            column("i", rows, 14, ENTRY.size).tolist(),
-        )
-
-    def extent(self, place: int) -> Extent:
-        """Return the extent (byte range of batches) with this number in the index."""
-        return Extent(*self.extents[place])
-
-    def extents_between(self, first: int, end: int, long: Entry | None = None) -> Iterator[ExtentColumns]:
-        """Yield the extents from number `first` to before number `end` as columns. Consecutive extents in the same
-        segment are yielded together.
-
-        Args:
-            first: the number of the first extent.
-            end: the number after the last extent.
-            long: the entry of the transaction to which all these extents belong, if the transaction is long; otherwise
-                None.
-        """
-        rows = self.extents.between(first, end)
-        if long is not None:
-            rows = placed(rows, long.start, long.leader_epoch)
-        segments = column("q", rows, 2, EXTENT.size)
-        extents = ExtentColumns(
-            segments[0],
-            list(struct.unpack("16s16x" * (end - first), rows)),
-            column("i", rows, 2, EXTENT.size).tolist(),
-            column("I", rows, 6, EXTENT.size).tolist(),
-            column("I", rows, 7, EXTENT.size).tolist(),
-        )
-        if segments == segments[:1] * len(segments):
-            yield extents
-            return
-        begin = 0
-        for segment, same in groupby(segments):
-            end = begin + len(list(same))
-            yield extents.part(begin, end)._replace(segment=segment)
-            begin = end
-
-    def place_of(self, position: int) -> int:
-        """Return the number, from 0, of the first entry that ends behind this position; `len(self)` if there is
-        none.
-        """
-        return bisect_right(self.entries, position, key=lambda entry: entry[0] + entry[1])
-
-    def place_at_time(self, time_ms: int) -> int:
-        """Return the number, from 0, of the first entry with this commit time or a later one; `len(self)` if there is
-        none.
-        """
-        return bisect_left(self.entries, time_ms, key=itemgetter(2))
-
-    def place_after(self, commit_sequence: int) -> int:
-        """Return the number, from 0, of the first entry with a greater commit sequence; `len(self)` if there is none.
-
-        The entries are sorted by commit sequence: a partition contains the transactions of one transaction group in the
-        order of their commit sequences.
-        """
-        return bisect_right(self.entries, commit_sequence, key=itemgetter(5))
-
-    def extent_with(self, entry: Entry, position: int) -> int:
-        """Return the number of the entry's extent (byte range of batches) that has the record at this position."""
-        first, end = entry.extent_first, entry.extent_first + entry.extent_count
-        base_offset = position - entry.start if entry.is_long else position
-        return bisect_right(self.extents, base_offset, first + 1, end, key=itemgetter(0)) - 1

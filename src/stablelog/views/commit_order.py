@@ -13,23 +13,25 @@ transactions.
 Source: the DistributedLog paper; docs/architecture.md, "Commit order".
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import NamedTuple
 
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, DiskError, OffsetOutOfRange, Unproven
+from stablelog.errors import Corrupt, DiskError, NotLoaded, OffsetOutOfRange, Unproven
 from stablelog.log.model import Slice
 from stablelog.log.read import STEP_COUNT_MAX, Batch, Lookup, TimestampedOffset, in_steps
 from stablelog.log.segments.segment import Segment
 from stablelog.log.view import ViewedLog
-from stablelog.views.commit_index import CommitIndex
 from stablelog.views.extent_lookup import extents_from
 from stablelog.views.extents import ExtentColumns
 from stablelog.views.fetch_assembler import FetchAssembler
 from stablelog.views.index_builder import IndexBuilder
 from stablelog.views.index_format import NO_PRODUCER, Entry
+from stablelog.views.index_rows import IndexRows
+from stablelog.views.remote_index import RemoteIndex
+from stablelog.views.tiered_indexes import TieredIndexes
 
 # How many ends of reads are remembered for each partition. A reader that begins at one of them continues an earlier
 # read.
@@ -70,11 +72,15 @@ class CommitOrder:
         self._partition = partition
         self._builder = IndexBuilder(partition, disk)
         self.indexes = self._builder.indexes
+        self._tiers = TieredIndexes(partition, self.indexes)
         self._read_ends: dict[int, None] = {}  # positions where the last reads have ended, oldest first
         self._start = 0
         # Cache of `_torn_sequence`, by the base offset of the index: (log start offset at the last search, number of
         # entries searched, greatest commit sequence found).
         self._torn: dict[int, tuple[int, int, int]] = {}
+        # Cache of `torn_sequence`: (log start offset at the last search, end of the remote segments that were searched,
+        # greatest commit sequence found).
+        self._torn_remote = 0, 0, -1
         try:
             self._builder.load(progress)
         except BaseException:
@@ -90,17 +96,17 @@ class CommitOrder:
         A transaction that commits behind this position but began before the log start offset is torn. The view leaves
         it out.
         """
-        return max(self._start, self._partition.start_offset)
+        return max(self._start, self._tiers.log_start)
 
     @property
     def end_offset(self) -> int:
         """The position after the last record that can be read. It never moves back."""
-        return max(self.indexes[-1].view_end, self.start_offset)
+        return max(self.indexes[-1].view_end, self._start, self._partition.start_offset)
 
     @property
     def latest_sequence(self) -> int:
         """The greatest commit sequence in the durable part of the log; -1 if there is none."""
-        return self.indexes[-1].latest_sequence
+        return self._tiers.latest_sequence
 
     @property
     def failure(self) -> DiskError | None:
@@ -117,13 +123,26 @@ class CommitOrder:
         """
         needed = [one.first_offset for one in self._builder.open.values()]
         start = self.start_offset
-        place = self._place_of(start)
-        needed += [index.least_first_offset for index in self.indexes[place + 1 :]]
-        index = self.indexes[place]
-        needed += [index[at].first_offset for at in range(index.place_of(start), len(index))]
+        remote = [commits.least_first_offset for commits in self._tiers.remote_commits(start)]
+        place = 0
+        if not remote:
+            place = self._tiers.place_of(start)
+            index = self._tiers.whole(self.indexes[place])
+            needed += [index[at].first_offset for at in range(index.place_of(start), len(index))]
+            place += 1
+        needed += remote
+        needed += [index.least_first_offset for index in self.indexes[place:]]
         # A transaction that began before the log start is torn and not in the view, so offsets before the log start do
         # not count.
-        return max(min([start, *needed]), self._partition.start_offset)
+        return max(min([start, *needed]), self._tiers.log_start)
+
+    def first_offset_of(self, end_offset: int) -> int:
+        """Return the least offset of a record whose transaction has its marker at or behind `end_offset`, or is open; at
+        most `end_offset`.
+        """
+        needed = [one.first_offset for one in self._builder.open.values()]
+        needed += [index.least_first_offset for index in self.indexes if index.base_offset >= end_offset]
+        return min([end_offset, *needed])
 
     def whole_from(self, position: int) -> int:
         """Return this position. If it is in the middle of a transaction, return the position after this transaction."""
@@ -142,7 +161,7 @@ class CommitOrder:
 
     def begin_at(self, start_offset: int) -> None:
         """Hide all positions before this one, which must not be in the middle of a transaction."""
-        self._start = max(self.start_offset, start_offset)
+        self._start = max(self._start, start_offset)
 
     def forget_deleted(self) -> None:
         """Drop the commit indexes of segments that retention has deleted."""
@@ -179,11 +198,13 @@ class CommitOrder:
         response = FetchAssembler(start, size_max, at_least_one=at_least_one, reads_on=reads_on)
         try:
             self._assemble(response)
-        except (Corrupt, Unproven):
+        except (Corrupt, NotLoaded, Unproven):
             if response.end == start:
                 raise
             # The response ends before the damaged or unproven batch. The next read begins at this batch and raises the
             # error.
+        if self._partition.remote is not None:
+            self._tiers.remote_view.finished(start, response.end)
         self._read_ends[response.end] = None
         if len(self._read_ends) > SEQUENTIAL_READERS_MAX:
             del self._read_ends[next(iter(self._read_ends))]
@@ -191,15 +212,39 @@ class CommitOrder:
 
     def _assemble(self, response: FetchAssembler) -> None:
         """Add batches in commit order to a response until no more fit."""
-        for index in self.indexes[self._place_of(response.start) :]:
-            for part in extents_from(index, response.start, self._partition.start_offset, response.room):
+        log_start = self._tiers.log_start
+        for index in self._tiers.from_position(response.start):
+            for part in extents_from(index, response.start, log_start, response.room):
                 if isinstance(part, ExtentColumns):
-                    has_room = response.add(self._segment(part.segment), part)
+                    has_room = self._add(response, part)
                 else:
-                    extent = index.extent(part.extent_first)
-                    has_room = response.add_outside(self._segment(extent.segment), extent, part)
+                    has_room = self._add_outside(response, index, part)
                 if not has_room:
                     return
+
+    def _add(self, response: FetchAssembler, extents: ExtentColumns) -> bool:
+        """Add batches of transactions. Return whether the response has room for more."""
+        if self._tiers.is_local(extents.segment):
+            return response.add(self._segment(extents.segment), extents)
+        count, content = self._tiers.remote_view.content(
+            extents.segment, extents.begins, extents.ends, response.remote_room
+        )
+        has_room = response.add_copied(memoryview(content), extents.part(0, count))
+        return has_room and count == len(extents.begins)
+
+    def _add_outside(self, response: FetchAssembler, index: IndexRows, entry: Entry) -> bool:
+        """Add a run of batches outside transactions. Return whether the response has room for more."""
+        extent = index.extent(entry.extent_first)
+        if self._tiers.is_local(extent.segment):
+            return response.add_outside(self._segment(extent.segment), extent, entry)
+        assert self._partition.remote is not None
+        found = self._partition.remote.read(
+            max(response.start, entry.start),
+            entry.end,
+            response.remote_room,
+            at_least_one=response.end == response.start,
+        )
+        return response.add_run(found.buffers, min(found.end_offset, entry.end), entry)
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
         """Find the first position of a commit at this time or later, in steps (see `log.read.Lookup`).
@@ -221,9 +266,7 @@ class CommitOrder:
             position where the next step begins if the search must continue. None if there is no such record.
         """
         count = 0
-        for index in self.indexes[self._place_of(start) :]:
-            if index.latest_ms < timestamp_ms:
-                continue
+        for index in self._tiers.with_time(start, timestamp_ms):
             for place in range(max(index.place_at_time(timestamp_ms), index.place_of(start)), len(index)):
                 entry = index[place]
                 if count >= STEP_COUNT_MAX:
@@ -234,6 +277,13 @@ class CommitOrder:
                     continue
                 if entry.producer_id != NO_PRODUCER:
                     return max(entry.start, start), entry.latest_ms, entry.leader_epoch
+                if not self._tiers.is_local(index.base_offset):
+                    found = self._tiers.remote_view.batch_at_time(
+                        index.base_offset, timestamp_ms, max(entry.start, start), entry.end
+                    )
+                    if found is not None:
+                        return Batch(*found) if isinstance(found, tuple) else found
+                    continue
                 segment = self._segment(index.base_offset)
                 begin = max(entry.start, start, segment.time_index.offset_before(timestamp_ms) or 0)
                 first = segment.find(begin)
@@ -251,7 +301,8 @@ class CommitOrder:
         """Find the first position of the latest commit, in steps (see `log.read.Lookup`). The result is (position,
         time, leader epoch); None if the view is empty.
         """
-        latest_ms = max(index.latest_ms for index in self.indexes)
+        remote = self._tiers.remote_commits(self.start_offset)
+        latest_ms = max([*(one.latest_ms for one in self.indexes), *(one.latest_ms for one in remote)])
         return None if latest_ms < 0 else (yield from self.look_up_time(latest_ms))
 
     # -- commit sequences --------------------------------------------------------------------------------------
@@ -280,10 +331,9 @@ class CommitOrder:
 
         Records outside transactions before this position count as earlier than the transaction.
         """
-        at = bisect_right(self.indexes, commit_sequence, key=attrgetter("latest_sequence"))
-        if at == len(self.indexes):
+        index = self._tiers.after_sequence(commit_sequence)
+        if index is None:
             return self.end_offset
-        index = self.indexes[at]
         place = index.place_after(commit_sequence)
         # `latest_sequence` also counts earlier segments. If the index has no entry with a greater sequence, the
         # transaction with that sequence was in a segment that is deleted by now.
@@ -298,8 +348,7 @@ class CommitOrder:
             -1 if no transaction has lost records. None if this is unknown, because the view contains no transaction.
         """
         start = self.start_offset
-        # If the segment with base offset 0 still exists, the indexes contain every commit of the partition.
-        is_log_whole = self._partition.segments()[0].base_offset == 0
+        is_log_whole = self._tiers.is_log_whole
         known = -1 if start == 0 else self._sequence_before(start)
         if known == -1 and not is_log_whole and self.latest_sequence != -1:
             # The earlier segments were deleted together with their indexes. All deleted commits were before the first
@@ -315,28 +364,37 @@ class CommitOrder:
 
         The view leaves out every torn transaction, even in the middle of the view.
         """
-        return max(self._torn_sequence(index) for index in self.indexes)
+        log_start = self._tiers.log_start
+        searched_start, end, found = self._torn_remote
+        if searched_start != log_start:
+            end, found = log_start, -1
+        for commits in self._tiers.remote_commits(end):
+            if commits.least_first_offset < log_start:
+                found = max(found, self._torn_sequence(RemoteIndex(self._tiers.remote_view, commits)))
+            end = commits.end_offset
+        self._torn_remote = log_start, end, found
+        return max([found, *(self._torn_sequence(self._tiers.whole(index)) for index in self.indexes)])
 
     def _sequence_before(self, position: int) -> int:
         """Return the greatest commit sequence before a position; -1 if there is none, or if it is unknown."""
-        at = self._place_of(position)
-        index = self.indexes[at]
+        index = next(self._tiers.from_position(position))
         place = index.place_of(position)
         if place:
             return index[place - 1].latest_sequence
-        if at:
-            return self.indexes[at - 1].latest_sequence
+        before = self._tiers.sequence_before(index)
+        if before is not None:
+            return before
         if not len(index):
             return index.latest_sequence
         return index[0].latest_sequence if index[0].producer_id == NO_PRODUCER else -1
 
-    def _torn_sequence(self, index: CommitIndex) -> int:
+    def _torn_sequence(self, index: IndexRows) -> int:
         """Return the greatest commit sequence of the torn transactions in a commit index; -1 if there is none.
 
         The index may have a million entries, so each call searches only the entries that were added since the last
         call.
         """
-        log_start = self._partition.start_offset
+        log_start = self._tiers.log_start
         if index.least_first_offset >= log_start:
             return -1
         searched_start, done, found = self._torn.get(index.base_offset, (log_start, 0, -1))
@@ -354,17 +412,11 @@ class CommitOrder:
         """Whether retention has removed the beginning of a transaction. If so, the view leaves out the whole
         transaction.
         """
-        return entry.producer_id != NO_PRODUCER and entry.first_offset < self._partition.start_offset
-
-    def _place_of(self, position: int) -> int:
-        """Return the number of the first commit index whose entries end behind a position; the number of the last index
-        if there is none.
-        """
-        return bisect_right(self.indexes, position, hi=len(self.indexes) - 1, key=attrgetter("view_end"))
+        return entry.producer_id != NO_PRODUCER and entry.first_offset < self._tiers.log_start
 
     def _entries_from(self, position: int) -> Iterator[Entry]:
         """Yield, in commit order, every entry of the commit indexes that ends behind `position`."""
-        for index in self.indexes[self._place_of(position) :]:
+        for index in self._tiers.from_position(position):
             for place in range(index.place_of(position), len(index)):
                 yield index[place]
 

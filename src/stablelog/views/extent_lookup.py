@@ -7,9 +7,9 @@ together, as columns (a list for each field). The work for each batch is then on
 from collections.abc import Iterator
 from itertools import groupby
 
-from stablelog.views.commit_index import CommitIndex
 from stablelog.views.extents import LONG_COUNT, ExtentColumns
 from stablelog.views.index_format import NO_PRODUCER, Entry
+from stablelog.views.index_rows import IndexRows
 
 ENTRIES_AT_ONCE = 64  # how many entries of the commit index are read together
 FIRST_AT_ONCE = 64  # how many extents the first lookup of a fetch reads: the fetch may use only a few
@@ -21,7 +21,7 @@ SHORT, TORN = -1, -2
 
 
 def extents_from(
-    index: CommitIndex, start: int, log_start: int, size_max: int
+    index: IndexRows, start: int, log_start: int, size_max: int
 ) -> Iterator[ExtentColumns | Entry]:
     """Yield the extents from a position to the end of an index. Extents of transactions are yielded as columns. A run
     of batches outside transactions is yielded as its entry.
@@ -53,7 +53,7 @@ def extents_from(
             first = end
 
 
-def _ranges(index: CommitIndex, place: int, log_start: int) -> Iterator[tuple[int, int, Entry | None]]:
+def _ranges(index: IndexRows, place: int, log_start: int) -> Iterator[tuple[int, int, Entry | None]]:
     """Yield ranges of extents, from entry number `place` on: (number of the first extent, number after the last extent,
     entry).
 

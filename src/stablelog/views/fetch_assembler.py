@@ -15,11 +15,16 @@ the error.
 import io
 import struct
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import accumulate, groupby
 from operator import sub
 
+from crc32c import crc32c
+
 from stablelog.batch.header import (
     CONTROL,
+    CRC,
+    CRC_START,
     HEADER,
     LENGTH_AND_OFFSET_SIZE,
     PREFIX,
@@ -36,6 +41,12 @@ from stablelog.views.index_format import Entry
 SMALL_LENGTH_MAX = 4096  # copying a batch of this size takes about as long as sending it in two pieces
 # Greatest size of the copies in a response, in bytes. They stay in memory until the reader has received the response.
 COPIED_SIZE_MAX = 1 << 20
+REMOTE_SIZE_MAX = (
+    8 << 20
+)  # Greatest size of the batches from an object store in a response, in bytes: they are copied.
+REMOTE_COUNT_MAX = (
+    2_000  # The number of batches from an object store after which a response ends: their CRCs are checked.
+)
 PAGE_SIZE = 4096  # the kernel reads at least a whole page of this size from the disk
 LOOKED_AT = struct.Struct(
     ">"
@@ -75,12 +86,19 @@ class FetchAssembler:
         self.start = self.end = start
         self.room = size_max
         self._copied_room = COPIED_SIZE_MAX
+        self._remote_room = REMOTE_SIZE_MAX
+        self._remote_count = 0
         self._wants_one = at_least_one
         self._reads_on = reads_on
         self._buffers: list[Buffer] = []
         self._copies: io.BytesIO | None = None
         # For an index in `_buffers`: the range of bytes in `_copies` that `slice` puts there.
         self._copied: dict[int, range] = {}
+
+    @property
+    def remote_room(self) -> int:
+        """How many more bytes of batches from an object store fit into the response."""
+        return max(min(self.room, self._remote_room), 0)
 
     def slice(self) -> Slice:
         """Return the response as a `Slice`. No batch may be added afterwards."""
@@ -116,6 +134,54 @@ class FetchAssembler:
         if damage is not None and has_room:
             raise damage
         return has_room
+
+    def add_copied(self, data: memoryview, extents: ExtentColumns) -> bool:
+        """Add batches of transactions from an object store, without batches that end before the position `start`. Return
+        whether the response has room for more.
+
+        Args:
+            data: the bytes of the extents, one extent after the other.
+            extents: the extents. Their positions are those in the log file.
+
+        Raises:
+            Corrupt: a batch is damaged. The batches before it are in the response.
+        """
+        ends = list(accumulate(map(sub, extents.ends, extents.begins)))
+        batches = extents._replace(begins=[0, *ends[:-1]], ends=ends)
+        damage: Corrupt | None = None
+        if SEVERAL in batches.lengths:
+            batches, damage = split(data, batches, self.start)
+        for place, (begin, end) in enumerate(zip(batches.begins, batches.ends, strict=True)):
+            if (
+                crc32c(data[begin + CRC_START : end])
+                != CRC.unpack_from(data, begin + CRC_START - CRC.size)[0]
+            ):
+                damage = Corrupt(f"the CRC of a batch of segment {extents.segment} does not match its bytes")
+                batches = batches.part(0, place)
+                break
+        self._remote_room -= len(data)
+        self._remote_count += len(batches.begins)
+        has_room = self._add(data, batches)
+        if damage is not None and has_room:
+            raise damage
+        return has_room and self._remote_room > 0 and self._remote_count < REMOTE_COUNT_MAX
+
+    def add_run(self, buffers: Sequence[Buffer], end: int, entry: Entry) -> bool:
+        """Add batches outside transactions from an object store. Return whether the response has room for more.
+
+        Args:
+            buffers: the bytes of whole batches, which follow each other; empty if none fits.
+            end: the position after the last of them.
+            entry: the entry of the run to which they belong.
+        """
+        if not buffers:
+            return False
+        self._buffers += buffers
+        size = sum(map(len, buffers))
+        self.room -= size
+        self._remote_room -= size
+        self.end = end
+        return end == entry.end and self.room > 0 and self._remote_room > 0
 
     def _request(self, log: File, extents: ExtentColumns) -> None:
         """Ask the operating system to read ahead the extents (byte ranges of batches) for which the response has room.

@@ -271,7 +271,7 @@ def objects_of_indexes(directory):
     return [path.read_bytes() for path in directory.rglob("*.indexes")]
 
 
-def test_a_segment_in_commit_order_is_copied_with_its_commit_index_and_stays_on_the_local_disk(tmp_path):
+def test_a_segment_in_commit_order_is_copied_with_its_commit_index_and_then_deleted(tmp_path):
     async def conversation():
         configs = {**LOCAL_NOTHING, "stablelog.order": "commit"}
         async with tiered(f"file://{tmp_path}/store", configs=configs) as desk:
@@ -294,7 +294,7 @@ def test_a_segment_in_commit_order_is_copied_with_its_commit_index_and_stays_on_
             assert not objects_of_indexes(tmp_path), "its commit index is not complete"
             disk.write_atomic(summary, content)
             await copy(desk)
-            assert len(log.segments()) == 3
+            assert len(log.segments()) == 1
             objects = objects_of_indexes(tmp_path)
             assert len(objects) == 2
             assert all(IndexKind.COMMIT_SUMMARY in indexes_of(content, "x") for content in objects)

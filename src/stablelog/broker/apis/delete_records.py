@@ -6,6 +6,7 @@ affected. The new log start is in a file of the partition when the response is s
 log starts of all partitions is written later, within `CHECKPOINT_S` seconds.
 """
 
+import contextlib
 import logging
 from functools import partial
 
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 
 async def handle(broker: Broker, request: DeleteRecordsRequest, _context: Context) -> DeleteRecordsResponse:
     """Handle the request."""
+    await _load_commit_indexes(broker, request)
 
     def delete(name: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
         try:
@@ -60,3 +62,16 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, _context: Contex
         ]
     )
     return DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=topics)
+
+
+async def _load_commit_indexes(broker: Broker, request: DeleteRecordsRequest) -> None:
+    """Load the commit indexes in an object store that the deletion needs: if an offset is in the middle of a transaction,
+    the view in commit order begins behind this transaction.
+    """
+    for topic in request.topics:
+        for asked in topic.partitions:
+            with contextlib.suppress(*PARTITION_ERRORS):  # the deletion gets the same error, and reports it
+                partition = broker.topics.partition(topic.name, asked.partition_index, PARTITION_CODES)
+                view = partition.view
+                if view is not None and 0 <= asked.offset < partition.start_offset:
+                    await broker.tiering.reads.loading(partial(view.whole_from, asked.offset))

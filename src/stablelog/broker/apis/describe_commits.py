@@ -25,11 +25,11 @@ PARTITION_CODES = CODES["DescribeCommits"]
 async def handle(
     broker: Broker, request: DescribeCommitsRequest, _context: Context
 ) -> DescribeCommitsResponse:
-    """Handle the request without an await: all data of the response is in the partition's commit indexes, so no record
-    is read.
+    """Handle the request. All data of the response is in the partition's commit indexes, so no record is read. An await
+    is needed only for a commit index that is in an object store and not in the broker's cache.
     """
     try:
-        return _describe(broker, request)
+        return await broker.tiering.reads.loading(lambda: _describe(broker, request))
     except PARTITION_ERRORS as error:
         code = code_for(broker, error, PARTITION_CODES)
         return DescribeCommitsResponse(error_code=code, error_message=str(error))

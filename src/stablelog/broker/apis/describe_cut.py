@@ -123,22 +123,31 @@ def _resolved(broker: Broker, numbers: TransactionGroup | None, group: str, aske
 
 
 async def handle(broker: Broker, request: DescribeCutRequest, _context: Context) -> DescribeCutResponse:
-    """Handle the request without an await, so that the cut's commit sequence and offsets belong to the same moment."""
+    """Handle the request. If a commit index is in an object store and not in the broker's cache, load it and begin
+    again.
+    """
     try:
-        group = _group(broker, request)
-        numbers = broker.transactions.get(group)
-        found = {name: _views(broker, name) for name in request.topics}
-        wanted = _resolved(broker, numbers, group, request.commit_sequence)
-        topics = tuple(
-            CutTopic(
-                name=name,
-                partitions=tuple(_cut(index, view, wanted) for index, view in enumerate(found[name])),
-            )
-            for name in request.topics
-        )
+        return await broker.tiering.reads.loading(lambda: _describe(broker, request))
     except PARTITION_ERRORS as error:
         code = code_for(broker, error, PARTITION_CODES)
         return DescribeCutResponse(error_code=code, error_message=str(error))
+
+
+def _describe(broker: Broker, request: DescribeCutRequest) -> DescribeCutResponse:
+    """Return the response. It is made without an await, so that the cut's commit sequence and offsets belong to the same
+    moment.
+    """
+    group = _group(broker, request)
+    numbers = broker.transactions.get(group)
+    found = {name: _views(broker, name) for name in request.topics}
+    wanted = _resolved(broker, numbers, group, request.commit_sequence)
+    topics = tuple(
+        CutTopic(
+            name=name,
+            partitions=tuple(_cut(index, view, wanted) for index, view in enumerate(found[name])),
+        )
+        for name in request.topics
+    )
     holders = tuple(
         CutHolder(
             commit_sequence=i64(sequence),

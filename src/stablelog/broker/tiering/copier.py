@@ -20,6 +20,7 @@ from typing import Final
 
 from stablelog.broker.loop.tasks import in_thread, in_thread_to_its_end
 from stablelog.broker.loop.turns import in_turns
+from stablelog.broker.tiering.commit_files import commit_files
 from stablelog.broker.tiering.metadata_topic import MetadataTopic
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.broker.tiering.throttle import Throttle
@@ -39,7 +40,7 @@ from stablelog.tier.copying import (
     epochs_up_to,
     other_files,
 )
-from stablelog.tier.index_object import IndexKind, encode_indexes
+from stablelog.tier.index_object import CommitFiles, IndexKind, encode_indexes
 from stablelog.tier.local_state import LocalState
 from stablelog.tier.manifest import Manifest, RemoteSegment, Segments, encode_manifest
 from stablelog.tier.names import INDEXES, LOG
@@ -328,7 +329,7 @@ class Copier:
         )
         if self._events is not None:
             await self._events.begin_copy(partition.remote.partition, row)
-        files = await in_thread(
+        files, commit = await in_thread(
             self._threads, self._other_files, segment, segment.summary, epochs, partition.view is not None
         )
         points = await in_thread(
@@ -336,7 +337,7 @@ class Copier:
         )
         self.copied_size += segment.summary.log_size
         self.copied_count += 1
-        return replace(row, cut_points=points, event_ms=self._now_ms())
+        return replace(row, cut_points=points, commit=commit, event_ms=self._now_ms())
 
     def _upload_files(
         self,
@@ -358,13 +359,12 @@ class Copier:
 
     def _other_files(
         self, segment: Segment, summary: Summary, epochs: LeaderEpochs, is_commit_ordered: bool
-    ) -> Mapping[IndexKind, bytes]:
-        """Read all files of a segment except its log file. Runs in a thread."""
+    ) -> tuple[Mapping[IndexKind, bytes], CommitFiles | None]:
+        """Read all files of a segment except its log file, and describe its commit index. Runs in a thread."""
         paths = other_files(segment.directory, segment.base_offset, segment.end_offset)
         found = {kind: read_if_there(self._disk, path) for kind, path in paths.items()}
         files = {kind: content for kind, content in found.items() if content is not None}
-        if is_commit_ordered and IndexKind.COMMIT_SUMMARY not in files:
-            raise Unavailable(f"{paths[IndexKind.COMMIT_SUMMARY]} is not written yet")
+        commit = commit_files(summary, files, paths) if is_commit_ordered else None
         sizes, _ = summary.index_files
         for kind in (IndexKind.OFFSETS, IndexKind.TIMES, IndexKind.TRANSACTIONS):
             content = files.get(kind, b"")
@@ -374,7 +374,7 @@ class Copier:
                 )
             files[kind] = content[: sizes[kind]]  # Kafka preallocates index files, so zeros may follow.
         files[IndexKind.LEADER_EPOCHS] = epochs.encode()
-        return files
+        return files, commit
 
     def _pieces(self, segment: Segment, summary: Summary, work: _Work) -> Iterator[bytes]:
         """Yield the log file of a segment in pieces, not faster than the throttle allows."""

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from stablelog.broker.loop.tasks import Tasks, in_thread
 from stablelog.broker.tiering.range_cache import RangeCache
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from stablelog.env.objects.store import ObjectStore
 
 log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 THREADS = 16  # The number of ranges that are loaded at a time. With chunks of 4 MiB, 64 MiB are in flight.
 ERROR_S = 1.0  # For this time after a failed load, reads of the range get its error.
@@ -65,7 +67,7 @@ class RemoteReads:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="remote reads")
         self.loaded_size = 0
 
-    def request(self, partition: Partition, missing: NotLoaded) -> list["asyncio.Future[None]"]:
+    def request(self, partition: Partition | None, missing: NotLoaded) -> list["asyncio.Future[None]"]:
         """Begin to load the ranges that a partition's reader needs (`missing`). Returns futures that are done when the
         loads have ended.
 
@@ -87,7 +89,8 @@ class RemoteReads:
                     raise failed[1]
                 del self._failed[wanted]
             load = self._begin(wanted)
-            load.waiting[partition] = None
+            if partition is not None:
+                load.waiting[partition] = None
             if now_s - load.begun_s > SLOW_S:
                 raise Unavailable(
                     f"{self._store.url}/{wanted.key} was requested {now_s - load.begun_s:.0f} s ago, and the store has "
@@ -104,13 +107,26 @@ class RemoteReads:
             if self._cache.get(wanted) is None and wanted not in self._failed:
                 self._begin(wanted)
 
-    async def load(self, partition: Partition, missing: NotLoaded) -> None:
+    async def load(self, partition: Partition | None, missing: NotLoaded) -> None:
         """Load the ranges that a reader needs (`missing`). Return when they are loaded. Raises as `request` does."""
         for done in self.request(partition, missing):
             await asyncio.shield(done)
         failed = [self._failed[one][1] for one in missing.ranges if one in self._failed]
         if failed:
             raise failed[0]
+
+    async def loading(self, call: Callable[[], Result]) -> Result:
+        """Return what a call returns, after the ranges are loaded that the call needs.
+
+        Raises:
+            Unavailable: the store does not answer.
+            Corrupt: the bytes in the store do not match the manifest.
+        """
+        while True:
+            try:
+                return call()
+            except NotLoaded as missing:
+                await self.load(None, missing)
 
     def _begin(self, wanted: ObjectRange) -> _Load:
         load = self._loads.get(wanted)

@@ -131,8 +131,12 @@ class Tiering:
     def read_ahead(self, partition: Partition, read: Slice) -> None:
         """Begin to load the byte ranges that the reader of a partition will need next."""
         if partition.remote is not None and read.start_offset < partition.start_offset:
-            partition.remote.finished(read.start_offset, read.end_offset)
-            self.reads.read_ahead(partition.remote.ahead(read.end_offset))
+            remote = partition.remote
+            if partition.view is not None and read.aborted is not None:
+                self.reads.read_ahead(remote.view.ahead(read.end_offset))
+                return
+            remote.finished(read.start_offset, read.end_offset)
+            self.reads.read_ahead(remote.ahead(read.end_offset))
 
     # -- metrics -------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,193 @@
+"""The remote segments of a commit-ordered topic: their commit indexes, and the bytes of their transactions.
+
+The commit index of a segment is in the object of indexes, and the manifest describes it. Readers in commit order need the
+bytes of one transaction after the other, which are scattered over the log files of one or more segments. `content`
+therefore copies them from the loaded chunks.
+"""
+
+import itertools
+import uuid
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stablelog.batch.header import BatchHeader
+from stablelog.env.disk import Buffer
+from stablelog.errors import Corrupt, NotLoaded
+from stablelog.log.remote_tier import RemoteCommits
+from stablelog.tier.index_object import IndexKind
+from stablelog.tier.manifest import RemoteSegment
+from stablelog.tier.segment_bytes import size_of
+from stablelog.types import ObjectRange
+
+if TYPE_CHECKING:
+    from stablelog.tier.remote_log import RemoteLog
+
+CHUNK_COUNT_MAX: Final = (
+    16  # how many chunks one call of `content` needs in memory at most, if the first range is small
+)
+ENDS_MAX: Final = 64  # the number of reads whose ends are remembered
+AHEAD: Final = (
+    1,
+    2,
+    4,
+)  # how many chunks are loaded ahead of a reader: after its first read, the second, and later
+STEP_COUNT_MAX: Final = 1_000  # how many batch headers one step of a lookup reads
+
+
+class _End(NamedTuple):
+    """The end of a read: the position in the log file of a segment, and the number of earlier reads without a gap
+    between them.
+    """
+
+    segment_id: uuid.UUID
+    base_offset: int
+    position: int
+    streak: int
+
+
+class RemoteCommitOrder:
+    """Implements `log.remote_tier.RemoteView`.
+
+    Args:
+        remote: the remote log of the partition.
+        chunk_size: the size of the chunks in which log files are read, in bytes.
+    """
+
+    def __init__(self, remote: "RemoteLog", chunk_size: int) -> None:
+        self._remote = remote
+        self._chunk_size = chunk_size
+        self._ends: OrderedDict[int, _End] = (
+            OrderedDict()
+        )  # the ends of the last reads, by position in commit order
+        self._last: tuple[RemoteSegment, int] | None = None  # where the last range of `content` has ended
+
+    def commits(self, offset: int) -> Iterator[RemoteCommits]:
+        """Yield what the manifest says about the commit index of each segment, from the segment with this offset on,
+        without segments before the log start offset. Raises Corrupt.
+        """
+        start = max(offset, self._remote.start_offset)
+        return map(self._commits_of, self._remote.segments.live_from(start))
+
+    @property
+    def latest_sequence(self) -> int:
+        """The greatest commit sequence of all segments in the store; -1 if there is none."""
+        segments = self._remote.manifest.segments
+        return self._commits_of(segments[-1]).latest_sequence if segments else -1
+
+    def commits_after(self, commit_sequence: int) -> RemoteCommits | None:
+        """Return the first segment of `commits` whose `latest_sequence` is greater than a commit sequence; None if there
+        is none.
+        """
+        segments, start = self._remote.manifest.segments, self._remote.start_offset
+        first = bisect_right(segments, commit_sequence, key=lambda one: self._commits_of(one).latest_sequence)
+        live = (one for one in itertools.islice(segments, first, None) if one.end_offset > start)
+        return next(map(self._commits_of, live), None)
+
+    def _commits_of(self, segment: RemoteSegment) -> RemoteCommits:
+        if segment.commit is None:
+            raise Corrupt(
+                f"the manifest of {self._remote.place} describes no commit index of the segment {segment.base_offset}, "
+                "and the topic is commit-ordered"
+            )
+        commit = segment.commit
+        return RemoteCommits(
+            segment.base_offset,
+            segment.end_offset,
+            commit.least_first_offset,
+            commit.latest_sequence,
+            commit.latest_ms,
+        )
+
+    def commit_rows(self, base_offset: int) -> tuple[Buffer, Buffer]:
+        """Return the entries and the extents of a segment's commit index. Raises NotLoaded and Corrupt."""
+        segment, content = self._segment(base_offset), self._remote.bytes
+        kinds = (IndexKind.COMMIT_ENTRIES, IndexKind.COMMIT_EXTENTS)
+        missing = [one for kind in kinds for one in content.missing(segment, kind)]
+        if missing:
+            raise NotLoaded(missing, size_of(missing))
+        entries, extents = (content.index(segment, kind) for kind in kinds)
+        return entries, extents
+
+    def content(
+        self, base_offset: int, begins: Sequence[int], ends: Sequence[int], size_max: int
+    ) -> tuple[int, Buffer]:
+        """Copy ranges of bytes of a log file (see `RemoteView.content`). Raises NotLoaded and Corrupt."""
+        segment, content = self._segment(base_offset), self._remote.bytes
+        if max(ends) > segment.size:
+            raise Corrupt(
+                f"{content.log_place(segment)} has {segment.size} bytes, and a commit index names bytes up to {max(ends)}"
+            )
+        views: list[Buffer] = []
+        missing: dict[ObjectRange, None] = {}
+        chunks: set[int] = set()
+        size = count = 0
+        for number, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+            chunks.update(range(begin // self._chunk_size, (end - 1) // self._chunk_size + 1))
+            size += end - begin
+            if number and (size > size_max or len(chunks) > CHUNK_COUNT_MAX):
+                break
+            try:
+                pieces = content.views(segment, begin, end - begin)
+            except NotLoaded as error:
+                missing |= dict.fromkeys(error.ranges)
+                continue
+            # After a range that is not loaded, others are visited only to load what they need together with it.
+            if not missing:
+                views += pieces
+                count += 1
+        if not count:
+            raise NotLoaded(list(missing), len(chunks) * self._chunk_size)
+        self._last = segment, ends[count - 1]
+        return count, b"".join(views)
+
+    def batch_at_time(
+        self, base_offset: int, timestamp_ms: int, start: int, end: int
+    ) -> tuple[BatchHeader, bytes] | int | None:
+        """Find a batch by the time of its records (see `RemoteView.batch_at_time`). Raises NotLoaded and Corrupt."""
+        segment = self._segment(base_offset)
+        for count, (position, header) in enumerate(self._remote.from_time(segment, timestamp_ms, start)):
+            if header.base_offset >= end:
+                return None
+            if header.max_timestamp >= timestamp_ms and header.last_offset >= start:
+                return header, b"".join(self._remote.bytes.views(segment, position, header.size))
+            if count == STEP_COUNT_MAX:
+                return max(header.base_offset, start)
+        return None
+
+    def finished(self, start: int, end: int) -> None:
+        """Note that a read of the positions [start, end) has ended with the last range of `content`. The reader does not
+        need the chunks again that end before it.
+        """
+        if self._last is None:
+            return
+        (segment, position), before = self._last, self._ends.get(start)
+        is_next = before is not None and before.segment_id == segment.segment_id
+        begin = before.position if before is not None and is_next else position
+        for at in range(begin // self._chunk_size * self._chunk_size, position, self._chunk_size):
+            if min(at + self._chunk_size, segment.size) <= position:
+                self._remote.bytes.consumed(segment, at)
+        streak = 0 if before is None else before.streak + 1
+        self._ends[end] = _End(segment.segment_id, segment.base_offset, position, streak)
+        self._ends.move_to_end(end)
+        if len(self._ends) > ENDS_MAX:
+            self._ends.popitem(last=False)
+        self._last = None
+
+    def ahead(self, position: int) -> list[ObjectRange]:
+        """Return the chunks that a reader needs next and that are not loaded. Its last read ended at `position`."""
+        last = self._ends.get(position)
+        if last is None:
+            return []
+        return self._remote.chunks_from(
+            last.base_offset, last.position, 1 + AHEAD[min(last.streak, len(AHEAD) - 1)]
+        )
+
+    def _segment(self, base_offset: int) -> RemoteSegment:
+        segment = self._remote.at(base_offset)
+        if segment.base_offset != base_offset:
+            raise Corrupt(
+                f"no manifest of {self._remote.place} names a segment with the base offset {base_offset}"
+            )
+        return segment

@@ -1,0 +1,137 @@
+"""The commit indexes of a partition over both tiers: those of its local segments, and those in the object store.
+
+Local retention deletes the first segments of a partition that the object store has. Their positions are then read with
+the commit index in the store. A transaction whose marker is in a local segment may still have batches in a deleted one.
+The bytes of these batches come from the store, too.
+
+A local index may lack the beginning of such a transaction: if its files were lost in a crash, the start of the broker
+builds the index again from the local segments only. It then takes the transaction for a torn one. The copy of the index
+in the store is whole, and is read instead.
+"""
+
+import contextlib
+from bisect import bisect_right
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import Final
+
+from stablelog.errors import Unavailable
+from stablelog.log.remote_tier import RemoteCommits, RemoteView
+from stablelog.log.view import ViewedLog
+from stablelog.views.commit_index import CommitIndex
+from stablelog.views.index_rows import IndexRows
+from stablelog.views.remote_index import RemoteIndex
+
+TORN: Final = -1  # stands for the first offset of a transaction whose beginning is not in the local log
+
+
+class TieredIndexes:
+    """The commit indexes of one partition.
+
+    Every call that needs the remote tier raises Unavailable while its list of segments is not known, and NotLoaded if
+    bytes of the store are not in the broker's cache.
+
+    Args:
+        partition: the partition.
+        local: the indexes of the local segments, oldest first. The last one grows.
+    """
+
+    def __init__(self, partition: ViewedLog, local: list[CommitIndex]) -> None:
+        self._partition = partition
+        self.local = local
+
+    @property
+    def log_start(self) -> int:
+        """The log start offset of both tiers."""
+        remote, local_start = self._partition.remote, self._partition.start_offset
+        return local_start if remote is None else min(remote.start_offset, local_start)
+
+    @property
+    def remote_view(self) -> RemoteView:
+        """The remote segments. The partition must have a remote tier."""
+        assert self._partition.remote is not None
+        return self._partition.remote.view
+
+    def is_local(self, base_offset: int) -> bool:
+        """Whether the segment with a base offset is on the local disk."""
+        return base_offset >= self.local[0].base_offset
+
+    def place_of(self, position: int) -> int:
+        """Return the number of the first local index whose entries end behind a position; the number of the last index
+        if there is none.
+        """
+        return bisect_right(self.local, position, hi=len(self.local) - 1, key=attrgetter("view_end"))
+
+    def remote_commits(self, position: int) -> Iterator[RemoteCommits]:
+        """Yield the remote segments that are read from the store, from the one with this position on: those before the
+        local log start offset.
+        """
+        local_start = self._partition.start_offset
+        if self._partition.remote is None or position >= local_start:
+            return
+        for commits in self.remote_view.commits(position):
+            if commits.base_offset >= local_start:
+                return
+            yield commits
+
+    def from_position(self, position: int) -> Iterator[IndexRows]:
+        """Yield the indexes from the one with a position on, in commit order."""
+        for commits in self.remote_commits(position):
+            yield RemoteIndex(self.remote_view, commits)
+            position = commits.end_offset
+        for place in range(self.place_of(position), len(self.local)):
+            yield self.whole(self.local[place])
+
+    def with_time(self, position: int, time_ms: int) -> Iterator[IndexRows]:
+        """Yield the indexes from the one with a position on that have a commit or a record of a time or later."""
+        for commits in self.remote_commits(position):
+            position = commits.end_offset
+            if commits.latest_ms >= time_ms:
+                yield RemoteIndex(self.remote_view, commits)
+        for place in range(self.place_of(position), len(self.local)):
+            if self.local[place].latest_ms >= time_ms:
+                yield self.whole(self.local[place])
+
+    def whole(self, index: CommitIndex) -> IndexRows:
+        """Return a local index, or its copy in the store if the local index lacks the beginning of a transaction."""
+        if index.least_first_offset == TORN and self._partition.remote is not None:
+            commits = next(self.remote_view.commits(index.base_offset), None)
+            if commits is not None and commits.base_offset == index.base_offset:
+                return RemoteIndex(self.remote_view, commits)
+        return index
+
+    def after_sequence(self, commit_sequence: int) -> IndexRows | None:
+        """Return the first index with a greater `latest_sequence`; None if there is none."""
+        if self.log_start < self._partition.start_offset:
+            commits = self.remote_view.commits_after(commit_sequence)
+            if commits is not None and commits.base_offset < self._partition.start_offset:
+                return RemoteIndex(self.remote_view, commits)
+        at = bisect_right(self.local, commit_sequence, key=attrgetter("latest_sequence"))
+        return self.whole(self.local[at]) if at < len(self.local) else None
+
+    def sequence_before(self, index: IndexRows) -> int | None:
+        """Return the `latest_sequence` of the index before this one; None if this is the first one."""
+        base = index.base_offset
+        for one in self.remote_commits(base - 1) if base > self.log_start else ():
+            return one.latest_sequence
+        earlier = [one for one in self.local if one.base_offset < base]
+        return earlier[-1].latest_sequence if earlier else None
+
+    @property
+    def latest_sequence(self) -> int:
+        """The greatest commit sequence of the log; -1 if there is none. While the list of remote segments is not known,
+        that of the local log.
+        """
+        latest = self.local[-1].latest_sequence
+        if self._partition.remote is not None:
+            with contextlib.suppress(Unavailable):
+                latest = max(latest, self.remote_view.latest_sequence)
+        return latest
+
+    @property
+    def is_log_whole(self) -> bool:
+        """Whether no segment of the log was ever deleted from both tiers, so that the indexes have every commit."""
+        if self.local[0].base_offset == 0:
+            return True
+        first = next(self.remote_commits(self.log_start), None)
+        return first is not None and first.base_offset == 0

@@ -1,0 +1,106 @@
+"""A broker serves a commit-ordered topic over both tiers: fetches, cuts, commits and deletions need the local log no more."""
+
+import asyncio
+from datetime import timedelta
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.batch.header import headers_in
+from stablelog.batch.records import decode_records
+from stablelog.testing.sim_disk import SimDisk
+from stablelog.wire.api import ApiKey
+from tests.broker.desk import batch
+from tests.broker.tiering.desk import LOCAL_NOTHING, copy, log_of, tiered
+
+ORDERED = {**LOCAL_NOTHING, "stablelog.order": "commit"}
+SEGMENTS = 4
+
+
+async def committed(desk, start):
+    """The values of a consumer from a position on, and the position of each."""
+    found, position = [], start
+    while position < log_of(desk).last_stable_offset:
+        answer = await desk.fetch("t", 0, position, max_wait_ms=5_000)
+        assert answer.error_code is ErrorCode.none
+        rows = [
+            (record.offset, record.value)
+            for at, _ in headers_in(answer.records)
+            for record in decode_records(answer.records, at)
+        ]
+        found += [row for row in rows if row[0] >= position]
+        if not rows:
+            break
+        position = rows[-1][0] + 1
+    return found
+
+
+async def write(desk):
+    """Two producers whose transactions overlap over the ends of segments, and records outside transactions."""
+    producers = {name: await desk.init(name) for name in "xy"}
+    sequences = dict.fromkeys("xy", 0)
+    for number in range(SEGMENTS):
+        for name in "xy":
+            await desk.add(name, producers[name], ("t", 0))
+            value = b"%s%d" % (name.encode(), number)
+            record = batch(value, producer=producers[name], sequence=sequences[name])
+            await desk.produce(record, transactional_id=name)
+            sequences[name] += 1
+            log_of(desk).roll(desk.broker.now_ms())
+        await desk.produce(batch(b"outside%d" % number))
+        for name in "yx":
+            await desk.end(name, producers[name], True)
+    await desk.durable()
+    log_of(desk).roll(desk.broker.now_ms())
+    await desk.produce(batch(b"last"))
+
+
+async def cut_at(desk, commit_sequence):
+    answer = await desk.ask(
+        ApiKey.DESCRIBE_CUT, 0, group=None, commit_sequence=commit_sequence, topics=("t",)
+    )
+    assert answer.error_code is ErrorCode.none, answer.error_message
+    found = answer.topics[0].partitions[0]
+    return found.offset, found.removed_commit_sequence, found.torn_commit_sequence
+
+
+async def said(desk):
+    """All that a broker says about its committed records."""
+    commits = await desk.ask(
+        ApiKey.DESCRIBE_COMMITS, 0, topic="t", partition_index=0, offset=0, count_max=100
+    )
+    assert commits.error_code is ErrorCode.none, commits.error_message
+    cuts = [await cut_at(desk, number) for number in range(2 * SEGMENTS + 1)]
+    return await committed(desk, 0), commits.commits, cuts
+
+
+def test_all_is_as_before_when_the_local_segments_are_gone(tmp_path):
+    disk = SimDisk()
+
+    async def conversation():
+        async with tiered(tmp_path.as_uri(), disk, configs=ORDERED) as desk:
+            await write(desk)
+            before = await said(desk)
+            assert len(before[0]) == 3 * SEGMENTS + 1
+            await copy(desk)
+            assert log_of(desk).segments()[0].base_offset == log_of(desk).remote.end_offset > 0
+            assert await said(desk) == before
+        async with tiered(tmp_path.as_uri(), disk, configs=ORDERED) as desk:
+            await desk.opened("t")
+            log_of(desk).prove()
+            assert await said(desk) == before
+            middle = before[0][4][0]  # in a transaction of one record
+            answer = await desk.ask_with(
+                ApiKey.DELETE_RECORDS,
+                2,
+                {
+                    "timeout": timedelta(seconds=30),
+                    "topics": [{"name": "t", "partitions": [{"partition_index": 0, "offset": middle}]}],
+                },
+            )
+            assert answer.topics[0].partitions[0].low_watermark == middle
+            assert await committed(desk, middle) == [row for row in before[0] if row[0] >= middle]
+            assert (await desk.fetch("t", 0, middle - 1)).error_code is ErrorCode.offset_out_of_range
+            assert (await cut_at(desk, 0))[0] == middle
+            assert (await cut_at(desk, 0))[1] > 0
+
+    asyncio.run(asyncio.wait_for(conversation(), 60))

@@ -1,0 +1,192 @@
+"""Commit order over two tiers: readers see the same as without a remote tier, whatever is copied, deleted or lost."""
+
+import dataclasses
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule
+
+from stablelog.errors import Corrupt
+from stablelog.log.model import Isolation
+from stablelog.views.extents import LONG_COUNT
+from tests.scale import examples
+from tests.tier.tiered_log import Tier
+from tests.views.committed_log import Log, set_long_count
+from tests.views.test_commit_order import PRODUCERS, History
+
+LOCAL_NOTHING = {"local_retention_ms": 0, "local_retention_bytes": 0}
+
+
+class TieredLog(Tier, Log):
+    """A commit-ordered partition with a remote tier."""
+
+    def __init__(self, *, chunk_size=100, **config):
+        super().__init__(is_tiered=True, **LOCAL_NOTHING, **config)
+        self.begin_tier(chunk_size)
+
+    def open(self, **arguments):
+        partition = super().open(**arguments)
+        partition.remote = getattr(self, "remote", None)
+        return partition
+
+    @property
+    def log_start(self):
+        return min(self.remote.start_offset, self.partition.start_offset)
+
+    def read(self, start, size_max):
+        return self.loading(lambda: self.partition.read(start, size_max, Isolation.READ_COMMITTED))
+
+
+class TieredHistory(History):
+    @initialize(
+        segment_bytes=st.sampled_from([400, 1500]),
+        long_count=st.sampled_from([3, LONG_COUNT]),
+        chunk_size=st.sampled_from([100, 1000, 1 << 20]),
+    )
+    def begin(self, segment_bytes, long_count, chunk_size):
+        self.patched = pytest.MonkeyPatch()
+        set_long_count(self.patched, long_count)
+        self.log = TieredLog(segment_bytes=segment_bytes, file_delete_delay_ms=0, chunk_size=chunk_size)
+
+    def answer(self, call):
+        return self.log.loading(call)
+
+    def truncate(self):
+        """A log with a remote tier is not truncated."""
+
+    @rule()
+    def copy(self):
+        self.log.sync()
+        self.log.copy()
+
+    @rule()
+    def drop_local(self):
+        self.log.sync()
+        self.log.now_ms += 1
+        if self.log.remote.start_offset > self.log.partition.start_offset:
+            self.log.drop_local()  # Retention goes on with segments that an open transaction has kept.
+        else:
+            self.positions_hold_over(self.log.drop_local)
+
+    @rule(
+        works=st.lists(st.tuples(PRODUCERS, st.sampled_from([0, 300, 900]), st.integers(0, 5)), max_size=15),
+        is_copied=st.booleans(),
+        left=st.integers(0, 6),
+    )
+    def work_and_drop(self, works, is_copied, left):
+        """Write and end transactions that overlap, and end all but one before copies are made and segments deleted."""
+        log = self.log
+        for producer, size, kind in works:
+            if kind == 0 and producer in log.open_records:
+                log.end(producer)
+            elif kind == 1:
+                log.partition.roll(log.now_ms)
+            elif kind == 2:
+                log.plain()
+            else:
+                log.append(producer, 1, size)
+            log.now_ms += 1
+        for producer in sorted(log.open_records.keys() - {left}):
+            log.end(producer, commit=producer != 5)
+        if is_copied:
+            log.partition.roll(log.now_ms)
+            self.copy()
+        log.append(1)
+        self.drop_local()
+
+    @rule()
+    def forget_what_is_loaded(self):
+        self.log.loaded.known.clear()
+
+
+TieredHistory.TestCase.settings = settings(
+    max_examples=examples(80), stateful_step_count=40, deadline=None, report_multiple_bugs=False
+)
+test_the_view_over_two_tiers_equals_a_sort_by_commit_marker = TieredHistory.TestCase
+
+
+def test_a_transaction_whose_beginning_only_the_store_has_is_read_after_its_index_was_lost():
+    log = TieredLog(file_delete_delay_ms=0)
+    log.append(1, 2)
+    log.partition.roll(log.now_ms)
+    log.append(1)
+    log.end(1)
+    log.plain()
+    log.partition.roll(log.now_ms)
+    log.plain()
+    log.sync()
+    log.copy()
+    first, second, _ = log.partition.segments()
+    kept = dataclasses.replace(
+        log.config, local_retention_ms=-1, local_retention_bytes=log.partition.size - first.size
+    )
+    log.partition.reconfigure(kept)
+    log.drop_local()
+    assert log.partition.start_offset == second.base_offset
+    before = log.expected()
+    assert len(before) == 5
+    assert log.read_all(0, 1 << 20) == before
+    log.lose_indexes()
+    log.loaded.known.clear()
+    assert log.read_all(0, 1 << 20) == before
+
+
+def test_a_cut_is_found_though_a_later_segment_was_copied_without_knowing_earlier_commits():
+    log = TieredLog(file_delete_delay_ms=0)
+    log.append(1)
+    log.end(1)
+    for _ in range(2):
+        log.partition.roll(log.now_ms)
+        log.plain()
+        log.sync()
+        log.copy()
+        log.now_ms += 1
+        log.drop_local()
+        log.lose_indexes()
+    assert len(log.remote.manifest.segments) == 2
+    assert [log.loading(lambda cut=cut: log.partition.view.offset_after(cut)) for cut in (0, 1)] == [
+        log.expected()[0][0],
+        log.partition.last_stable_offset,
+    ]
+    assert log.partition.view.latest_sequence == 1
+    assert log.loading(log.partition.view.removed_sequence) == -1
+
+
+def copied():
+    """A log whose transactions overlap over the ends of segments, all of it in the store and not on the local disk."""
+    log = TieredLog(segment_bytes=500, file_delete_delay_ms=0)
+    for number in range(12):
+        log.append(number % 3, 2, 40)
+        if number % 2:
+            log.end(number % 3)
+        log.plain()
+    for producer in list(log.open_records):
+        log.end(producer)
+    log.partition.roll(log.now_ms)
+    log.plain()
+    log.sync()
+    log.copy()
+    log.now_ms += 1
+    log.drop_local()
+    assert log.partition.start_offset == log.remote.end_offset > 0
+    return log
+
+
+@pytest.mark.parametrize("kind", ["log", "indexes"])
+def test_damage_of_an_object_is_refused_by_name_or_harms_nothing(kind):
+    log = copied()
+    expected = log.expected()
+    assert log.read_all(0, 1 << 20) == expected
+    refused = 0
+    for key in sorted(key for key in log.objects if key.endswith(kind)):
+        good = log.objects[key]
+        for at in range(0, len(good), 23):
+            log.objects[key] = bytes([*good[:at], good[at] ^ 0x55, *good[at + 1 :]])
+            log.loaded.known.clear()
+            try:
+                assert log.read_all(0, 1 << 20) == expected
+            except Corrupt:
+                refused += 1
+        log.objects[key] = good
+    assert refused
