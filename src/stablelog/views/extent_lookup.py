@@ -23,8 +23,8 @@ SHORT, TORN = -1, -2
 def extents_from(
     index: IndexRows, start: int, log_start: int, size_max: int
 ) -> Iterator[ExtentColumns | Entry]:
-    """Yield the extents from a position to the end of an index. Extents of transactions are yielded as columns. A run
-    of batches outside transactions is yielded as its entry.
+    """Yield the extents from a position to the end of an index. Extents of transactions are yielded as columns. For
+    batches outside transactions that follow each other, their entry in the index is yielded.
 
     Args:
         index: the commit index of one segment.
@@ -54,12 +54,15 @@ def extents_from(
 
 
 def _ranges(index: IndexRows, place: int, log_start: int) -> Iterator[tuple[int, int, Entry | None]]:
-    """Yield ranges of extents, from entry number `place` on: (number of the first extent, number after the last extent,
-    entry).
+    """Divide the extents (byte ranges of batches) of a commit index into ranges that the caller looks up together.
 
-    A long transaction, or a run of batches outside transactions, is a range of its own and comes with its entry. Short
-    transactions that follow each other are one range with None instead of an entry. Torn transactions, whose beginning
-    retention has removed, are left out.
+    An entry of the index is for one transaction, or for several batches outside transactions. The first range begins
+    with the extents of entry number `place`. Torn transactions, whose beginning retention has removed, are left out.
+
+    Yields:
+        The number of the first extent of a range, the number after its last extent, and an entry or None. The entry is
+        that of a long transaction, or of batches outside transactions: each of these is a range of its own. None
+        stands for a range of several short transactions.
     """
     while place < len(index):
         place_end = min(place + ENTRIES_AT_ONCE, len(index))
@@ -81,8 +84,8 @@ def _ranges(index: IndexRows, place: int, log_start: int) -> Iterator[tuple[int,
 
 
 def _kind(number: int, producer_id: int, has_lost_first: bool, extent_count: int) -> int:
-    """Return the kind of an entry: `SHORT` or `TORN`. For a long transaction, and for a run of batches outside
-    transactions, return `number`.
+    """Return the kind of an entry: `SHORT` or `TORN`. For a long transaction, and for batches outside transactions,
+    return `number`.
     """
     if producer_id == NO_PRODUCER:
         return number

@@ -43,12 +43,12 @@ SEVERAL = 0
 # response (`batch.header.PREFIX`).
 EXTENT = struct.Struct(
     ">"
-    "q"  # base_offset: the position of the first batch in commit order
+    "q"  # base_offset: the first batch's base offset in commit order
     "i"  # length: the batch_length of the batch, or SEVERAL
     "i"  # leader_epoch: the leader epoch of the commit marker
     "q"  # segment: the base offset of the segment
-    "I"  # begin: the position of the first batch in the log file
-    "I"  # end: the position behind the last batch in the log file
+    "I"  # begin: the byte of the log file at which the first batch begins
+    "I"  # end: the byte of the log file at which the last batch ends, exclusive
 )
 COPY_SIZE = 1 << 20  # about how many bytes are copied from the spill file at a time, in whole extents
 assert COPY_SIZE % EXTENT.size == 0

@@ -177,8 +177,14 @@ def _verify_index(
 
 
 def _faults(entries: list[Entry], extents: list[Extent], said: _Contents, walk: LogWalk) -> Iterator[str]:
-    """Yield a message for each fault in the entries of a commit index or in their extents. `said` has the transactions
-    that the log has in the index's segment.
+    """Yield a message for each fault in the entries of a commit index or in their extents.
+
+    Args:
+        entries: the entries of the commit index of one segment.
+        extents: the extents of the same index.
+        said: the transactions and batches that this segment has according to its log file. The entries have to match
+            them.
+        walk: the batch headers of the log.
     """
     for one, following in pairwise(entries):
         if following.start < one.end:

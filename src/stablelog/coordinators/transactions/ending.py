@@ -76,10 +76,10 @@ class Ending:
     def first_identity(self, transactional_id: str, records: list[Record]) -> Identity:
         """Return the producer id and epoch of a new transactional id.
 
-        A child of a joint commit gets the producer id of a forgotten child, under a new epoch. It gets a new producer
-        id if no such id is free, or if the epochs of the id have run out. Any other transactional id gets a new
-        producer id. If a new producer id begins a new block of ids, add the record that reserves the block to
-        `records`.
+        A child is one transaction of a joint commit. It gets the producer id of an earlier child that is committed and
+        that the coordinator has forgotten, with a greater epoch. If no such producer id is free, or if its epochs have
+        run out, the child gets a new producer id. A transactional id that is no child always gets a new producer id.
+        If a new producer id begins a new block of ids, add the record that reserves the block to `records`.
         """
         spare = self._table.take_spare_identity() if child_of(transactional_id) is not None else None
         if spare is None:

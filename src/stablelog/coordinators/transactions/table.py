@@ -295,7 +295,9 @@ class TransactionTable:
         self._producer_ids.space.skip_past(producer_id)
 
     def _enrol(self, transactional_id: str, txn: Transaction) -> None:
-        """Add a transactional id with an open transaction to the indexes: by producer id, timeout and decision."""
+        """Add a transactional id with an open transaction to the dicts in which it is found by its producer id, its
+        timeout and its decision.
+        """
         self._owners[txn.producer_id] = transactional_id
         self._owners[txn.client.producer_id] = transactional_id
         if txn.state is State.ONGOING and not txn.is_two_phase:
@@ -306,7 +308,9 @@ class TransactionTable:
                 self._unmarked.setdefault(txn.commit_sequence, set()).add(transactional_id)
 
     def _withdraw(self, transactional_id: str, txn: Transaction) -> None:
-        """Remove a transactional id with an open transaction from all indexes: by producer id, timeout and decision."""
+        """Remove a transactional id with an open transaction from the dicts in which it is found by its producer id, its
+        timeout and its decision.
+        """
         for producer_id in {txn.producer_id, txn.client.producer_id}:
             assert self._owners[producer_id] == transactional_id
             del self._owners[producer_id]

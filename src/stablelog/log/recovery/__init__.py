@@ -16,21 +16,22 @@ In this package, to *cut* the log is to truncate it at damage, and to keep the r
     a damaged batch before the synced end; a        Corrupt: no log file is changed, the partition stays offline
     missing segment; a log that ends before the
     synced end or before its own start
-    a segment without a valid summary, or whose     it replays this and all later segments, batch by batch, and
-    files do not match its summary                  rebuilds their indexes and summaries
-    a segment to be replayed, whose batch headers   Corrupt, as above: the CRC of a batch does not cover its base
-    do not match its summary                        offset and leader epoch, but the CRC in the summary does
+    a segment without a valid summary, or whose     it replays (reads) this and all later segments, batch by batch,
+    files have other sizes than its summary says    and rebuilds their indexes and summaries
+    a segment that is replayed, and whose batch     Corrupt, as above: the summary has a CRC of all batch headers. The
+    headers do not match its summary                CRC of a batch does not cover its base offset and leader epoch
     an abort marker without its index entry         the same as for a segment without a valid summary: the entries
                                                     are rebuilt from the markers
     an index entry without its abort marker         the same as for an abort marker without its index entry
     a damaged snapshot                              it uses an older snapshot
     no snapshot at the end of a sealed segment      it writes the snapshot together with the segment's summary
     a snapshot of an offset past the log's end      it removes the snapshot: other records will get this offset
-    a snapshot in the middle of the last segment    it begins the replay there, if the indexes up to there are whole
+    a snapshot at an offset within the last         it begins the replay at this offset, if the segment's indexes
+    segment                                         have all entries up to it
     no snapshot                                     it replays the log from its start for the producer state
     leader epochs missing or damaged                it reads them from the headers of the batches
-    segments before the log start offset            a crash has interrupted their deletion: it removes them if there
-                                                    is a snapshot behind them; if not, it replays them
+    segments before the log start offset            a crash has interrupted their deletion: it removes them if a later
+                                                    snapshot has the producer state; if not, it replays them
     a gap between two segments, without a snapshot  the records in the gap are lost and were not acknowledged, so
     at the beginning of the second one              those behind it were not either: it cuts the log at the gap
     such a gap, with a snapshot at the beginning    it keeps the log: Kafka's compaction has left the gap

@@ -195,8 +195,9 @@ class Planner:
             if offset >= bases[count]
         ):
             return count
-        # No such snapshot exists. A segment that was not durable yet when the log start offset moved was not deleted,
-        # and has no snapshot at its beginning. So remove only the segments before the last one that has one.
+        # No snapshot of the segment with the log start offset, or of a later one, can be read. A segment that was not
+        # durable yet when the log start offset moved was not deleted, and has no snapshot at its beginning. So find the
+        # last segment that has a snapshot at its beginning, and remove only the segments before it.
         for at in range(count - 1, 0, -1):
             if self._directory.has_readable_snapshot(bases[at]):
                 return at

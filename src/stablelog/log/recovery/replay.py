@@ -161,11 +161,12 @@ class _Replay:
     def _read_epochs(self, trusted: list[Segment]) -> None:
         """Read the leader epochs from their file, or rebuild them from the batch headers.
 
-        They are rebuilt if the file is missing or damaged, or if it has a later epoch than this start of the broker.
+        They are rebuilt if the file is missing or damaged. They are also rebuilt if the file has a greater epoch than
+        the one of this start of the broker (each start has its own leader epoch).
 
         Raises:
-            Corrupt: a batch of a segment that was opened by its summary has a later epoch than this start of the
-                broker.
+            Corrupt: a batch of a segment that was opened by its summary has a greater epoch than the one of this start
+                of the broker.
         """
         epochs = self._plan.directory.epochs()
         if epochs is not None and epochs.latest <= self._known.leader_epoch:

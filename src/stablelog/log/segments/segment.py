@@ -368,7 +368,7 @@ class Segment:
         """Raise Corrupt if a batch in the bytes [begin, end) of the log file is known to be damaged."""
         for batch in self.damaged_batches:
             if begin < batch.position + batch.size and batch.position < end:
-                raise Corrupt(f"{self.path(LOG)}: {batch}")
+                raise Corrupt(f"{self.path(LOG)} has a damaged batch: {batch}")
 
     def damaged_behind(self, position: int) -> DamagedBatch | None:
         """Return the first damaged batch that begins at or behind this position; None if there is none."""

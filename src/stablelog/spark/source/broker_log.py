@@ -87,8 +87,9 @@ class BrokerLog:
         return self._list(dict.fromkeys(places, LATEST))
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Return the offset of the first visible record of a time or later, by partition; None if there is none. Apache
-        Kafka may return the offset of a marker. Then search for the first record after the marker.
+        """Return the offset of the first visible record of a time or later, by partition; None if there is none.
+
+        Apache Kafka may return the offset of a marker. This method then searches for the first record after the marker.
         """
         found: dict[TopicPartition, int | None] = {}
         for place, offset in self._list(times).items():
