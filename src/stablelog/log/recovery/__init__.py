@@ -17,7 +17,8 @@ In this package, to *cut* the log is to truncate it at damage, and to keep the r
     missing segment; a log that ends before the
     synced end or before its own start
     a segment without a valid summary, or whose     it replays (reads) this and all later segments, batch by batch,
-    files have other sizes than its summary says    and rebuilds their indexes and summaries
+    file sizes or transaction index do not match    and rebuilds their indexes and summaries
+    its summary
     a segment that is replayed, and whose batch     Corrupt, as above: the summary has a CRC of all batch headers. The
     headers do not match its summary                CRC of a batch does not cover its base offset and leader epoch
     an abort marker without its index entry         the same as for a segment without a valid summary: the entries
