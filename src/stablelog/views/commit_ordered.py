@@ -19,8 +19,8 @@ from stablelog.views.formats import check_formats
 
 
 class CommitOrdered:
-    """The order of commit-ordered topics: makes the view of a partition (its log as read in commit order), and records
-    where the view begins.
+    """Handles the order of commit-ordered topics: makes the view of a partition (its log as read in commit order), and
+    records where the view begins.
 
     Args:
         disk: the disk of the partitions.

@@ -13,7 +13,7 @@ from stablelog.views.index_rows import IndexRows
 
 ENTRIES_AT_ONCE = 64  # how many entries of the commit index are read together
 FIRST_AT_ONCE = 64  # how many extents the first lookup of a fetch reads: the fetch may use only a few
-LEAST_AT_ONCE = 16  # how many extents a later lookup reads, if the transaction has so many
+LEAST_AT_ONCE = 16  # how many extents a later lookup reads at least, if the transaction has so many
 MOST_AT_ONCE = 512
 # The kinds of an entry of the commit index: a short transaction, or a torn one, whose beginning retention has removed.
 # Adjacent entries of the same kind are handled together. Any other entry is handled alone: its kind is its own number.

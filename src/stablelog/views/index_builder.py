@@ -214,7 +214,7 @@ class IndexBuilder:
                     _add_batch(known, segment, position, header)
 
     def _add_outside(self, segment: Segment, batches: Iterator[tuple[int, BatchHeader]]) -> None:
-        """Add an entry for a run of consecutive batches outside transactions."""
+        """Add one entry for these batches, which are outside transactions and follow each other in the log."""
         begin, header = next(batches)
         start, end, latest_ms = header.base_offset, header.next_offset, header.max_timestamp
         self._position = begin + header.size

@@ -1,7 +1,8 @@
 """Format of the files of a commit index, which lists the committed transactions of one segment in commit order.
 
-A file of entries has one row for each transaction, and for each run of batches outside transactions. When the segment
-is sealed, its commit index is sealed, too: a `.commitsummary` file then holds the sizes and checksums of its files.
+A file of entries has one row for each transaction. Batches outside transactions that follow each other in the log have
+one row together. When the segment is sealed, its commit index is sealed, too: a `.commitsummary` file then holds the
+sizes and checksums of its files.
 
 The rows of the file of extents (byte ranges of batches) are described in `views.extents`.
 
@@ -19,7 +20,7 @@ from stablelog.log.files.names import COMMIT_SUFFIXES
 from stablelog.views.extents import LONG_COUNT
 
 ENTRIES_SUFFIX, EXTENTS_SUFFIX, SUMMARY_SUFFIX = COMMIT_SUFFIXES
-NO_PRODUCER = -1  # the producer id in the entry of a run of batches outside transactions
+NO_PRODUCER = -1  # the producer id in the entry of batches outside transactions
 NOTHING = 2**63 - 1  # stands for no offset; it is greater than any offset
 ENTRY = struct.Struct(
     ">"
@@ -61,7 +62,7 @@ class EarlierForm(Corrupt):
 
 
 class Entry(NamedTuple):
-    """A committed transaction, or a run of batches outside transactions, at the positions [start, end).
+    """A committed transaction, or successive batches outside transactions, at the positions [start, end).
 
     `ENTRY` describes the fields.
     """

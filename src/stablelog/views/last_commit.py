@@ -1,9 +1,10 @@
 """Search for the last commit sequence in a commit-ordered partition that the broker has not opened yet.
 
-After a start of the broker, a transaction group rejects commits until it knows the last commit sequence in all its
-partitions. It may take long until all partitions are open. This module therefore reads as little as possible: from the
-end of the log back to the last commit marker, in steps that begin at entries of the offset index. A segment with a
-sealed commit index is not searched, because the summary of the index contains the last commit sequence.
+After a start of the broker, the coordinator of a transaction group rejects commits until it knows the last commit
+sequence in all partitions of the group. It may take long until all partitions are open. This module therefore reads as
+little as possible: from the end of the log back to the last commit marker, in steps that begin at entries of the offset
+index. A segment with a sealed commit index is not searched, because the summary of the index contains the last commit
+sequence.
 """
 
 import contextlib

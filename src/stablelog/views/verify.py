@@ -201,7 +201,7 @@ def _faults(entries: list[Entry], extents: list[Extent], said: _Contents, walk: 
             places = walk.batches_of(entry, extents)
             headers = [walk.headers[place] for place in places]
             if not headers or (entry.start, entry.end) != (headers[0].base_offset, headers[-1].next_offset):
-                yield f"the extent of the run at {entry.start} is not where its batches are"
+                yield f"the extent of the batches outside transactions at {entry.start} is not where these batches are"
             outside.update(places)
     missing = [walk.headers[place].base_offset for place in said.outside if place not in outside]
     if missing:

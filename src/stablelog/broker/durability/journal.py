@@ -305,9 +305,9 @@ class Journal:
             if not self._has_told_untrimmed:
                 self._has_told_untrimmed = True
                 log.warning(
-                    "the log of %s has %d MiB and is not trimmed: it has decisions on hundreds of transactions that still lack "
-                    "markers, because a partition of these transactions is offline. Restore this partition, or delete "
-                    "its topic",
+                    "the log of %s has %d MiB and is not trimmed: it has decisions on hundreds of transactions that still "
+                    "lack markers, because a partition of these transactions is offline. Restore this partition, or "
+                    "delete its topic",
                     self.partition.topic,
                     self.partition.size >> 20,
                 )

@@ -62,8 +62,8 @@ class LogEnds(Mapping[TopicPartition, LogEnd]):
     def under(
         cls, leader_epoch: int, partitions: Sequence[TopicPartition], end_offsets: Iterable[int]
     ) -> "LogEnds":
-        """Make the record of where the logs of partitions end, from their end offsets. The last batch of each log has
-        this leader epoch.
+        """Make the log ends of these partitions from their end offsets, in the same order. The last batch of each log
+        has this leader epoch.
         """
         return cls(partitions, b"".join(map(partial(END.pack, leader_epoch), end_offsets)))
 

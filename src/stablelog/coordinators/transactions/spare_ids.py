@@ -1,14 +1,16 @@
-"""Producer ids of forgotten children of joint commits, for later children.
+"""Producer ids of committed children of joint commits, which later children use again.
 
-Each attempt of a Spark task is a child with its own transactional id. Without reuse each attempt would take a new
-producer id, which every partition that it has written to remembers for a day.
+A child is one transaction of a joint commit; the coordinator forgets it after the commit. Each attempt of a Spark task
+is a child with its own transactional id. If no producer id were used again, each attempt would take a new one. Every
+partition that the attempt has written to would remember this producer id for a day.
 
 A producer id passes from child A to child B only if all of this holds:
 
 1. The version of A, or a later one, is committed, and A is forgotten. The coordinator therefore refuses every request
    that names A's transactional id: its version is not above the last committed one.
-2. Every marker that the group had written when A was forgotten is durable. No partition that was not opened since the
-   start may lack a marker of the producer id. So no crash opens a transaction of A again.
+2. Every marker that the transaction group had written when A was forgotten is durable. If a partition was not opened
+   since the start of the broker, it must not lack a marker of the producer id. So no crash opens a transaction of A
+   again.
 3. B gets a higher epoch than A, the markers of A and every response to A have had. So two holders never have the same
    id and epoch, and a request with A's identity is refused whatever transactional id it names.
 
@@ -43,8 +45,9 @@ class SpareIds:
         self._free: list[Identity] = []
 
     def release(self, identity: Identity, barrier: Barrier) -> None:
-        """Add the identity (producer id and epoch) of a forgotten child of a joint commit. `take` can return it once
-        `barrier` returns True: all markers written until now are durable.
+        """Add the identity (producer id and epoch) of a child of a joint commit that the coordinator forgets.
+
+        `take` can return the identity once `barrier` returns True: all markers written until now are durable.
         """
         self._admit()
         if len(self._waiting) < WAITING_MAX:

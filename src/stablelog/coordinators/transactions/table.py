@@ -250,8 +250,8 @@ class TransactionTable:
         return self._producer_ids.take()
 
     def take_spare_identity(self) -> Identity | None:
-        """Take the producer id and epoch of a forgotten child of a joint commit, for another child; None if none is
-        free.
+        """Take the producer id and epoch of a committed and forgotten child of a joint commit, for another child; None
+        if none is free.
         """
         spare = self._spare_ids.take()
         assert spare is None or spare.producer_id not in self._owners
@@ -308,8 +308,8 @@ class TransactionTable:
                 self._unmarked.setdefault(txn.commit_sequence, set()).add(transactional_id)
 
     def _withdraw(self, transactional_id: str, txn: Transaction) -> None:
-        """Remove a transactional id with an open transaction from the dicts in which it is found by its producer id, its
-        timeout and its decision.
+        """Remove a transactional id with an open transaction from the dicts in which it is found by its producer id,
+        its timeout and its decision.
         """
         for producer_id in {txn.producer_id, txn.client.producer_id}:
             assert self._owners[producer_id] == transactional_id

@@ -114,11 +114,12 @@ class JointCommits:
         order: int = NO_ORDER,
         now_ms: int,
     ) -> Decision[JointAnswer]:
-        """Return whether a version of a joint commit is open, that is, not committed. If so, it now belongs to `run`.
+        """Begin a version of a joint commit for `run` (a start of the writer). The answer says whether the version is
+        committed already. If it is not, it belongs to `run` from now on.
 
-        The open children of this version that belong to other runs are aborted. New children of those runs are refused.
-        If `order` is lower than the order of a run that had the version before, `run` is an earlier start of the
-        writer, and the request is refused.
+        The open children of this version that belong to other runs are then aborted, and new children of those runs are
+        refused. If `order` is lower than the order of a run that had the version before, `run` is an earlier start of
+        the writer, and the request is refused.
         """
         draft = Draft(now_ms)
         state = self._joints.get(name)
