@@ -3,7 +3,7 @@
 A manifest is published after each copied segment, and a partition may keep 100,000 segments. So the manifest itself has
 only the newest segments, and segments whose deletion has begun. All others are in parts of PART_COUNT segments. A part
 is written once. If one of its segments changes, because it is being deleted, the next manifest has the segments of that
-part itself, or in new parts. A part that no manifest names is an orphan, as the objects of a failed copy are.
+part itself, or in new parts. A part that no manifest names is never read, like the objects of a failed copy.
 """
 
 import uuid

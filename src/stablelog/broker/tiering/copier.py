@@ -61,7 +61,7 @@ class _Owned:
 
     Attributes:
         manifest: the last published manifest.
-        unrecorded: the contents of the parts that are not yet recorded there, by the id of the part.
+        unrecorded: the contents of the parts that are not yet in the partition's directory, by the id of the part.
         is_recorded: whether the manifest is recorded in the partition's directory.
     """
 
