@@ -1,4 +1,4 @@
-"""One Spark session serves all tests, and they run in one process: a session takes seconds to start."""
+"""One Spark session, and one Apache Kafka, serve all tests that use them, in one process: each takes seconds to start."""
 
 import os
 import sys
@@ -26,6 +26,7 @@ def pytest_configure(config):
         config.pluginmanager.register(Durations(), "durations")
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist's own hook reads the groups
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("night") and "STABLELOG_NIGHT" not in os.environ:
@@ -33,6 +34,8 @@ def pytest_collection_modifyitems(items):
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.xdist_group("spark"))
+        if "shared_kafka" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("shared kafka"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -56,6 +59,21 @@ def no_broker_has_a_fault():
             patched.setattr(EmbeddedBroker, name, watched(getattr(EmbeddedBroker, name)))
         yield
     assert not faults, "\n\n".join(f"the broker on {data}:\n{log}" for data, log in faults.items())
+
+
+@pytest.fixture(scope="session")
+def shared_kafka(tmp_path_factory):
+    """A running Apache Kafka with its default settings, for tests that neither stop it nor change its settings."""
+    from peers import apache_kafka
+    from tests.java.dump import SHORT_LIVED
+
+    try:
+        broker = apache_kafka.KafkaBroker(tmp_path_factory.mktemp("kafka") / "data", {}, SHORT_LIVED)
+        broker.start()
+    except apache_kafka.NotToBeHad as missing:
+        pytest.skip(f"Apache Kafka is not to be had: {missing}")
+    yield broker
+    broker.stop()
 
 
 @pytest.fixture(scope="session")

@@ -48,3 +48,7 @@ def test_a_group_of_tests_runs_on_one_worker(request):
     if not hasattr(request.config, "workerinput"):
         pytest.skip("there is one process")
     assert request.node.nodeid.endswith("@together"), "this pytest-xdist groups no tests under this pytest"
+    for fixture, group in (("spark", "spark"), ("shared_kafka", "shared kafka")):
+        for item in request.session.items:
+            if fixture in getattr(item, "fixturenames", ()):
+                assert item.nodeid.endswith(f"@{group}"), "pytest-xdist has read the groups before conftest.py"

@@ -6,7 +6,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from peers import apache_kafka
 from stablelog.client.cluster import EARLIEST, LATEST, Cluster
 from stablelog.client.connection import Connection
 from stablelog.client.producer import Producer
@@ -25,14 +24,9 @@ INIT_PRODUCER_ID, TWO_PHASE = 22, 6  # the API, and its version that KIP-939 add
 pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
 
 
-@pytest.fixture(scope="module")
-def kafka(kafka_jars, tmp_path_factory):
-    broker = apache_kafka.KafkaBroker(tmp_path_factory.mktemp("kafka") / "data", {})
-    try:
-        broker.start()
-        yield broker
-    finally:
-        broker.stop()
+@pytest.fixture
+def kafka(shared_kafka):
+    return shared_kafka
 
 
 @pytest.fixture(params=["first dialect", "second dialect"])

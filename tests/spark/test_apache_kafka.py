@@ -1,10 +1,7 @@
 """Apache Kafka itself, running: by fetch, and by its files, which it names itself."""
 
-from types import SimpleNamespace
-
 import pytest
 
-from peers import apache_kafka
 from stablelog.client.cluster import Cluster
 from stablelog.errors import InvalidConfig
 from stablelog.spark import count
@@ -18,13 +15,8 @@ COLUMNS = ("partition", "offset", "value")
 
 
 @pytest.fixture(scope="module")
-def kafka(tmp_path_factory):
-    data = tmp_path_factory.mktemp("kafka") / "data"
-    try:
-        with apache_kafka.serve(data) as broker:
-            yield SimpleNamespace(bootstrap=broker.bootstrap, data=data)
-    except apache_kafka.NotToBeHad as reason:
-        pytest.skip(f"Apache Kafka is not to be had: {reason}")
+def kafka(shared_kafka):
+    return shared_kafka
 
 
 @pytest.fixture(scope="module")
