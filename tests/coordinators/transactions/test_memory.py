@@ -67,8 +67,8 @@ def log_of(count: int) -> list[Record]:
     return records
 
 
-def test_an_idle_transactional_id_takes_at_most_250_bytes() -> None:
-    count = 30_000
+@pytest.mark.parametrize("count", [10_000, pytest.param(30_000, marks=pytest.mark.night)])
+def test_an_idle_transactional_id_takes_at_most_250_bytes(count: int) -> None:
     records = log_of(count)
     found = []
 
@@ -86,7 +86,7 @@ def test_an_idle_transactional_id_takes_at_most_250_bytes() -> None:
 
 
 def test_what_only_the_opening_of_partitions_needs_is_given_back() -> None:
-    count = 3000
+    count = 1000
     records = log_of(count)
 
     def started(*, are_open: bool) -> int:

@@ -199,12 +199,20 @@ def check_repair(log, *, clean=False):
     return damage
 
 
-@pytest.mark.parametrize("which", [0, 2, -1], ids=["first", "middle", "growing"])
+@pytest.mark.parametrize(("number", "which"), [(0, 0), (1, 2), (2, -1)], ids=["first", "middle", "growing"])
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
-@pytest.mark.parametrize("bits", [0x01, pytest.param(0x80, marks=pytest.mark.night)])
-def test_after_a_repair_of_any_changed_byte_a_start_opens_the_log(which, clean, bits):
-    for place in (0, 1, -1):
-        for at in range(HEADER.size + 2):
+@pytest.mark.parametrize(
+    ("bits", "stride"),
+    [
+        (0x01, 3),
+        pytest.param(0x01, 1, marks=pytest.mark.night),
+        pytest.param(0x80, 1, marks=pytest.mark.night),
+    ],
+)
+def test_after_a_repair_of_any_changed_byte_a_start_opens_the_log(number, which, clean, bits, stride):
+    """By day each byte in one of the three batches of a segment, and in each of the batches in one of the segments."""
+    for turn, place in enumerate((0, 1, -1)):
+        for at in range((number + turn) % stride, HEADER.size + 2, stride):
             log = several_segments(clean=clean)
             base = log.bases[which]
             position, header = headers(log, path_of(base))[place]
