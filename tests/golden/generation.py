@@ -24,8 +24,6 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 import stablelog
 from stablelog import embedded
 from stablelog.batch.header import headers_in
@@ -134,23 +132,6 @@ def generations():
     """All that are kept, the oldest first."""
     found = [path for path in GENERATIONS.iterdir() if path.name.isdigit()]
     return [Generation(path) for path in sorted(found, key=lambda path: int(path.name))]
-
-
-def each_generation(*, is_oldest_by_day=True):
-    """All that are kept, as parameters. Those between the oldest and the newest are tried by night.
-
-    Args:
-        is_oldest_by_day: whether the oldest is tried by day, too.
-    """
-    found = generations()
-    return [
-        pytest.param(
-            one,
-            id=str(one.number),
-            marks=[] if one is found[-1] or (one is found[0] and is_oldest_by_day) else [pytest.mark.night],
-        )
-        for one in found
-    ]
 
 
 # -- writing one ---------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from stablelog.client.cluster import Cluster
 from stablelog.client.connection import Connection
 from stablelog.errors import OffsetOutOfRange
 from stablelog.wire.messages import message_class
-from tests.golden.generation import NAMES, each_generation, generations, versions_in
+from tests.golden.generation import NAMES, generations, versions_in
 from tests.golden.generation_load import BUSY
 from tests.golden.generation_look import (
     ISOLATIONS,
@@ -45,10 +45,24 @@ END_TXN, FIRST_DIALECT, SECOND_DIALECT = 26, 3, 5  # the API, and its versions
 TEST_ONLY = ("acknowledged", "written_ms")
 
 
-def each_directory(test):
-    """Run a test on each directory of each generation."""
-    of_generation = pytest.mark.parametrize("generation", each_generation())
-    return of_generation(pytest.mark.parametrize("name", NAMES)(test))
+def each_directory(*, of_oldest=NAMES, of_newest=NAMES):
+    """Run a test on each directory of each generation: on these of the oldest and the newest by day, on all by night."""
+    by_day = [(generations()[0], of_oldest), (generations()[-1], of_newest)]
+    return pytest.mark.parametrize(
+        ("generation", "name"),
+        [
+            pytest.param(
+                generation,
+                name,
+                id=f"{name}-{generation.number}",
+                marks=[]
+                if any(name in names for one, names in by_day if one.number == generation.number)
+                else [pytest.mark.night],
+            )
+            for generation in generations()
+            for name in NAMES
+        ],
+    )
 
 
 @pytest.fixture
@@ -160,7 +174,7 @@ def compare_with_told(broker, told):
     compare({name: held for name, held in found.items() if name in told}, told)
 
 
-@each_directory
+@each_directory(of_oldest=["stopped"], of_newest=["killed"])
 def test_it_tells_what_it_told(generation, name, broker_on, verified):
     """Everything, at both isolations and from every offset; and again after a restart."""
     told = generation.expected(name)
@@ -173,7 +187,7 @@ def test_it_tells_what_it_told(generation, name, broker_on, verified):
     compare_with_told(broker, told)
 
 
-@each_directory
+@each_directory()
 def test_a_month_later_only_what_is_prepared_is_open(generation, name, broker_on):
     """Timeouts are kept on disk. A transaction in two phases has none."""
     broker, _ = broker_on(generation, name, later_ms=2 * LONG_MS)
@@ -205,7 +219,7 @@ def transaction_of(row):
     return None if fate == "plain" else (who, number)
 
 
-@each_directory
+@each_directory()
 def test_what_was_told_is_right(generation, name, tmp_path, verified):
     """Values say what has become of them: no reader was told of an aborted one, and a cut holds whole transactions."""
     told = generation.expected(name)
@@ -488,7 +502,7 @@ def go_on_consuming(bootstrap, told):
     consumer.close()
 
 
-@each_directory
+@each_directory(of_oldest=["killed"], of_newest=["stopped"])  # the other two are told by day, above
 def test_it_is_gone_on_with(generation, name, broker_on, verified):
     """What was open is ended by its producers, more is written; and all of it is told so, also after a restart."""
     told = generation.expected(name)
