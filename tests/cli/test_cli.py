@@ -242,10 +242,33 @@ def test_the_coordinators_logs_can_be_read(stablelog_broker):
     assert f"transactional_id={writer}" in shown.stdout
 
 
+# A command tries to reach the broker for ten seconds.
+WITHOUT_BROKER = [
+    ("topics", "list", "--bootstrap", "127.0.0.1:1"),
+    ("produce", "x", "--bootstrap", "127.0.0.1:1"),
+]
+IMPATIENT = """
+from stablelog.cli import admin
+admin.TIMEOUT_S = 0.5
+from stablelog.cli.main import run
+run()
+"""
+
+
+@pytest.mark.parametrize("words", WITHOUT_BROKER)
+def test_a_broker_that_does_not_respond_is_one_line_on_stderr(words):
+    done = subprocess.run(
+        [sys.executable, "-c", IMPATIENT, *words], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.endswith(": no broker responds at 127.0.0.1:1\n")
+    assert len(done.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("topics", "list", "--bootstrap", "127.0.0.1:1"), "no broker responds"),
+        *(pytest.param(words, "no broker responds", marks=pytest.mark.night) for words in WITHOUT_BROKER),
         (("consume", "x", "--isolation", "dirty"), "read_committed or read_uncommitted"),
         (("serve", "--data", "x", "--set", "log.segment.byte=1"), "did you mean log.segment.bytes"),
         (("inspect", "/nowhere"), "there is no"),
@@ -253,7 +276,6 @@ def test_the_coordinators_logs_can_be_read(stablelog_broker):
         (("serve", "--data", f"{__file__}/below", "--port", "0"), "cannot be used"),
         (("serve", "--data", "x", "--config", sys.executable), "is not a text file"),
         (("topics", "alter", "x"), "--config name=value or --partitions"),
-        (("produce", "x", "--bootstrap", "127.0.0.1:1"), "no broker responds"),
         (("produce", "x", "--transactional-id", ""), "one character or more"),
         (("consume", "x", "--from", "²"), "earliest, latest or an offset"),
         (("consume", "x", "--from", str(1 << 63)), "earliest, latest or an offset"),

@@ -62,6 +62,7 @@ def test_orders_go_to_parquet_and_back_once_each(spark, bootstrap, tmp_path):
     assert sorted(read(bootstrap, "orders-copy"), key=lambda row: int(row[0])) == ORDERS
 
 
+@pytest.mark.night
 def test_every_order_gets_its_customers_name(spark, bootstrap, tmp_path):
     in_time(lambda: enrichment.run(spark, bootstrap, str(tmp_path)))
     named = sorted(read(bootstrap, "orders-named"), key=lambda row: int(row[0]))
