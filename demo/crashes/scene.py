@@ -153,20 +153,24 @@ def write_flights(
 
 
 class Drivers:
-    """Spark drivers, each ready before it is needed: a session takes seconds to start, and one that is killed has a successor."""
+    """Spark drivers. The first two are started in advance, because a session takes seconds to start."""
 
     def __init__(self, children: Children, bootstrap: str, checkpoint: Path, row_count: int) -> None:
         self._children = children
         self._arguments = (bootstrap, str(checkpoint), str(max(row_count // SPARK_BATCHES, 1)))
         self._log = checkpoint.with_name("spark.log")
-        self._waiting = self._start()
+        self._waiting = [self._start()]
+        self._is_first = True
 
     def _start(self) -> "subprocess.Popen[str]":
         return self._children.start("demo.crashes.pipeline", *self._arguments, errors=self._log)
 
     def next(self) -> "subprocess.Popen[str]":
-        """Let the next one begin, and have another wait behind it."""
-        process, self._waiting = self._waiting, self._start()
+        """Let the next driver begin. While the first one runs, its successor starts, because the first one is killed."""
+        process = self._waiting.pop() if self._waiting else self._start()
+        if self._is_first:
+            self._is_first = False
+            self._waiting.append(self._start())
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has failed; whoever waits for it is told
             process.stdin.write("go\n")
@@ -182,8 +186,9 @@ class Drivers:
         self._children.kill(process)
 
     def close(self) -> None:
-        """Kill the one that waits."""
-        self.kill(self._waiting)
+        """Kill the driver that was started in advance and is not used, if there is one."""
+        for process in self._waiting:
+            self.kill(process)
 
 
 def run_pipeline(console: Console, drivers: Drivers, row_count: int) -> None:

@@ -39,11 +39,21 @@ def test_producers_that_always_fail_end_the_demo_with_a_sentence():
     assert fleet.restarts == scene.RESTARTS_MAX + 1
 
 
+# The scene with larger micro-batches: each takes seconds, however few rows it has.
+SLICE = """
+import sys
+from demo.__main__ import main
+from demo.crashes import scene
+scene.SPARK_BATCHES = 2
+sys.exit(main())
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_slice_of_the_demo_loses_nothing(tmp_path):
     picture = tmp_path / "flights.svg"
-    command = [sys.executable, "-m", "demo", "--rows", "3000", "--picture", str(picture)]
+    command = [sys.executable, "-c", SLICE, "--rows", "3000", "--picture", str(picture)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=800, cwd=Path(__file__).parents[2], check=False
     )
@@ -52,5 +62,6 @@ def test_a_slice_of_the_demo_loses_nothing(tmp_path):
     for label in ("lost", "duplicated", "seen", "follower"):
         assert words[words.index(label) + 1] == "0", done.stdout
     assert "back after" in done.stdout
+    assert "Spark: killed -9" in done.stdout
     assert "a successor fences it" in done.stdout
     assert picture.read_text().startswith("<svg")
