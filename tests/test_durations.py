@@ -51,4 +51,6 @@ def test_a_group_of_tests_runs_on_one_worker(request):
     for fixture, group in (("spark", "spark"), ("shared_kafka", "shared kafka")):
         for item in request.session.items:
             if fixture in getattr(item, "fixturenames", ()):
-                assert item.nodeid.endswith(f"@{group}"), "pytest-xdist has read the groups before conftest.py"
+                assert item.nodeid.endswith(f"@{group}"), (
+                    "pytest-xdist has read the groups before conftest.py"
+                )

@@ -120,6 +120,8 @@ def touched(path, names):
 
     What an object does with its own names does not count, and neither do the names of foreign classes.
     """
+    if names.isdisjoint(re.findall(rf"\b{PRIVATE_NAME.pattern}", path.read_text())):
+        return set()  # most files, which need not be parsed
     parsed, own, found = tree(path), private_names([path]), set()
     no_names = set()  # strings that name nothing, or an attribute of a foreign class
     for node in ast.walk(parsed):

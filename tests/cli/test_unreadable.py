@@ -19,6 +19,8 @@ from tests.cli.test_cli import answer, run
 from tests.clients.drivers import unique
 from tests.waiting import until
 
+pytestmark = pytest.mark.xdist_group("unreadable partitions")  # one worker makes the broker's directory
+
 LEADER_EPOCH_AT = 12  # in the header of a batch
 OFFLINE = "offline: see the reason in the broker's log"
 

@@ -19,6 +19,8 @@ from tests.clients.drivers import unique
 from tests.spark.histories import Writers, truth
 from tests.spark.reading import make, rows, settled, tasks
 
+pytestmark = pytest.mark.xdist_group("histories")  # one worker makes the histories
+
 PARTITIONS = 2
 COLUMNS = ("partition", "offset", "value")
 ISOLATIONS = ("read_committed", "read_uncommitted")
