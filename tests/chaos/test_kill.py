@@ -216,6 +216,7 @@ def _read_partition(address, partition, isolation):
             "group.id": "final",
             "isolation.level": isolation,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 50,
             "log_level": 0,
         }
     )

@@ -57,6 +57,7 @@ class Reader:
                 "group.id": "reader",
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
+                "fetch.wait.max.ms": 50,
                 "log_level": 0,
                 "error_cb": lambda _error: None,
             }

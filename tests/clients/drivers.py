@@ -100,6 +100,7 @@ class Confluent:
                     "group.id": unique("reader"),
                     "isolation.level": "read_committed" if committed else "read_uncommitted",
                     "enable.partition.eof": True,
+                    "fetch.wait.max.ms": 50,
                 }
             )
         )

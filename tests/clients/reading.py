@@ -3,6 +3,9 @@
 Who only reads until it is told of the end may be told too early: the end of a transaction is answered before its
 marker is durable, and a fetch waits for that no longer than `fetch.wait.max.ms`. Who asks for the end of a committed
 reader is answered when all can be seen that was decided before.
+
+A fetch at the end waits for `fetch.wait.max.ms`, half a second by default, before the consumer is told of the end. The
+consumers of the tests have a shorter one.
 """
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition

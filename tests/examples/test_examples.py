@@ -36,6 +36,7 @@ def read(bootstrap, topic):
             "group.id": "test",
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 50,
             "log_level": 0,
         }
     )

@@ -63,7 +63,12 @@ def values_of(bootstrap, topics):
     consumer = Consumer(
         settings(
             bootstrap,
-            **{"group.id": "looks", "isolation.level": "read_committed", "enable.partition.eof": True},
+            **{
+                "group.id": "looks",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 5,
+            },
         )
     )
     found = [

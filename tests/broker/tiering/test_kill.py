@@ -89,6 +89,7 @@ def test_no_committed_record_is_lost_when_the_broker_is_killed_while_it_copies(t
                 "group.id": "reader",
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
+                "fetch.wait.max.ms": 50,
             }
         )
         read = [message.value().rstrip() + b" " for message in read_to_end(consumer, "t")]
