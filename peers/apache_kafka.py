@@ -248,7 +248,11 @@ def command_of(
 
 
 def run_tool(
-    main_class: str, *arguments: str, timeout_s: float = START_TIMEOUT_S, version: str = VERSION
+    main_class: str,
+    *arguments: str,
+    timeout_s: float = START_TIMEOUT_S,
+    jvm_options: tuple[str, ...] = (),
+    version: str = VERSION,
 ) -> str:
     """Run one of Kafka's commands, and return what it prints.
 
@@ -257,7 +261,7 @@ def run_tool(
         subprocess.CalledProcessError: the command failed; `stderr` and `stdout` say why.
     """
     done = subprocess.run(
-        command_of(main_class, *arguments, version=version),
+        command_of(main_class, *arguments, jvm_options=jvm_options, version=version),
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -347,6 +351,7 @@ class KafkaBroker:
             f"--cluster-id={cluster_id}",
             "-c",
             str(self._config_path),
+            jvm_options=self._jvm_options,
             version=self.version,
         )
 

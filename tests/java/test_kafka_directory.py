@@ -22,7 +22,7 @@ from tests.java.load import (
 
 pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
 
-STEP = 9  # not every offset: tests/golden reads from all of them, without sockets
+STEP = 31  # not every offset: tests/golden reads from all of them, without sockets
 EXAMPLE = "worked-example"
 AS_IT_IS, WITHOUT_INDEXES = "as-it-is", "without-indexes"
 

@@ -11,7 +11,7 @@ from peers import apache_kafka
 from stablelog.tier.index_object import IndexKind, indexes_of
 from stablelog.tier.manifest import decode_manifest
 from stablelog.tier.records import SegmentState
-from tests.java.dump import dump
+from tests.java.dump import SHORT_LIVED, dump
 from tests.java.load import create_topic, producer, send
 from tests.waiting import until
 
@@ -41,7 +41,7 @@ def events(bootstrap, count):
         *("--max-messages", str(count), "--timeout-ms", "60000"),
         *("--formatter", f"{SERDE}$RemoteLogMetadataFormatter"),
     ]
-    printed = apache_kafka.run_tool(*command)
+    printed = apache_kafka.run_tool(*command, jvm_options=SHORT_LIVED)
     found = [EVENT.fullmatch(line) for line in printed.splitlines()]
     assert None not in found, printed
     return [(one[3], one[4]) for one in found]
