@@ -78,6 +78,11 @@ PARTS = (
     Part("histories", tests("tests/log/test_model.py"), {"STABLELOG_HISTORIES": "5000"}),
     Part("cut-histories", ("-m", "tests.cuts.history", "--seeds", "{seed}:{end}"), seeds=10_000),
     Part("programs", tests("tests/client/test_programs.py"), {"STABLELOG_PROGRAMS": "50"}, 50),
+    Part(
+        "full-disk",
+        tests("tests/broker/test_full_disk.py", "-k", "at_any_call"),
+        {"STABLELOG_FULL_DISK_LIVES": "100"},
+    ),
     Part("damage", tests("tests/damage"), {"STABLELOG_DAMAGED_POSITIONS": "3"}),
     Part("long", tests("tests", "-m", "night"), {"STABLELOG_NIGHT": "1"}),
     Part("rules", ("-m", "tests.mutants", "rules")),

@@ -1125,7 +1125,7 @@ def test_the_log_says_once_in_a_while_that_nothing_can_be_written_for_another_re
 
 # -- at every call -------------------------------------------------------------------------------------------------
 
-LIVES = int(os.environ.get("STABLELOG_FULL_DISK_LIVES", "20"))  # of each kind
+LIVES = int(os.environ.get("STABLELOG_FULL_DISK_LIVES", "10"))  # of each kind
 
 
 @pytest.mark.parametrize("kind", full_disk_life.KINDS)

@@ -244,7 +244,7 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(steps, max_size=12))
 def test_every_group_keeps_its_own_numbers_through_any_history(history):
     run(lambda: World().live(history))

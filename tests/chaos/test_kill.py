@@ -17,7 +17,7 @@ from tests.clients.reading import read_to_end
 from tests.scale import randomness
 from tests.waiting import until
 
-KILLS = int(os.environ.get("STABLELOG_KILLS", "6"))
+KILLS = int(os.environ.get("STABLELOG_KILLS", "4"))
 WRITERS = 3
 PARTITIONS = 2
 

@@ -21,7 +21,7 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-KILLS = int(os.environ.get("STABLELOG_KILLS", "3"))
+KILLS = int(os.environ.get("STABLELOG_KILLS", "2"))
 PARTITIONS = 2
 
 

@@ -17,7 +17,7 @@ from tests.clients.reading import read_to_end
 from tests.scale import randomness
 from tests.waiting import until
 
-KILLS = int(os.environ.get("STABLELOG_KILLS", "12"))
+KILLS = int(os.environ.get("STABLELOG_KILLS", "6"))
 TRANSACTION_RECORDS = 10
 TIERED = {"remote.storage.enable": "true", "local.retention.bytes": "1", "file.delete.delay.ms": "0"}
 

@@ -465,7 +465,7 @@ def same_or_corrupt(data):
             assert "t-3" in str(error)  # noqa: PT017 -- it may raise or not
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(75), deadline=None)
 @given(logs(), st.data())
 def test_mutated_batches_crash_nothing(log, data):
     batches = bytearray(log[0])
@@ -485,11 +485,12 @@ def test_random_records_crash_nothing(body, count, last):
     same_or_corrupt(body)
 
 
-def test_nothing_is_read_or_written_outside_of_what_was_given():
+@pytest.mark.parametrize("count", [600, pytest.param(6000, marks=pytest.mark.night)])
+def test_nothing_is_read_or_written_outside_of_what_was_given(count):
     """In a process of its own: behind the batches, and behind each buffer that is filled, lies memory that kills."""
     script = Path(__file__).with_name("guarded_decoding.py")
     done = subprocess.run(
-        [sys.executable, script, "1500"], capture_output=True, text=True, check=False, timeout=800
+        [sys.executable, script, str(count)], capture_output=True, text=True, check=False, timeout=800
     )
     assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
-    assert int(done.stdout) > 1000  # so many were damaged in ways that the decoder has found
+    assert int(done.stdout) > count * 2 / 3  # so many were damaged in ways that the decoder has found
