@@ -7,11 +7,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from stablelog.errors import Corrupt
+from stablelog.broker.tiering.range_cache import RangeCache
+from stablelog.errors import Corrupt, NotLoaded
 from stablelog.log.model import Isolation
+from stablelog.tier.remote_log import RemoteLog
 from stablelog.views.extents import LONG_COUNT
 from tests.scale import examples
-from tests.tier.tiered_log import Tier
+from tests.tier.tiered_log import PARTITION, Tier
 from tests.views.committed_log import Log, set_long_count
 from tests.views.test_commit_order import PRODUCERS, History
 
@@ -190,3 +192,32 @@ def test_damage_of_an_object_is_refused_by_name_or_harms_nothing(kind):
                 refused += 1
         log.objects[key] = good
     assert refused
+
+
+def test_a_cache_that_is_smaller_than_a_commit_index_serves_every_read():
+    """What a read needs at once stays in memory together: the index and the chunks do not drop each other."""
+    log = copied()
+    expected = log.expected()
+    cache = RangeCache(log.disk, log.directory / "cache", 400, 0)
+    log.remote = log.partition.remote = RemoteLog(
+        PARTITION, log.remote.manifest, cache, log.saved.append, chunk_size=100
+    )
+    loads = []
+
+    def loading(call):
+        for _ in range(10):
+            try:
+                return call()
+            except NotLoaded as missing:
+                cache.make_room(missing.size)
+                for wanted in missing.ranges:
+                    loads.append(wanted)
+                    content = log.objects[wanted.key]
+                    cache.put(wanted, content[wanted.start : wanted.start + wanted.size])
+        raise AssertionError(f"the read goes on loading: {loads[-6:]}")
+
+    log.loading = loading
+    assert log.read_all(0, 150) == expected
+    assert [loading(lambda cut=cut: log.partition.view.offset_after(cut)) for cut in range(6)] == sorted(
+        {*(min((row[0] for row in log.written if row[4] > cut), default=0) for cut in range(6))}
+    )

@@ -98,8 +98,8 @@ TIERING_SETTINGS: tuple[Setting, ...] = (
         "stablelog.remote.cache.memory.bytes",
         integer(0, LONG_MAX),
         str(64 << 20),
-        "The memory for ranges that were read from the object store, in bytes. Up to 16 ranges more are in memory "
-        "while they are loaded.",
+        "The memory for ranges that were read from the object store, in bytes; at least four chunks. What one read needs at "
+        "once comes on top, and up to 16 ranges while they are loaded.",
     ),
     Setting(
         "stablelog.remote.cache.bytes",

@@ -36,6 +36,7 @@ from stablelog.views.tiered_indexes import TieredIndexes
 # How many ends of reads are remembered for each partition. A reader that begins at one of them continues an earlier
 # read.
 SEQUENTIAL_READERS_MAX = 256
+REMOTE_ANSWERS_MAX = 64
 
 
 class Committed(NamedTuple):
@@ -81,6 +82,9 @@ class CommitOrder:
         # Cache of `torn_sequence`: (log start offset at the last search, end of the remote segments that were searched,
         # greatest commit sequence found).
         self._torn_remote = 0, 0, -1
+        # Answers that were found in remote commit indexes, oldest first. A cut of many partitions begins again after
+        # each load, and the cache need not have room for the indexes of all of them.
+        self._remote_answers: dict[tuple[str, int, int], int] = {}
         try:
             self._builder.load(progress)
         except BaseException:
@@ -215,10 +219,14 @@ class CommitOrder:
         log_start = self._tiers.log_start
         for index in self._tiers.from_position(response.start):
             for part in extents_from(index, response.start, log_start, response.room):
-                if isinstance(part, ExtentColumns):
-                    has_room = self._add(response, part)
-                else:
-                    has_room = self._add_outside(response, index, part)
+                try:
+                    if isinstance(part, ExtentColumns):
+                        has_room = self._add(response, part)
+                    else:
+                        has_room = self._add_outside(response, index, part)
+                except NotLoaded as missing:
+                    # The cache must have room for the index, too. Otherwise the bytes of the batches would drop it.
+                    raise NotLoaded(missing.ranges, missing.size + index.loaded_size) from None
                 if not has_room:
                     return
 
@@ -331,13 +339,23 @@ class CommitOrder:
 
         Records outside transactions before this position count as earlier than the transaction.
         """
+        key = "offset_after", commit_sequence, self.start_offset
+        if key in self._remote_answers:
+            return self._remote_answers[key]
         index = self._tiers.after_sequence(commit_sequence)
         if index is None:
             return self.end_offset
         place = index.place_after(commit_sequence)
         # `latest_sequence` also counts earlier segments. If the index has no entry with a greater sequence, the
         # transaction with that sequence was in a segment that is deleted by now.
-        return max(index[place].start, self.start_offset) if place < len(index) else self.start_offset
+        found = max(index[place].start, self.start_offset) if place < len(index) else self.start_offset
+        return self._remembered(key, found) if index.loaded_size else found
+
+    def _remembered(self, key: tuple[str, int, int], answer: int) -> int:
+        self._remote_answers[key] = answer
+        if len(self._remote_answers) > REMOTE_ANSWERS_MAX:
+            del self._remote_answers[next(iter(self._remote_answers))]
+        return answer
 
     def removed_sequence(self) -> int | None:
         """Return the greatest commit sequence of a transaction that may have lost records to retention.
@@ -377,7 +395,15 @@ class CommitOrder:
 
     def _sequence_before(self, position: int) -> int:
         """Return the greatest commit sequence before a position; -1 if there is none, or if it is unknown."""
+        key = "sequence_before", position, self.start_offset
+        if key in self._remote_answers:
+            return self._remote_answers[key]
         index = next(self._tiers.from_position(position))
+        found = self._sequence_in(index, position)
+        return self._remembered(key, found) if index.loaded_size else found
+
+    def _sequence_in(self, index: IndexRows, position: int) -> int:
+        """Return the greatest commit sequence before a position, whose index this is; -1 as `_sequence_before`."""
         place = index.place_of(position)
         if place:
             return index[place - 1].latest_sequence

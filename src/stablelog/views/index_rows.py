@@ -41,6 +41,7 @@ class IndexRows:
         latest_ms: the latest commit time in the index, in ms since 1970; -1 if there is none.
         entries: the rows of the entries, in commit order.
         extents: the rows of the extents (byte ranges in log files) of all entries.
+        loaded_size: the bytes of the rows, if they were loaded from an object store; otherwise 0.
     """
 
     base_offset: int
@@ -50,6 +51,7 @@ class IndexRows:
     latest_ms: int
     entries: Rows
     extents: Rows
+    loaded_size: int = 0
 
     def __len__(self) -> int:
         return len(self.entries)

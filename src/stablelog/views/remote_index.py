@@ -54,3 +54,4 @@ class RemoteIndex(IndexRows):
         entries, extents = remote.commit_rows(commits.base_offset)
         self.entries = LoadedRows(entries, ENTRY)
         self.extents = LoadedRows(extents, EXTENT)
+        self.loaded_size = len(entries) + len(extents)

@@ -32,7 +32,7 @@ class RangeCache:
     Args:
         disk: the disk of `directory`.
         directory: the directory of the ranges on the disk. The cache removes everything in it.
-        memory_size_max: the greatest size of the ranges in memory, in bytes. If a read needs more at once, that much.
+        memory_size_max: the greatest size of the ranges in memory, in bytes. What one read needs at once comes on top.
         disk_size_max: the greatest size of the ranges on the disk, in bytes; 0 for none.
 
     Attributes:
@@ -43,7 +43,7 @@ class RangeCache:
     def __init__(self, disk: Disk, directory: Path, memory_size_max: int, disk_size_max: int) -> None:
         self._disk = disk
         self._directory = directory
-        self._memory_size_max = memory_size_max
+        self._memory_size_max = self._least_size_max = memory_size_max
         self._disk_size_max = disk_size_max
         self._memory: OrderedDict[ObjectRange, Buffer] = OrderedDict()
         self.memory_size = 0
@@ -121,8 +121,10 @@ class RangeCache:
             self._checked.add(wanted)
 
     def make_room(self, size: int) -> None:
-        """Note that a read needs `size` bytes in memory at once. The limit of the memory is never below that."""
-        self._memory_size_max = max(self._memory_size_max, size)
+        """Note that a read needs `size` bytes in memory at once, besides smaller ranges that it has needed before. Without
+        room for both, each load would drop what the read needs next, and the read would never end.
+        """
+        self._memory_size_max = max(self._memory_size_max, self._least_size_max + size)
 
     def drop(self, wanted: ObjectRange) -> None:
         """Drop a range whose bytes do not match the manifest, so that it is loaded again."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # In the data directory. Apache Kafka 3.6 and later ignores a directory of this name, and only of this name.
 CACHE_DIRECTORY = "remote-log-index-cache"
+CHUNK_COUNT_MIN = 4  # how many chunks the memory of the cache has room for at least
 
 
 class Tiering:
@@ -73,7 +74,10 @@ class Tiering:
         self.cache = RangeCache(
             disk,
             directory / CACHE_DIRECTORY,
-            config["stablelog.remote.cache.memory.bytes"],
+            max(
+                config["stablelog.remote.cache.memory.bytes"],
+                CHUNK_COUNT_MIN * config["stablelog.remote.chunk.bytes"],
+            ),
             config["stablelog.remote.cache.bytes"] if self._store is not None else 0,
         )
         self.reads = RemoteReads(self._store, self.cache, tasks, on_loaded)
