@@ -1,6 +1,7 @@
 """A coordinator's log: effects wait for the disk, and what is trimmed can be said again."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -214,5 +215,72 @@ def test_a_small_log_is_left_alone():
         desk.journal.append([(b"k", b"v")])
         assert await desk.journal.checkpoint_if_grown(lambda: LiveState([(b"k", b"v")], iter(()))) is None
         assert desk.log.partition.end_offset == 1
+
+    at_work(conversation)
+
+
+@pytest.mark.parametrize("is_rolled", [False, True])
+def test_a_log_of_many_short_segments_is_trimmed_though_it_is_small(monkeypatch, is_rolled):
+    """A log that is copied to an object store is rolled for each copy."""
+    monkeypatch.setattr(journal_module, "SEGMENT_COUNT_MAX", 10)
+
+    async def conversation():
+        desk = Desk()
+        trims = 0
+        for n in range(100):
+            desk.journal.append([(b"k", b"%d" % n)])
+            if is_rolled:
+                desk.log.partition.roll(desk.log.now_ms)
+            live = partial(LiveState, [(b"k", b"%d" % n)], iter(()))
+            before = await desk.journal.checkpoint_if_grown(live)
+            if before is not None:
+                desk.sync()
+                desk.journal.trim(before)
+                trims += 1
+            assert len(desk.log.partition.segments()) <= 14
+            assert dict(desk.replayed()) == {b"k": b"%d" % n}
+        assert trims == (9 if is_rolled else 0)
+
+    at_work(conversation)
+
+
+def test_more_segments_are_kept_behind_a_large_checkpoint(monkeypatch):
+    monkeypatch.setattr(journal_module, "SEGMENT_COUNT_MAX", 2)
+    monkeypatch.setattr(journal_module, "SEGMENT_SIZE", 1000)
+
+    async def conversation():
+        desk = Desk()
+        counts = []
+        for n in range(30):
+            desk.journal.append([(b"k", b"%d" % n)])
+            desk.log.partition.roll(desk.log.now_ms)
+            live = partial(LiveState, [(b"k", bytes(5000))], iter(()))
+            before = await desk.journal.checkpoint_if_grown(live)
+            if before is not None:
+                desk.sync()
+                desk.journal.trim(before)
+                counts.append(n)
+        assert counts == [1, 9, 17, 25], "five segments for the bytes that the trim has left"
+
+    at_work(conversation)
+
+
+def test_what_cannot_be_trimmed_causes_no_checkpoint_each_time(monkeypatch):
+    """A transaction with offsets stays open: each trim leaves its records and all later ones."""
+    monkeypatch.setattr(journal_module, "CHECKPOINT_SIZE_MIN", 1000)
+
+    async def conversation():
+        desk = Desk()
+        desk.journal.append_transactional([(b"pending", b"7")], 1, 0)
+        desk.journal.append([(b"k", bytes(2000))])
+        desk.sync()
+        checkpoints = 0
+        for _ in range(20):
+            before = await desk.journal.checkpoint_if_grown(lambda: LiveState([(b"k", b"live")], iter(())))
+            if before is not None:
+                desk.sync()
+                desk.journal.trim(before)
+                checkpoints += 1
+        assert checkpoints == 1
 
     at_work(conversation)

@@ -41,6 +41,10 @@ REPLAY_READ_SIZE = 4 << 20
 CHECKPOINT_SLICE_COUNT = 200
 CHECKPOINT_SIZE_MIN = 16 << 20  # The size in bytes below which a log is not trimmed.
 CHECKPOINT_GROWTH = 4  # A log is trimmed when its size has grown by this factor since its last trim.
+# A log is also trimmed when it has this many segments more than after the last trim, and one more for each SEGMENT_SIZE
+# bytes that were left then. A log that is copied to an object store gets a short segment with each copy.
+SEGMENT_COUNT_MAX = 100
+SEGMENT_SIZE = 1 << 20
 # The maximum number of entries that wait for disk space, for each transaction or group of the coordinator. A
 # transaction has at most three records (decided, completed, forgotten). Each record has at most two effects (markers
 # and responses), and at most one request waits for the record.
@@ -78,7 +82,8 @@ class Journal:
         self._waiting_max: int | None = None
         self._effects: deque[tuple[int, Callable[[], None]]] = deque()
         self._has_told_untrimmed = False
-        self._size_after_checkpoint = 0
+        # The size in bytes and the number of segments that the last trim has left.
+        self._size_left = self._count_left = 0
         # The begin offset of the last checkpoint, if the log is not trimmed up to this offset yet.
         self._checkpoint_begin: int | None = None
         self._is_writing_checkpoint = False
@@ -262,9 +267,15 @@ class Journal:
 
     @property
     def has_grown(self) -> bool:
-        """Whether the log has grown enough for a new checkpoint, or is not yet trimmed up to the last checkpoint."""
-        size_max = max(CHECKPOINT_SIZE_MIN, CHECKPOINT_GROWTH * self._size_after_checkpoint)
-        return self._checkpoint_begin is not None or self.partition.size >= size_max
+        """Whether the log has grown enough for a new checkpoint, or is not yet trimmed up to the last checkpoint.
+
+        What a trim leaves is the checkpoint, and the consumer offsets of transactions that were open at that time. If one
+        of these stays open for long, only records that are appended from then on count.
+        """
+        size_max = max(CHECKPOINT_SIZE_MIN, CHECKPOINT_GROWTH * self._size_left)
+        count_max = self._count_left + SEGMENT_COUNT_MAX + self._size_left // SEGMENT_SIZE
+        is_large = self.partition.size >= size_max or len(self.partition.log.segments) > count_max
+        return is_large or self._checkpoint_begin is not None
 
     async def checkpoint_if_grown(self, live: Callable[[], LiveState | None]) -> int | None:
         """Write a checkpoint if the log has grown enough and is trimmed up to the last checkpoint.
@@ -321,7 +332,6 @@ class Journal:
         # Begin a new segment, so that all other records before the checkpoint can be deleted, even those that are not
         # durable yet. The checkpoint repeats old decisions. If a record of a later decision stayed before the
         # checkpoint, a replay would apply it before the old decisions.
-        size_before = self.partition.size
         self._reserve.attempt(lambda: self.partition.roll(self._now_ms()))
         slices = iter(lambda: list(itertools.islice(state.rest, CHECKPOINT_SLICE_COUNT)), [])
         for entries in itertools.chain([state.undivided] if state.undivided else [], slices):
@@ -331,7 +341,6 @@ class Journal:
                 # that the log already contains.
                 return None
             await asyncio.sleep(0)  # Let requests be served between two slices of the checkpoint.
-        self._size_after_checkpoint = self.partition.size - size_before
         self._checkpoint_begin = begin
         return begin
 
@@ -344,6 +353,7 @@ class Journal:
         if before_offset > self.partition.start_offset:
             self._reserve.attempt(lambda: self.partition.delete_records(before_offset), frees=True)
         self._checkpoint_begin = None
+        self._size_left, self._count_left = self.partition.size, len(self.partition.log.segments)
 
 
 def _replay_batch(batch: memoryview, header: BatchHeader, take: TakeRecord, end: TakeEnd | None) -> None:
