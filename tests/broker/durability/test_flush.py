@@ -271,3 +271,46 @@ def test_a_sync_that_fails_stops_the_broker_and_acknowledges_nothing():
         flush.close()
 
     asyncio.run(work())
+
+
+def test_the_next_round_writes_the_files_of_a_sealed_segment_though_all_records_are_durable():
+    async def conversation(flush):
+        disk, other = SlowDisk(), Log()  # A round of two partitions runs in threads.
+        log = Log(disk)
+        log.write("- -")
+        assert log.partition.high_watermark == 2
+        log.partition.roll(log.now_ms)
+        other.write("-", sync=False)
+        disk.gate.clear()
+        waiting = asyncio.ensure_future(flush.in_next_round([log.partition, other.partition]))
+        await turns()
+        late = asyncio.ensure_future(flush.in_next_round([log.partition]))
+        await turns()
+        assert not waiting.done()
+        assert not log.partition.segments()[0].durable
+        disk.gate.set()
+        await waiting
+        assert log.partition.segments()[0].durable
+        assert not late.done(), "it came after the round had begun"
+        await late
+
+    at_work(conversation)
+
+
+def test_a_round_that_never_comes_fails():
+    async def conversation(flush):
+        log = Log()
+        flush.fail(Unavailable("on purpose"))
+        with pytest.raises(Unavailable, match="on purpose"):
+            await flush.in_next_round([log.partition])
+
+    async def later(flush):
+        log = Log()
+        waiting = asyncio.ensure_future(flush.in_next_round([log.partition]))
+        await asyncio.sleep(0)
+        flush.fail(Unavailable("on purpose"))
+        with pytest.raises(Unavailable, match="on purpose"):
+            await waiting
+
+    for one in (conversation, later):
+        at_work(one, on_failure=lambda _why: None)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
@@ -71,6 +71,7 @@ class GroupFlush:
         self._sync_s = in_place_s  # The estimated duration of one sync, in seconds.
         self._round_done = asyncio.Event()
         self._round_done.set()
+        self._next_round: list[asyncio.Future[None]] = []  # They wait for the end of the next round.
         self.rounds = 0
 
     def subscribe(self, notify: Callable[[Partition], None]) -> None:
@@ -117,6 +118,22 @@ class GroupFlush:
         self.dirty(partition)
         return future
 
+    async def in_next_round(self, partitions: Iterable[Partition]) -> None:
+        """Wait for the end of a round that begins after this call and syncs these partitions.
+
+        The round also writes the files that a sealed segment needs, unless the disk refuses them.
+
+        Raises:
+            Unavailable: the broker has failed, or fails in this round.
+        """
+        if self.failed is not None:
+            raise self.failed
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._next_round.append(future)
+        for partition in partitions:
+            self.dirty(partition)
+        await future
+
     def forget(self, partition: Partition, error: BaseException) -> None:
         """Fail the futures that wait until a partition is durable, because it was deleted or has failed."""
         self._dirty.pop(partition, None)
@@ -153,6 +170,7 @@ class GroupFlush:
 
     async def _round(self) -> None:
         dirty, self._dirty = self._dirty, {}
+        waiting, self._next_round = self._next_round, []
         partitions = self._usable(list(dirty))
         self._round_done = asyncio.Event()
         try:
@@ -165,6 +183,8 @@ class GroupFlush:
             await self._sync(partitions)
         finally:
             self._round_done.set()
+            for future in waiting:
+                _complete(future, self.failed)
 
     async def idle(self) -> None:
         """Wait until no flush round is in progress. The caller may then close files, before it awaits anything else."""
@@ -279,10 +299,21 @@ class GroupFlush:
         self._wake.set()
         for partition in list(self._waiting):
             self.forget(partition, error)
+        while self._next_round:
+            _complete(self._next_round.pop(), error)
 
     def close(self) -> None:
         """Shut down the threads that sync files."""
         self._threads.shutdown(wait=True)
+
+
+def _complete(future: asyncio.Future[None], error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
 
 
 class _Ran(NamedTuple):
