@@ -76,6 +76,28 @@ def test_a_store_that_does_not_answer_is_given_up_within_the_limit():
     assert store.counts["get"] > 5
 
 
+def test_no_attempt_begins_after_the_store_was_told_to_give_up():
+    simulated = SimObjects(1, Faults(refused=1.0))
+    store, told = of(simulated), []
+
+    def between(*_request):
+        if simulated.now_s() > 5 and not told:
+            store.give_up_after(2)
+            told.append(simulated.now_s())
+
+    simulated.between = between
+    with pytest.raises(StoreError, match=r"get of sim://store/a/b had no clear answer: 503"):
+        store.get("a/b")
+    assert simulated.now_s() < told[0] + 2 + 0.5
+    simulated.faults = Faults()
+    simulated.objects["a/b"] = b"1"
+    store.give_up_after(2)
+    assert store.get("a/b") == b"1"
+    simulated.sleep(3)
+    with pytest.raises(StoreError, match=r"get of sim://store/a/b was not sent: the broker stops"):
+        store.get("a/b")
+
+
 def test_what_is_rejected_is_not_repeated():
     simulated = SimObjects(1, is_rejecting=True)
     store = of(simulated)

@@ -3,6 +3,7 @@ succeeded.
 """
 
 import itertools
+import math
 import random
 import time
 from collections import Counter
@@ -93,11 +94,16 @@ class ObjectStore:
         self._now_s = now_s
         self._sleep = sleep
         self.counts: Counter[str] = Counter()
+        self._last_s = math.inf  # No attempt begins after this time.
 
     @property
     def url(self) -> str:
         """The address of the store, without credentials."""
         return self._requests.url
+
+    def give_up_after(self, seconds: float) -> None:
+        """Begin no further attempt after this time. Calls that are under way then end with their current attempt."""
+        self._last_s = self._now_s() + seconds
 
     def create(self, key: str, content: bytes) -> None:
         """Create an object. Durable on return.
@@ -199,6 +205,8 @@ class ObjectStore:
         check_key(key)
         end_s = self._now_s() + self._patience.limit_s
         may_be_applied = False
+        if self._now_s() > self._last_s:
+            raise StoreError(f"{call} of {self.url}/{key} was not sent: the broker stops")
         for pause_s in self._pauses():
             self.counts[call] += 1
             try:
@@ -214,8 +222,9 @@ class ObjectStore:
                 if isinstance(error, Exists) and call == "create":
                     raise
                 may_be_applied = call in WRITES
-                if self._now_s() + pause_s > end_s:
-                    what = f"{call} of {self.url}/{key} had no clear answer in {self._patience.limit_s:g} s"
+                if self._now_s() + pause_s > min(end_s, self._last_s):
+                    limit_s = f" in {self._patience.limit_s:g} s" if end_s <= self._last_s else ""
+                    what = f"{call} of {self.url}/{key} had no clear answer{limit_s}"
                     raise StoreError(f"{what}: {error}") from error
             self._sleep(pause_s)
         raise AssertionError("the pauses do not end")
