@@ -374,7 +374,8 @@ def requests_of(
 ) -> Counter[str]:
     """Write a topic, wait until it is remote, and count the requests of a backfill by the kind of object.
 
-    Every request that is not for a log file or for indexes counts as one for a manifest.
+    Every request that is not for a log file or for indexes counts as one for a manifest. Only requests for objects of this
+    topic count: the broker may copy the logs of the coordinators meanwhile.
     """
     create(broker.bootstrap, topic, TIERED | backfill.TOPIC_SETTINGS)
     backfill.fill(broker.bootstrap, topic, segment_count, aborted)
@@ -383,7 +384,8 @@ def requests_of(
     count = backfill.read(broker.bootstrap, topic)
     assert count == backfill.committed_count(segment_count, aborted), f"{topic}: {count} records"
     found: Counter[str] = Counter(log=0, indexes=0, manifests=0)
-    for (_, key), number in (s3.keys - earlier).items():
+    of_topic = [(key, number) for (_, key), number in (s3.keys - earlier).items() if f"t.{topic}/" in key]
+    for key, number in of_topic:
         kind = key.rpartition(".")[2]
         found[kind if kind in ("log", "indexes") else "manifests"] += number
     return found

@@ -406,6 +406,7 @@ def _of_tiers(told, labels):
         "copied segments": told("stablelog_remote_copied_segments"),
         "failed": told("stablelog_remote_failed_partitions"),
         "fenced": told("stablelog_remote_fenced"),
+        "coordinator lag": told("stablelog_remote_coordinator_lag_seconds"),
     }
 
 

@@ -203,6 +203,7 @@ class Broker:
             opening=self._opening,
             reserve=self.reserve,
             tasks=self.tasks,
+            before_trim=self.tiering.copy_before_trim,
             now_ms=self.now_ms,
         )
 
@@ -388,6 +389,7 @@ class Broker:
         """Stop the background work, write all data to disk, and mark the stop as clean, so that the next start need not
         recover.
         """
+        self.tiering.hasten()
         await self.tasks.stop()
         # After a failed fsync, a later fsync that succeeds does not prove that all data is on disk. Such a stop is not
         # marked as clean, so that the next start checks the logs.
@@ -398,6 +400,8 @@ class Broker:
         self.maintenance.close()
         self.flush.close()
         self.compactor.close()
+        if self._is_started and not failed:
+            await self.tiering.copy_at_stop()
         self.tiering.close()
         for threads in (self._batch_thread, self.read_threads, self.message_threads):
             threads.shutdown(wait=True, cancel_futures=True)

@@ -113,6 +113,11 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "1 if another broker has taken over the object store and this broker copies no more, else 0.",
         (),
     ),
+    "stablelog_remote_coordinator_lag_seconds": (
+        "gauge",
+        "Greatest possible age of a record of the coordinators' logs that is not in the object store; 0 if all are there.",
+        (),
+    ),
     "stablelog_last_commit_sequence": (
         "gauge",
         "Commit sequence of the last commit that was decided, by transaction group.",

@@ -82,6 +82,13 @@ TIERING_SETTINGS: tuple[Setting, ...] = (
         "The speed at which segments are copied to the object store, in bytes a second over all partitions.",
     ),
     Setting(
+        "stablelog.remote.coordinator.copy.interval.ms",
+        integer(100, LONG_MAX),
+        "60000",
+        "The time in which a record of the coordinators' logs (`__consumer_offsets`, `__transaction_state`) is copied "
+        "to the object store. A copy begins after three quarters of it.",
+    ),
+    Setting(
         "rlmm.config.remote.log.metadata.topic.num.partitions",
         integer(1, 1000),
         "50",

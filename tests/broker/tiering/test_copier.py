@@ -25,7 +25,7 @@ PATIENT = Patience(limit_s=60, pause_s=0.001, pause_s_max=0.01)
 @pytest.fixture(params=[1_000, 1], ids=["whole", "in-parts"])
 def part_count(request, monkeypatch):
     """The number of segments in a part of a manifest. With 1, each manifest of more than one segment has parts."""
-    monkeypatch.setattr("stablelog.broker.tiering.copier.PART_COUNT", request.param)
+    monkeypatch.setattr("stablelog.broker.tiering.plans.PART_COUNT", request.param)
     return request.param
 
 

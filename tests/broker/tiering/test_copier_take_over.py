@@ -176,7 +176,7 @@ def test_a_store_that_lost_manifests_is_refused(lost, caplog):
 @pytest.mark.parametrize("damage", ["missing", "cut", "flipped", "another part"])
 def test_a_damaged_or_missing_part_of_a_manifest_is_refused_by_its_key(damage, caplog, monkeypatch):
     """The local record is lost too: otherwise the broker has a copy of each part."""
-    monkeypatch.setattr("stablelog.broker.tiering.copier.PART_COUNT", 1)
+    monkeypatch.setattr("stablelog.broker.tiering.plans.PART_COUNT", 1)
     world = copied()
     objects = world.store_objects.objects
     good = dict(objects)
@@ -205,7 +205,7 @@ def test_a_damaged_or_missing_part_of_a_manifest_is_refused_by_its_key(damage, c
 
 
 def test_a_broker_takes_the_parts_of_the_last_one_over(monkeypatch):
-    monkeypatch.setattr("stablelog.broker.tiering.copier.PART_COUNT", 2)
+    monkeypatch.setattr("stablelog.broker.tiering.plans.PART_COUNT", 2)
     world = copied()
     parts = world.published().parts
     assert [part.segment_count for part in parts] == [2]
@@ -226,7 +226,7 @@ def local_parts(world):
 
 
 def test_a_start_reads_no_part_from_the_store(monkeypatch):
-    monkeypatch.setattr("stablelog.broker.tiering.copier.PART_COUNT", 1)
+    monkeypatch.setattr("stablelog.broker.tiering.plans.PART_COUNT", 1)
     world = copied()
     named = sorted(REMOTE_PART_PREFIX + part.part_id.hex for part in world.published().parts)
     assert len(named) == 4
@@ -243,7 +243,7 @@ def test_a_start_reads_no_part_from_the_store(monkeypatch):
 
 
 def test_the_local_directory_keeps_the_parts_of_the_last_manifest_only(monkeypatch):
-    monkeypatch.setattr("stablelog.broker.tiering.copier.PART_COUNT", 1)
+    monkeypatch.setattr("stablelog.broker.tiering.plans.PART_COUNT", 1)
     world = copied()
     before = local_parts(world)
     world.partition.delete_records(3)
@@ -256,7 +256,7 @@ def test_the_local_directory_keeps_the_parts_of_the_last_manifest_only(monkeypat
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "flipped"])
 def test_a_damaged_local_part_is_replaced_by_that_of_the_store(damage, monkeypatch):
-    monkeypatch.setattr("stablelog.broker.tiering.copier.PART_COUNT", 1)
+    monkeypatch.setattr("stablelog.broker.tiering.plans.PART_COUNT", 1)
     world = copied()
     path = world.directory / local_parts(world)[1]
     good = world.disk.read_bytes(path)

@@ -268,7 +268,7 @@ def test_copies_can_be_disabled_and_the_copied_records_stay(tmp_path):
 
 
 def objects_of_indexes(directory):
-    return [path.read_bytes() for path in directory.rglob("*.indexes")]
+    return [path.read_bytes() for path in directory.rglob("t.t/**/*.indexes")]
 
 
 def test_a_segment_in_commit_order_is_copied_with_its_commit_index_and_then_deleted(tmp_path):

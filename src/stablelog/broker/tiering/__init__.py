@@ -7,6 +7,8 @@
 | `copies` | passes over all partitions, and follows their settings |
 | `remote_storage` | the object store of this cluster: takes a broker epoch, and runs the steps of manifest chains |
 | `copier` | copies segments and publishes manifests |
+| `plans` | what a copier copies: the segments of a topic, or of a coordinator's log |
+| `coordinator_logs` | copies the logs of the coordinators in rounds |
 | `metadata_topic` | appends the events of remote segments to `__remote_log_metadata` |
 | `throttle` | limits the rate of the copies |
 | `remote_reads` | loads byte ranges of objects that reads need |

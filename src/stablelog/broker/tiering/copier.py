@@ -22,6 +22,7 @@ from stablelog.broker.loop.tasks import in_thread, in_thread_to_its_end
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.tiering.commit_files import commit_files
 from stablelog.broker.tiering.metadata_topic import MetadataTopic
+from stablelog.broker.tiering.plans import Plan, TopicPlan
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.broker.tiering.throttle import Throttle
 from stablelog.env.disk import Disk, read_if_there
@@ -35,7 +36,6 @@ from stablelog.tier.chain import Chain
 from stablelog.tier.copying import (
     check_history,
     copied_segment,
-    copyable,
     cut_points,
     epochs_up_to,
     other_files,
@@ -44,7 +44,7 @@ from stablelog.tier.index_object import CommitFiles, IndexKind, encode_indexes
 from stablelog.tier.local_state import LocalState
 from stablelog.tier.manifest import Manifest, RemoteSegment, Segments, encode_manifest
 from stablelog.tier.names import INDEXES, LOG
-from stablelog.tier.parts import PART_COUNT, divided
+from stablelog.tier.parts import divided
 from stablelog.tier.remote_log import RemoteLog
 
 log = logging.getLogger(__name__)
@@ -90,6 +90,7 @@ class Copier:
         throttle: limits the rate of the copies.
         count_at_once: the number of partitions that are copied at a time.
         events: the topic that gets an event for each change of a remote segment; None if there is none.
+        plan: what is copied of each partition.
 
     Attributes:
         copied_size: bytes of log files that were copied.
@@ -108,6 +109,7 @@ class Copier:
         count_at_once: int,
         now_ms: Callable[[], int],
         events: MetadataTopic | None = None,
+        plan: Plan | None = None,
     ) -> None:
         self._storage = storage
         self._disk = disk
@@ -116,6 +118,7 @@ class Copier:
         self._throttle = throttle
         self._now_ms = now_ms
         self._events = events
+        self._plan = plan or TopicPlan()
         self._room = asyncio.Semaphore(count_at_once)
         self._threads = ThreadPoolExecutor(count_at_once, thread_name_prefix="remote copies")
         self._owned: dict[Partition, _Owned] = {}
@@ -145,11 +148,10 @@ class Copier:
 
     def _has_work(self, partition: Partition, progress: "_Progress") -> bool:
         """Whether there is something to copy, or to publish, for a partition. Without work, the store gets no request."""
-        remote, owned = partition.remote, self._owned.get(partition)
-        assert isinstance(remote, RemoteLog)
+        remote, owned = self._plan.remote_of(partition), self._owned.get(partition)
         if not remote.is_known or (owned is not None and not owned.is_recorded):
             return True
-        waiting = _waiting(partition, remote.end_offset)
+        waiting = self._plan.waiting(partition, remote.end_offset)
         progress.planned(waiting)
         return bool(waiting) or remote.has_unmarked
 
@@ -192,8 +194,7 @@ class Copier:
         self.failed[partition] = failed
 
     async def _copy(self, partition: Partition, work: _Work, progress: "_Progress") -> None:
-        remote = partition.remote
-        assert isinstance(remote, RemoteLog)
+        remote = self._plan.remote_of(partition)
         owned = self._owned.get(partition)
         if owned is None:
             owned = await self._take_over(partition, remote)
@@ -201,8 +202,10 @@ class Copier:
         if not owned.is_recorded:
             payload = await in_thread(self._threads, encode_manifest, owned.manifest, self._now_ms())
             await self._record(partition, remote, owned, payload)
+        remote.begin_at(self._plan.start_of(partition))
         while True:
-            waiting = _waiting(partition, max(owned.manifest.end_offset, remote.start_offset))
+            end_offset = max(owned.manifest.end_offset, remote.start_offset)
+            waiting = self._plan.waiting(partition, end_offset)
             rows: list[RemoteSegment] = []
             for segment in waiting[:PUBLISHED_AFTER]:
                 if not self._goes_on(partition, work):
@@ -267,7 +270,7 @@ class Copier:
         if not rows and not remote.has_unmarked:
             return
         manifest = await in_thread(self._threads, self._next, owned.manifest, remote.start_offset, rows)
-        divide = partial(divided, part_count=PART_COUNT)
+        divide = partial(divided, part_count=self._plan.part_count)
         manifest, parts = await in_thread(self._threads, divide, manifest, owned.manifest, self._now_ms())
         for part, content in parts:
             await in_thread(self._threads, self._storage.create_part, remote.partition, part, content)
@@ -276,7 +279,7 @@ class Copier:
         await in_thread_to_its_end(self._threads, lambda: self._storage.run(owned.chain.publish(payload)))
         owned.manifest, owned.is_recorded = manifest, False
         await self._record(partition, remote, owned, payload)
-        if rows:
+        if rows and not self._plan.is_routine:
             log.info(
                 "copied %d segments of %s-%d to %s, up to offset %d",
                 len(rows),
@@ -291,12 +294,13 @@ class Copier:
         segments.
         """
         log_start = max(log_start, manifest.log_start)
-        return manifest.with_log_start(log_start, self._now_ms(), self._node_id).with_copied(rows)
+        marked = manifest.with_log_start(log_start, self._now_ms(), self._node_id)
+        return self._plan.bounded(marked).with_copied(rows)
 
     async def _record(self, partition: Partition, remote: RemoteLog, owned: _Owned, payload: bytes) -> None:
         """Record a published manifest in the partition's directory. From now on reads and retention use it."""
         state = LocalState(self._disk, partition.directory)
-        if not self._is_open(partition):
+        if not self._is_open(partition) or self._is_closed:
             return
         parts = owned.manifest.parts
         new = {
@@ -316,9 +320,9 @@ class Copier:
     async def _upload(self, partition: Partition, segment: Segment, work: _Work) -> RemoteSegment:
         """Copy one segment to the store under a new id. Return its row for the manifest."""
         assert segment.summary is not None
-        assert isinstance(partition.remote, RemoteLog)
+        remote_partition = self._plan.remote_of(partition).partition
         segment_id = uuid.uuid4()
-        key = partial(partition.remote.partition.segment_key, segment.base_offset, segment_id)
+        key = partial(remote_partition.segment_key, segment.base_offset, segment_id)
         epochs = epochs_up_to(partition.log.epochs.entries, segment.end_offset)
         row = copied_segment(
             segment.summary,
@@ -328,7 +332,7 @@ class Copier:
             now_ms=self._now_ms(),
         )
         if self._events is not None:
-            await self._events.begin_copy(partition.remote.partition, row)
+            await self._events.begin_copy(remote_partition, row)
         files, commit = await in_thread(
             self._threads, self._other_files, segment, segment.summary, epochs, partition.view is not None
         )
@@ -407,21 +411,16 @@ class Copier:
         """Whether a partition of this topic is being copied."""
         return any(partition.topic == topic for partition in self._works)
 
-    def close(self) -> None:
-        """Stop all copies, and shut the threads down."""
+    def close(self, *, wait: bool = True) -> None:
+        """Stop all copies, and shut the threads down.
+
+        Args:
+            wait: whether to wait until requests to the store that are under way have ended.
+        """
         self._is_closed = True
         for work in self._works.values():
             work.is_cancelled = True
-        self._threads.shutdown(wait=True, cancel_futures=True)
-
-
-def _waiting(partition: Partition, end_offset: int) -> list[Segment]:
-    """Return the segments of a partition that can be copied and are not in the store. The segments in the store end at
-    `end_offset`.
-    """
-    if not partition.config.is_tiered or partition.config.is_copy_disabled:
-        return []
-    return copyable(partition.log.segments, end_offset, partition.last_stable_offset)
+        self._threads.shutdown(wait=wait, cancel_futures=True)
 
 
 class _Progress:

@@ -1,5 +1,9 @@
 """The copies of a broker's segments to the object store, and the events about them. One pass over all partitions runs
 at a time.
+
+A pass that has segments to copy first copies the logs of the coordinators. It then copies each partition up to its last
+stable offset from before that. The store therefore never has a marker or a producer id in a topic of which the copied
+logs of the coordinators know nothing.
 """
 
 import logging
@@ -11,8 +15,10 @@ from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.metrics import Sample
+from stablelog.broker.tiering.coordinator_logs import BEGIN_SHARE, CoordinatorLogs
 from stablelog.broker.tiering.copier import Copier
 from stablelog.broker.tiering.metadata_topic import MetadataTopic
+from stablelog.broker.tiering.plans import TopicPlan
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.broker.tiering.remote_tiers import RemoteTiers
 from stablelog.broker.tiering.throttle import Throttle
@@ -68,6 +74,19 @@ class Copies:
             partition_count=config["rlmm.config.remote.log.metadata.topic.num.partitions"],
             now_ms=now_ms,
         )
+        self._coordinators = CoordinatorLogs(
+            self._storage,
+            tiers,
+            topics,
+            tasks,
+            disk=disk,
+            node_id=node_id,
+            flush=flush,
+            reserve=reserve,
+            now_ms=now_ms,
+        )
+        self._wanted = TopicPlan()
+        self._limits: dict[Partition, int] = {}  # Up to which offsets the current pass copies.
         self._copier = Copier(
             self._storage,
             disk,
@@ -77,18 +96,43 @@ class Copies:
             count_at_once=config["remote.log.manager.copier.thread.pool.size"],
             now_ms=now_ms,
             events=self._metadata,
+            plan=TopicPlan(lambda partition: self._limits.get(partition, 0)),
         )
 
     def start(self) -> None:
-        """Start a task that copies segments every `remote.log.manager.task.interval.ms`."""
+        """Start a task that copies segments every `remote.log.manager.task.interval.ms`, and one that copies the logs of
+        the coordinators so often that no record waits longer than `stablelog.remote.coordinator.copy.interval.ms`.
+        """
         interval_s = self._config["remote.log.manager.task.interval.ms"] / 1000
         self._tasks.every("copying to the object store", interval_s, self.copy_all)
+        interval_s = self._config["stablelog.remote.coordinator.copy.interval.ms"] / 1000
+        self._tasks.every(
+            "copying the coordinators' logs to the object store",
+            BEGIN_SHARE * interval_s,
+            self.copy_coordinator_logs,
+        )
+
+    async def copy_coordinator_logs(self) -> None:
+        """Copy the logs of the coordinators, as far as they have grown. Raises as `CoordinatorLogs.copy`."""
+        await self._coordinators.copy()
+
+    async def copy_before_trim(self) -> None:
+        """Copy the logs of the coordinators, as `CoordinatorLogs.copy_before_trim` does."""
+        await self._coordinators.copy_before_trim()
+
+    async def copy_at_stop(self, limit_s: float) -> None:
+        """Copy the rest of the coordinators' logs, as `CoordinatorLogs.copy_at_stop` does."""
+        await self._coordinators.copy_at_stop(limit_s)
 
     async def copy_all(self) -> None:
-        """Copy the segments that can be copied, of each partition whose topic has a remote tier. Raises as
-        `Copier.copy_all`.
+        """Copy the segments that can be copied, of each partition whose topic has a remote tier.
+
+        Raises:
+            StablelogError: the store does not answer, or belongs to another cluster, or the logs of the coordinators
+                cannot be copied. No partition was looked at.
         """
-        partitions = []
+        limits: dict[Partition, int] = {}
+        is_waiting = False
         async for partition in in_turns(self._topics.open_partitions()):
             if partition.failure is not None or is_internal(partition.topic):
                 continue
@@ -100,9 +144,18 @@ class Copies:
                 )
             else:
                 if partition.remote is not None:
-                    partitions.append(partition)
+                    limits[partition] = partition.last_stable_offset
+                    is_waiting = is_waiting or self._is_waiting(partition)
+        is_covered = not is_waiting or await self._coordinators.copy()
+        self._limits = limits if is_covered else {}
+        partitions = list(limits)
         await self._copier.copy_all(partitions)
         await self._append_missing_events(partitions)
+
+    def _is_waiting(self, partition: Partition) -> bool:
+        """Whether a partition has, or may have, segments to copy."""
+        remote = self._wanted.remote_of(partition)
+        return not remote.is_known or bool(self._wanted.waiting(partition, remote.end_offset))
 
     async def _append_missing_events(self, partitions: list[Partition]) -> None:
         """Append the events that `__remote_log_metadata` lacks after a start or after an error.
@@ -134,8 +187,10 @@ class Copies:
         """Yield the metrics of the copies."""
         yield Sample("stablelog_remote_copied_bytes", (), self._copier.copied_size)
         yield Sample("stablelog_remote_copied_segments", (), self._copier.copied_count)
-        yield Sample("stablelog_remote_failed_partitions", (), len(self._copier.failed))
+        failed_count = len(self._copier.failed) + self._coordinators.failed_count
+        yield Sample("stablelog_remote_failed_partitions", (), failed_count)
         yield Sample("stablelog_remote_fenced", (), self._storage.fenced is not None)
+        yield from self._coordinators.samples()
 
     async def leave(self, topic: str) -> None:
         """Stop copying a topic's partitions, as `Copier.leave` does."""
@@ -148,4 +203,5 @@ class Copies:
     def close(self) -> None:
         """Stop all copies to the object store."""
         self._copier.close()
+        self._coordinators.close()
         self._metadata.close()

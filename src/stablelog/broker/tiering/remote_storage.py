@@ -3,6 +3,7 @@
 import json
 import logging
 import secrets
+import threading
 import uuid
 from collections.abc import Sequence
 from typing import Final
@@ -47,19 +48,24 @@ class RemoteStorage:
         self.epoch: int | None = None
         self.fenced: Fenced | None = None
         self._nonce = secrets.token_bytes(NONCE_SIZE)
+        self._beginning = threading.Lock()
 
     def begin(self) -> None:
-        """Check the store, and take a broker epoch: a number that is greater than that of each earlier start.
+        """Check the store, and take a broker epoch, unless that was done: a number that is greater than that of each
+        earlier start.
 
         Raises:
             StoreError: the store does not answer, or rejects requests.
             InvalidConfig: the store belongs to another cluster.
             StablelogError: the store ignores the condition of a conditional put.
         """
-        require_conditions(self.store)
-        self._check_cluster()
-        self.epoch = self.run(claim_epoch(self._nonce))
-        log.info("%s: the broker has taken broker epoch %d", self.store.url, self.epoch)
+        with self._beginning:
+            if self.epoch is not None:
+                return
+            require_conditions(self.store)
+            self._check_cluster()
+            self.epoch = self.run(claim_epoch(self._nonce))
+            log.info("%s: the broker has taken broker epoch %d", self.store.url, self.epoch)
 
     def _check_cluster(self) -> None:
         """Create the object that names this cluster. If it exists, check that it names this cluster."""

@@ -7,6 +7,7 @@ from stablelog.broker.tiering.range_cache import RangeCache
 from stablelog.broker.topics.topic import Topic
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt
+from stablelog.log.files.names import REMOTE_MANIFEST_FILE
 from stablelog.log.partition import Partition
 from stablelog.tier.local_state import LocalState
 from stablelog.tier.manifest import Manifest, encode_manifest
@@ -48,6 +49,24 @@ class RemoteTiers:
             NewerFormat: a later release has written the record.
             DiskError: the record cannot be read.
         """
+        partition.remote = self._remote(
+            topic, partition, self._recorded(topic, partition, is_recorded=is_recorded)
+        )
+
+    def for_copies(self, topic: Topic, partition: Partition) -> RemoteLog:
+        """Return the list of remote segments of a coordinator's log, from the record in its directory. No reader uses
+        it, and its log start is that of the local log, so that the list records none. May run in a thread.
+
+        Raises:
+            NewerFormat: a later release has written the record.
+            DiskError: the record cannot be read.
+        """
+        is_recorded = self._disk.exists(partition.directory / REMOTE_MANIFEST_FILE)
+        manifest = self._recorded(topic, partition, is_recorded=is_recorded)
+        return self._remote(topic, partition, manifest, lambda _start_offset: None)
+
+    def _recorded(self, topic: Topic, partition: Partition, *, is_recorded: bool) -> Manifest | None:
+        """Return the recorded manifest, or an empty one if nothing was copied; None if that is not known."""
         manifest: Manifest | None = None
         try:
             manifest = LocalState(self._disk, partition.directory).read()
@@ -60,21 +79,27 @@ class RemoteTiers:
             )
         if manifest is None and not is_recorded and partition.start_offset == 0:
             # No segment was deleted. Without a record, nothing was copied.
-            manifest = Manifest(self._cluster_id())
-        self._set(topic, partition, manifest)
+            return Manifest(self._cluster_id())
+        return manifest
 
     def enabled(self, topic: Topic, partition: Partition, now_ms: int) -> None:
         """Give an open partition a remote tier, because the settings of its topic have enabled one. Raises DiskError."""
         manifest = Manifest(self._cluster_id(), partition.start_offset)
         LocalState(self._disk, partition.directory).write_manifest(encode_manifest(manifest, now_ms))
-        self._set(topic, partition, manifest)
+        partition.remote = self._remote(topic, partition, manifest)
 
-    def _set(self, topic: Topic, partition: Partition, manifest: Manifest | None) -> None:
-        partition.remote = RemoteLog(
+    def _remote(
+        self,
+        topic: Topic,
+        partition: Partition,
+        manifest: Manifest | None,
+        save_start: Callable[[int], None] | None = None,
+    ) -> RemoteLog:
+        return RemoteLog(
             RemotePartition(topic.name, topic.topic_id, partition.index),
             manifest,
             self._cache,
-            LocalState(self._disk, partition.directory).write_start,
+            save_start or LocalState(self._disk, partition.directory).write_start,
             self._chunk_size,
             self._url,
         )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from stablelog.broker.tiering.remote_tiers import RemoteTiers
     from stablelog.env.objects.store import ObjectStore
 
+STOP_S = 3.0  # At a stop of the broker, no request to the store begins after this time.
 # In the data directory. Apache Kafka 3.6 and later ignores a directory of this name, and only of this name.
 CACHE_DIRECTORY = "remote-log-index-cache"
 CHUNK_COUNT_MIN = 4  # how many chunks the memory of the cache has room for at least
@@ -108,6 +109,16 @@ class Tiering:
         if self._copies is not None:
             await self._copies.copy_all()
 
+    async def copy_coordinator_logs(self) -> None:
+        """Copy the logs of the coordinators at once. Raises as `CoordinatorLogs.copy` does."""
+        if self._copies is not None:
+            await self._copies.copy_coordinator_logs()
+
+    async def copy_before_trim(self) -> None:
+        """Copy the logs of the coordinators, as `CoordinatorLogs.copy_before_trim` does."""
+        if self._copies is not None:
+            await self._copies.copy_before_trim()
+
     # -- partitions ----------------------------------------------------------------------------------------------
 
     def attach(self, topic: Topic, partition: Partition, *, is_recorded: bool) -> None:
@@ -166,6 +177,16 @@ class Tiering:
     def works_on(self, topic: str) -> bool:
         """Whether a partition of this topic is being copied."""
         return self._copies is not None and self._copies.works_on(topic)
+
+    def hasten(self) -> None:
+        """Limit the time that requests to the store may take from now on, because the broker stops."""
+        if self._store is not None:
+            self._store.give_up_after(STOP_S)
+
+    async def copy_at_stop(self) -> None:
+        """Copy the rest of the coordinators' logs, as `CoordinatorLogs.copy_at_stop` does."""
+        if self._copies is not None:
+            await self._copies.copy_at_stop(STOP_S)
 
     def close(self) -> None:
         """Stop the copies to the object store and the loads from it."""

@@ -58,6 +58,7 @@ class Maintenance:
     Args:
         reserve: says whether the disk is full, and frees disk space for the work.
         tasks: starts the periodic work.
+        before_trim: called before a coordinator's log is trimmed. It copies the logs to the object store, if there is one.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Maintenance:
         opening: Opening,
         reserve: DiskReserve,
         tasks: Tasks,
+        before_trim: Callable[[], Awaitable[None]],
         now_ms: Callable[[], int],
     ) -> None:
         self._config = config
@@ -81,6 +83,7 @@ class Maintenance:
         self._opening = opening
         self._reserve = reserve
         self._tasks = tasks
+        self._before_trim = before_trim
         self._now_ms = now_ms
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="removal")
         # Start time, in seconds, of the last pass of retention that ran because the disk was full.
@@ -156,6 +159,7 @@ class Maintenance:
         for wait in waits:
             if wait is not None:
                 await wait
+        await self._before_trim()
         # A partition may have failed while the checkpoint was written, and may have lost markers. The checkpoint does
         # not contain the decisions of these markers, so do not delete the older records then.
         if not await self._lacks_markers():

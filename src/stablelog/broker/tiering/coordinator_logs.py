@@ -1,0 +1,242 @@
+"""Copies the logs of the coordinators to the object store, in rounds, so that groups, transactional ids and commit
+sequences outlive the local disk.
+
+A round rolls each log that has grown since its last copy, and copies it. The order of the steps makes the copies fit
+together at any time, also if a round ends in the middle (docs/decisions/0022-tiered-storage.md):
+
+1. The offsets logs are rolled, then the commit logs. Each marker in a copied offsets log therefore has its decision in
+   the copied commit log.
+2. The commit logs are published, then the offsets logs.
+3. Before a coordinator trims its log, there is a round. The copied offsets logs then have the markers of all decisions
+   that are trimmed. If the store does not answer, the log is trimmed all the same.
+
+Topics are copied up to the last stable offsets before a round, after this round (`copies`).
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.durability.flush import GroupFlush
+from stablelog.broker.loop.tasks import Scope, Tasks, in_thread
+from stablelog.broker.loop.turns import in_turns
+from stablelog.broker.metrics import Sample
+from stablelog.broker.tiering.copier import Copier
+from stablelog.broker.tiering.plans import CoordinatorPlan
+from stablelog.broker.tiering.remote_storage import RemoteStorage
+from stablelog.broker.tiering.remote_tiers import RemoteTiers
+from stablelog.broker.tiering.throttle import Throttle
+from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, is_coordinator_log
+from stablelog.broker.topics.topics import Topics
+from stablelog.env.disk import Disk
+from stablelog.errors import StablelogError
+from stablelog.log.partition import Partition
+from stablelog.settings import LONG_MAX
+
+log = logging.getLogger(__name__)
+
+# A round begins when this share of the interval has passed since the last one, so that its copies are in the store when
+# the whole interval has passed.
+BEGIN_SHARE: Final = 0.75
+AT_ONCE: Final = 4  # The number of logs that are copied at a time.
+
+Sync = Callable[[Sequence[Partition]], Awaitable[None]]
+
+
+class CoordinatorLogs:
+    """The copies of the coordinators' logs.
+
+    Args:
+        storage: the object store.
+        tiers: makes the list of a log's remote segments.
+        flush: makes the logs durable.
+        reserve: frees disk space to roll a log.
+        tasks: runs the last round, at the stop of the broker.
+        node_id: the broker's id.
+    """
+
+    def __init__(
+        self,
+        storage: RemoteStorage,
+        tiers: RemoteTiers,
+        topics: Topics,
+        tasks: Tasks,
+        *,
+        disk: Disk,
+        node_id: int,
+        flush: GroupFlush,
+        reserve: DiskReserve,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._storage = storage
+        self._tiers = tiers
+        self._topics = topics
+        self._tasks = tasks
+        self._flush = flush
+        self._reserve = reserve
+        self._now_ms = now_ms
+        self._plan = CoordinatorPlan()
+        self._copier = Copier(
+            storage,
+            disk,
+            node_id=node_id,
+            is_open=topics.has,
+            throttle=Throttle(lambda: LONG_MAX),
+            count_at_once=AT_ONCE,
+            now_ms=now_ms,
+            plan=self._plan,
+        )
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="coordinators' logs")
+        self._turn = asyncio.Lock()
+        self._is_failing = False  # Whether the last round has failed; one that was cancelled does not count.
+        self._is_stuck = False  # Whether the last round did not end in time, at the stop of the broker.
+        self._complete_ms = now_ms()  # The begin of the last round after which the store had all logs.
+
+    async def copy(self) -> bool:
+        """Copy what was appended to the logs before this call. Without new records the store gets no request.
+
+        Returns:
+            Whether it is in the store. If not, the error was logged.
+
+        Raises:
+            StablelogError: the store does not answer, or belongs to another cluster, or the disk refuses a file.
+        """
+        return await self._round(self._flush.in_next_round)
+
+    async def copy_before_trim(self) -> None:
+        """Copy the logs, before a part of one is trimmed. If that fails, the error is logged by the next round."""
+        with contextlib.suppress(StablelogError):
+            await self.copy()
+
+    async def _round(self, sync: Sync) -> bool:
+        async with self._turn:
+            try:
+                is_copied = await self._copied(sync)
+            except StablelogError:
+                self._is_failing = True
+                raise
+            self._is_failing = not is_copied
+            return is_copied
+
+    async def _copied(self, sync: Sync) -> bool:
+        if self._storage.fenced is not None:
+            return False
+        begun_ms = self._now_ms()
+        offsets_logs, commit_logs = await self._logs()
+        # The offsets logs first: a decision that is appended to a commit log meanwhile is then copied before its marker.
+        grown_offsets = [one async for one in in_turns(offsets_logs) if self._rolled(one)]
+        grown_commits = [one async for one in in_turns(commit_logs) if self._rolled(one)]
+        if grown_offsets or grown_commits:
+            await sync([*grown_offsets, *grown_commits])
+        for grown in (grown_commits, grown_offsets):
+            if grown:
+                await self._copier.copy_all(grown)
+            if any(self._plan.copied_end(one) < self._plan.ends[one] for one in grown):
+                return False
+        self._complete_ms = begun_ms
+        return True
+
+    async def _logs(self) -> tuple[list[Partition], list[Partition]]:
+        """Return the partitions of the offsets log, and those of the commit logs.
+
+        Raises:
+            StablelogError: the record of a log's remote segments cannot be read.
+        """
+        offsets_logs: list[Partition] = []
+        commit_logs: list[Partition] = []
+        for topic in [topic for topic in self._topics if is_coordinator_log(topic.name)]:
+            for partition in topic.partitions.values():
+                if partition not in self._plan.remotes:
+                    self._plan.remotes[partition] = await in_thread(
+                        self._threads, self._tiers.for_copies, topic, partition
+                    )
+                (offsets_logs if topic.name == CONSUMER_OFFSETS_TOPIC else commit_logs).append(partition)
+        return offsets_logs, commit_logs
+
+    def _rolled(self, partition: Partition) -> bool:
+        """Roll a log that has grown since its last copy, so that it can be copied up to its end. Return whether it has
+        grown.
+
+        Raises:
+            DiskError: the disk refuses a file. The log has not changed.
+        """
+        remote = self._plan.remotes[partition]
+        if remote.is_known:
+            # A log may be trimmed up to its end before all of it was copied. Then nothing is left to copy.
+            remote.begin_at(partition.start_offset)
+        if partition.end_offset <= self._plan.copied_end(partition):
+            return False
+        # Only a copied segment can leave the local disk, so the roll may use the whole reserve.
+        self._reserve.attempt(lambda: partition.roll(self._now_ms()), frees=True)
+        self._plan.ends[partition] = partition.end_offset
+        return True
+
+    # -- stop ----------------------------------------------------------------------------------------------------
+
+    async def copy_at_stop(self, limit_s: float) -> None:
+        """Copy the rest of the logs at a stop of the broker, when nothing is appended any more and the flush has ended.
+
+        If the store does not answer within `limit_s` seconds, or if it has not answered before, the stop goes on without
+        the copy.
+        """
+        self._storage.store.give_up_after(limit_s)
+        if self._is_failing or self._storage.fenced is not None:
+            return
+        scope = Scope("the broker stops without the last copy", lambda _why: None)
+        task = self._tasks.start("the last copy of the coordinators' logs", self._copy_rest, scope=scope)
+        await asyncio.wait({task}, timeout=limit_s)
+        self._is_stuck = not task.done()
+        if self._is_stuck:
+            self._tell_missing(f"no answer within {limit_s:g} s")
+
+    async def _copy_rest(self) -> None:
+        try:
+            if not await self._round(_sync_here):
+                self._tell_missing("the reason was logged before")
+        except StablelogError as error:
+            self._tell_missing(str(error))
+
+    def _tell_missing(self, why: str) -> None:
+        log.warning(
+            "the end of the coordinators' logs is not copied to %s, and is on the local disk only: %s",
+            self._storage.store.url,
+            why,
+        )
+
+    def close(self) -> None:
+        """Stop all copies."""
+        self._copier.close(wait=not self._is_stuck)
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    # -- metrics -------------------------------------------------------------------------------------------------
+
+    @property
+    def failed_count(self) -> int:
+        """The number of logs whose last copy has failed."""
+        return len(self._copier.failed)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the metrics."""
+        known = self._plan.remotes
+        logs = [
+            one
+            for topic in self._topics
+            if is_coordinator_log(topic.name)
+            for one in topic.partitions.values()
+        ]
+        are_copied = all(one in known and one.end_offset <= self._plan.copied_end(one) for one in logs)
+        lag_ms = 0 if are_copied else max(self._now_ms() - self._complete_ms, 0)
+        yield Sample("stablelog_remote_coordinator_lag_seconds", (), lag_ms / 1000)
+
+
+async def _sync_here(partitions: Sequence[Partition]) -> None:
+    """Make partitions durable without the flush. Raises DiskError."""
+    for partition in partitions:
+        work = partition.unsynced()
+        if work is not None:
+            work.run()
+            partition.synced(work)
