@@ -787,3 +787,11 @@ def test_a_list_is_made_in_slices_of_the_ids_that_are_there_when_it_begins(
         ("late", "Ongoing"),
     ]
     assert next(slices, None) is None
+
+
+def test_a_list_with_a_pattern_is_made_one_id_at_a_time() -> None:
+    c = coordinator()
+    for name in ("a1", "a2", "b1"):
+        init(c, name)
+    slices, _ = c.table.list_transactions(id_pattern="a.", now_ms=0)
+    assert [[one.transactional_id for one in some] for some in slices] == [["a1"], ["a2"], []]
