@@ -12,8 +12,10 @@ from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import CRC_START, HEADER, LENGTH_AND_OFFSET_SIZE, MAGIC
+from stablelog.broker.loop import turns
 from stablelog.broker.topics.topics import Topics
 from stablelog.testing.sim_disk import SimDisk
+from stablelog.wire.api import ApiKey
 from tests.broker.desk import batch, frame, opened, part, read_answer
 
 NONE = ErrorCode.none
@@ -111,6 +113,68 @@ def test_what_is_asked_for_many_times_is_answered_once():
             )
             asked = await desk.ask(61, 0, topics=described)
             assert [len(topic.partitions) for topic in asked.topics] == [1]
+            desk.broker.topics.create("ordered", 50, {"stablelog.order": "commit"})
+            cut = await desk.ask(ApiKey.DESCRIBE_CUT, 0, commit_sequence=-1, topics=("ordered",) * 2000)
+            assert [len(topic.partitions) for topic in cut.topics] == [50]
+
+    run(conversation)
+
+
+async def commit_offset(desk, group):
+    partition = part(
+        8,
+        8,
+        "request",
+        "OffsetCommitRequestPartition",
+        partition_index=0,
+        committed_offset=1,
+        committed_metadata="",
+    )
+    topic = part(8, 8, "request", "OffsetCommitRequestTopic", name="t", partitions=(partition,))
+    await desk.ask(8, 8, group_id=group, generation_id_or_member_epoch=-1, member_id="", topics=(topic,))
+
+
+def of_group(group, *indexes):
+    topic = part(9, 8, "request", "OffsetFetchRequestTopics", name="t", partition_indexes=indexes)
+    return part(
+        9, 8, "request", "OffsetFetchRequestGroup", group_id=group, topics=(topic,) if indexes else None
+    )
+
+
+def test_the_offsets_of_a_group_that_is_asked_for_many_times_are_sent_once():
+    async def conversation():
+        async with opened() as desk:
+            await commit_offset(desk, "g")
+            asked = (of_group("h", 0), *[of_group("g")] * 400, of_group("h", 1, 1, 0), of_group("g", 1))
+            answer = await desk.ask(9, 8, groups=asked, require_stable=True)
+            assert [
+                (group.group_id, [(p.partition_index, p.committed_offset) for p in topic.partitions])
+                for group in answer.groups
+                for topic in group.topics
+            ] == [("h", [(0, -1), (1, -1)]), ("g", [(0, 1)])]
+
+    run(conversation)
+
+
+def test_others_are_served_between_the_groups_of_a_request_and_between_their_offsets(monkeypatch):
+    monkeypatch.setattr(turns, "TURN_S", -1)
+    served = 0
+
+    async def others():
+        nonlocal served
+        while True:
+            served += 1
+            await asyncio.sleep(0)
+
+    async def conversation():
+        async with opened(partitions=1) as desk:
+            beside = asyncio.create_task(others())
+            await desk.ask(9, 8, groups=tuple(of_group(f"g{n}") for n in range(40)), require_stable=True)
+            assert served >= 40
+            before = served
+            await desk.ask(9, 8, groups=(of_group("g", *range(40)),), require_stable=True)
+            assert served - before >= 40
+            beside.cancel()
 
     run(conversation)
 

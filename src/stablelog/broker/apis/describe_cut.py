@@ -137,16 +137,18 @@ def _describe(broker: Broker, request: DescribeCutRequest) -> DescribeCutRespons
     """Return the response. It is made without an await, so that the cut's commit sequence and offsets belong to the same
     moment.
     """
+    # A topic that is named several times is returned once.
+    names = list(dict.fromkeys(request.topics))
     group = _group(broker, request)
     numbers = broker.transactions.get(group)
-    found = {name: _views(broker, name) for name in request.topics}
+    found = {name: _views(broker, name) for name in names}
     wanted = _resolved(broker, numbers, group, request.commit_sequence)
     topics = tuple(
         CutTopic(
             name=name,
             partitions=tuple(_cut(index, view, wanted) for index, view in enumerate(found[name])),
         )
-        for name in request.topics
+        for name in names
     )
     holders = tuple(
         CutHolder(

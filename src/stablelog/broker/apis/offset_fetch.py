@@ -14,12 +14,14 @@ from kio.schema.offset_fetch.v9.response import (
 )
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.loop.turns import in_turns
 from stablelog.coordinators.consumer_groups.answers import FetchedOffsets
+from stablelog.types import TopicPartition
 
 
-def _group(group_id: str, fetched: FetchedOffsets) -> OffsetFetchResponseGroup:
+async def _group(group_id: str, fetched: FetchedOffsets) -> OffsetFetchResponseGroup:
     topics: dict[str, list[OffsetFetchResponsePartitions]] = {}
-    for (topic, index), offset in fetched.items():
+    async for (topic, index), offset in in_turns(fetched.items()):
         topics.setdefault(topic, []).append(
             OffsetFetchResponsePartitions(
                 partition_index=index,
@@ -39,17 +41,28 @@ def _group(group_id: str, fetched: FetchedOffsets) -> OffsetFetchResponseGroup:
     )
 
 
+async def _asked(request: OffsetFetchRequest) -> dict[str, dict[TopicPartition, None] | None]:
+    """The partitions that the request names, by group; None for all partitions of the group."""
+    asked: dict[str, dict[TopicPartition, None] | None] = {}
+    async for group in in_turns(request.groups):
+        if group.topics is None:
+            asked[group.group_id] = None
+            continue
+        partitions = asked.setdefault(group.group_id, {})
+        if partitions is not None:
+            async for topic in in_turns(group.topics):
+                partitions.update(dict.fromkeys((topic.name, index) for index in topic.partition_indexes))
+    return asked
+
+
 async def handle(broker: Broker, request: OffsetFetchRequest, _context: Context) -> OffsetFetchResponse:
-    """Return the committed offsets, once they are durable."""
+    """Return the committed offsets, once they are durable. A group that is named several times is returned once."""
     groups = []
-    for asked in request.groups:
-        partitions = None
-        if asked.topics is not None:
-            partitions = [(topic.name, index) for topic in asked.topics for index in topic.partition_indexes]
+    async for group_id, partitions in in_turns((await _asked(request)).items()):
         fetched = await broker.groups.carry_out(
             broker.groups.coordinator.fetch_offsets(
-                asked.group_id, partitions, require_stable=request.require_stable
+                group_id, partitions, require_stable=request.require_stable
             )
         )
-        groups.append(_group(asked.group_id, fetched))
+        groups.append(await _group(group_id, fetched))
     return OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=tuple(groups))
