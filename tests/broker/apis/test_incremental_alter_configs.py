@@ -197,6 +197,33 @@ def test_of_changes_that_are_refused_none_is_made(change, why):
     run(conversation)
 
 
+@pytest.mark.parametrize(
+    ("changes", "code", "why"),
+    [
+        (
+            [(SET, "log.cleanup.policy", "delete"), (APPEND, "log.cleanup.policy", "compact")],
+            ErrorCode.invalid_request,
+            "named twice",
+        ),
+        ([(APPEND, "log.cleanup.policy", "w," * 513)], ErrorCode.invalid_config, "has 1026 characters"),
+        ([(SUBTRACT, "log.cleanup.policy", "w," * 513)], ErrorCode.invalid_config, "has 1026 characters"),
+    ],
+)
+def test_lists_that_would_take_long_to_add_up_are_refused(changes, code, why):
+    """Two lists of 20,000 words took 3 s; a request has room for more."""
+
+    async def conversation():
+        async with opened() as desk:
+            found, message = await alter(desk, (SET, "message.max.bytes", "17"), *changes)
+            assert found is code
+            assert why in message
+            assert len(message) < 200
+            assert await described(desk, "message.max.bytes") == ("1048588", DEFAULT)
+            assert (await alter(desk, (SUBTRACT, "log.cleanup.policy", "w," * 512)))[0] is ErrorCode.none
+
+    run(conversation)
+
+
 def test_what_is_only_to_be_checked_is_not_changed():
     async def conversation():
         async with opened() as desk:

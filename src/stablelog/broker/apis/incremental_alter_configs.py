@@ -1,6 +1,6 @@
 """IncrementalAlterConfigs (44): change settings of a topic, or dynamic settings of the broker. Changes are durable."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1.request import (
@@ -20,6 +20,23 @@ from stablelog.broker.settings import TOPIC_SETTINGS
 from stablelog.errors import InvalidConfig, Refused
 
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+VALUE_SIZE_MAX = 1024  # No setting that can be changed has so long a value.
+
+
+def _check_sizes(changes: Sequence[AlterableConfig]) -> None:
+    """Refuse changes that could take long to apply: APPEND and SUBTRACT divide the values into words.
+
+    Raises:
+        Refused: a setting is named twice.
+        InvalidConfig: a value is too long.
+    """
+    if len({change.name for change in changes}) < len(changes):
+        raise Refused(ErrorCode.invalid_request, "a setting is named twice")
+    for change in changes:
+        if change.value is not None and len(change.value) > VALUE_SIZE_MAX:
+            raise InvalidConfig(
+                f"{change.name}: the value has {len(change.value)} characters; at most {VALUE_SIZE_MAX} are allowed"
+            )
 
 
 def _changed(
@@ -46,7 +63,8 @@ def _changed(
                 word for word in result.get(change.name, effective.get(change.name, "")).split(",") if word
             ]
             given = [word for word in change.value.split(",") if word]
-            kept = [word for word in words if word not in given]
+            removed = set(given)
+            kept = [word for word in words if word not in removed]
             result[change.name] = ",".join(kept + given if change.config_operation == APPEND else kept)
         else:
             raise InvalidConfig(
@@ -62,6 +80,7 @@ def _alter(broker: Broker, asked: AlterConfigsResource, *, validate_only: bool) 
         Refused, InvalidConfig: nothing changed.
     """
     topic = find_topic(broker, asked.resource_type, asked.resource_name)
+    _check_sizes(asked.configs)
     if topic is not None:
         policy = {"cleanup.policy": TOPIC_SETTINGS["cleanup.policy"].default}
         configs = _changed(topic.configs, policy, asked.configs)
