@@ -146,6 +146,18 @@ def test_what_is_remembered_is_bounded_for_a_session_and_for_all(monkeypatch):
     assert len(sessions) == 3, "what has ended takes no room"
 
 
+def test_names_that_no_topic_can_have_are_not_remembered():
+    """The names of unknown topics are up to 32 KB long."""
+    sessions = FetchSessions(10)
+    session = sessions.begin(wanted(("t" * 249, 0)), keep=True)
+    assert session.session_id != NO_SESSION
+    for name in ("t" * 250, "\N{GRINNING FACE}"):
+        assert sessions.begin(wanted(("t", 0), (name, 0)), keep=True).session_id == NO_SESSION
+    arguments = (session.session_id, 1, wanted(("t" * 250, 0)), [])
+    assert code_of(sessions.resume, *arguments) is ErrorCode.fetch_session_id_not_found
+    assert len(sessions) == 0
+
+
 def test_a_fetch_session_remembers_and_is_in_step():
     sessions = FetchSessions(2)
     session = sessions.begin(wanted(("t", 0), ("t", 1)), keep=True)
@@ -155,7 +167,7 @@ def test_a_fetch_session_remembers_and_is_in_step():
         sessions.resume(session.session_id, 1, wanted(), [])
     assert caught.value.code is ErrorCode.invalid_fetch_session_epoch
     for _ in range(3):
-        sessions.begin(wanted(0), keep=True)
+        sessions.begin(wanted(("t", 0)), keep=True)
     assert len(sessions) == 2
     with pytest.raises(Refused) as caught:
         sessions.resume(session.session_id, 2, wanted(), [])

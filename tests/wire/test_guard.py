@@ -7,6 +7,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
 from stablelog.errors import Refused
+from stablelog.varint import encode_uvarint
 from stablelog.wire.guard import ITEMS_MAX, checked
 from stablelog.wire.messages import PREFIX, decode_request, message_class
 
@@ -69,6 +70,18 @@ def test_tagged_fields_that_a_newer_client_sends_are_passed_over(tags):
     """KIP-482: a flexible version can grow without a new number."""
     request = decode_request(26, 3, end_txn(tags))[1]
     assert (request.transactional_id, request.producer_id, request.committed) == ("a", 7, True)
+
+
+def test_a_string_is_as_long_as_kafkas_at_most():
+    def of_id(size):
+        body = encode_uvarint(size + 1) + b"a" * size + struct.pack(">qhb", 7, 1, 1)
+        return PREFIX.pack(26, 3, 1) + HEADER + b"\0" + body + b"\0"
+
+    assert len(decode_request(26, 3, of_id(32_767))[1].transactional_id) == 32_767
+    assert "a string has 32768 bytes" in refused(26, 3, of_id(32_768))
+    members = encode_uvarint(2**15 + 1) + bytes(2**15)  # bytes have no such limit
+    body = b"\2g" + struct.pack(">i", 1) + b"\2m" + b"\0" + b"\2\2m" + members + b"\0"
+    assert decode_request(14, 4, PREFIX.pack(14, 4, 1) + HEADER + b"\0" + body + b"\0")[1].group_id == "g"
 
 
 def test_known_tagged_fields_stay_where_unknown_ones_go():

@@ -9,10 +9,12 @@ error. The number of stored partitions is limited, for one session and for all t
 import random
 import uuid
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
 
+from stablelog.broker.topic_names import NAME_SIZE_MAX
 from stablelog.errors import Refused
 from stablelog.types import TopicPartition
 
@@ -21,7 +23,8 @@ FULL_FETCH_EPOCH = 0
 FINAL_EPOCH = -1
 EPOCH_MAX = 2**31 - 1
 SESSION_PARTITIONS_MAX = 20_000
-# The maximum number of partitions in all fetch sessions together: about 100 MB of memory.
+# The maximum number of partitions in all fetch sessions together: about 100 MB of memory, and at most 300 MB with the
+# longest names.
 PARTITIONS_MAX = 500_000
 
 
@@ -64,10 +67,10 @@ class FetchSessions:
     def begin(self, wanted: "OrderedDict[TopicPartition, Wanted]", *, keep: bool) -> FetchSession:
         """Begin a fetch session with a full fetch of the partitions in `wanted`.
 
-        The session is stored only if `keep` is True (the client asks for a session) and it is not too large. The least
-        recently used sessions are removed to make room for it.
+        The session is stored only if `keep` is True (the client asks for a session), it is not too large, and its names
+        are not longer than those of topics. The least recently used sessions are removed to make room for it.
         """
-        if not keep or not self._count_max or len(wanted) > SESSION_PARTITIONS_MAX:
+        if not keep or not self._count_max or len(wanted) > SESSION_PARTITIONS_MAX or _has_long_name(wanted):
             return FetchSession(NO_SESSION, FULL_FETCH_EPOCH, wanted)
         self._partition_count += len(wanted)
         while self._sessions and (
@@ -103,6 +106,12 @@ class FetchSessions:
                 ErrorCode.invalid_fetch_session_epoch,
                 f"fetch session {session_id} is at epoch {session.epoch}, not {epoch}",
             )
+        if _has_long_name(changed):
+            self.end(session_id)
+            raise Refused(
+                ErrorCode.fetch_session_id_not_found,
+                f"fetch session {session_id} cannot store names that are longer than those of topics",
+            )
         self._sessions.move_to_end(session_id)
         count_before = len(session.partitions)
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
@@ -129,3 +138,8 @@ class FetchSessions:
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+
+def _has_long_name(partitions: Iterable[TopicPartition]) -> bool:
+    """Whether a name takes more memory than that of any topic."""
+    return any(len(name) > NAME_SIZE_MAX or not name.isascii() for name, _ in partitions)

@@ -3,7 +3,8 @@
 The reader of the message library kio allocates memory for as many items as the size field of an array says. A size of
 four billion items would end the process. So this module first reads the bytes by the schema, without making objects,
 and refuses a size that is greater than the number of remaining bytes allows. It also refuses a request with more items
-than any client needs: each item costs some microseconds in which the broker serves no other client.
+than any client needs: each item costs some microseconds in which the broker serves no other client. Long strings are refused, because some are
+remembered after the request: the responses that are sent often, for example, are cached.
 
 The check also finds tagged fields that the schema does not know. A newer client may send such fields in any flexible
 version. The receiver has to skip them (KIP-482), but kio's reader would fail, so the check removes them.
@@ -23,6 +24,8 @@ Buffer = bytes | bytearray | memoryview
 # A function that checks one field: takes the start position of the field and returns its end position.
 Step = Callable[[Buffer, int, "Items"], int]
 
+# The maximum number of bytes of a string. Flexible versions have room for longer strings, but Kafka refuses them, too.
+STRING_SIZE_MAX = 2**15 - 1
 # The maximum number of topics, partitions and other list entries of a request, all together.
 ITEMS_MAX = 50_000
 
@@ -88,7 +91,8 @@ def checked(message: type, data: Buffer, at: int, *, count_max: int = ITEMS_MAX)
         The bytes without the unknown tagged fields.
 
     Raises:
-        ValueError: a count or length exceeds the bytes that are left, or the message has too many items.
+        ValueError: a count or length exceeds the bytes that are left, a string is too long, or the message has too
+            many items.
     """
     items = Items(count_max)
     _walk(message)(data, at, items)
@@ -181,12 +185,19 @@ def _single(kafka_type: str, *, flexible: bool) -> Step:
     if size is not None:
         return lambda data, at, _items: _ahead(data, at, size)
     if flexible:
-        return _compact
+        return _compact_string if kafka_type == "string" else _compact
     return _sized(_INT16 if kafka_type == "string" else _INT32)
 
 
 def _compact(data: Buffer, at: int, _items: Items) -> int:
     size, at = read_uvarint(data, at)
+    return _ahead(data, at, max(size - 1, 0))
+
+
+def _compact_string(data: Buffer, at: int, _items: Items) -> int:
+    size, at = read_uvarint(data, at)
+    if size - 1 > STRING_SIZE_MAX:
+        raise ValueError(f"a string has {size - 1} bytes; at most {STRING_SIZE_MAX} are allowed")
     return _ahead(data, at, max(size - 1, 0))
 
 

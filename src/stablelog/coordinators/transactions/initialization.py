@@ -22,10 +22,10 @@ from stablelog.coordinators.transactions.transaction import (
     Transaction,
 )
 from stablelog.errors import Refused
+from stablelog.wire.extension.transaction_groups import TRANSACTIONAL_ID_SIZE_MAX
 
 # A client that sends InitProducerId below this version supports only TV1 (transaction version 1).
 TV2_VERSION: Final = 5
-TRANSACTIONAL_ID_SIZE_MAX: Final = 1024
 
 
 class Initialization:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from stablelog.wire.extension.transaction_groups import NAME_PATTERN
+from stablelog.wire.extension.transaction_groups import NAME_PATTERN, TRANSACTIONAL_ID_SIZE_MAX
 
 PREFIX: Final = "joint:"
 VERSION_MAX: Final = 2**63 - 1
@@ -57,8 +57,13 @@ def child_id(
 
 
 def child_of(transactional_id: str) -> Child | None:
-    """Parse a transactional id. Return None if it is not the id of a child of a joint commit."""
-    return _read(transactional_id) if PREFIX in transactional_id else None
+    """Parse a transactional id. Return None if it is not the id of a child of a joint commit.
+
+    The result is cached, so an id that is too long for a transactional id is not parsed.
+    """
+    if len(transactional_id) > TRANSACTIONAL_ID_SIZE_MAX or PREFIX not in transactional_id:
+        return None
+    return _read(transactional_id)
 
 
 @lru_cache(maxsize=4096)

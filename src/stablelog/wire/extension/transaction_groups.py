@@ -8,6 +8,7 @@ import re
 from typing import Final
 
 DEFAULT_GROUP: Final = ""
+TRANSACTIONAL_ID_SIZE_MAX: Final = 1024  # The maximum number of characters of a transactional id.
 # A group's name may have only the characters of topic names, because the name of its commit log contains the group's
 # name.
 NAME_PATTERN: Final = r"[a-zA-Z0-9._-]{1,100}"
