@@ -49,9 +49,9 @@ def state(self, index):
         note(asked, 1)
     return found
 
-async def wait_briefly(self, seen, isolation, timeout_s, *, closed=()):
+async def wait_briefly(self, poll, seen, isolation, timeout_s):
     # However long the client would wait for records, it is told soon what is not open.
-    return await wait_for_more(self, seen, isolation, min(timeout_s, 0.1) if closed else timeout_s, closed=closed)
+    return await wait_for_more(self, poll, seen, isolation, min(timeout_s, 0.1) if poll.names else timeout_s)
 
 Topics.recover_partition, fetch._topics_of, Topic.state = recover_partition, answered, state
 Waiters.wait_for_more = wait_briefly

@@ -22,14 +22,22 @@ class Partition:
     def __init__(self, index=0):
         self.index = index
         self.ends = {COMMITTED: 0, ALL: 0}
+        self.failure = None
 
     def visible_end(self, isolation):
         return self.ends[isolation]
 
 
+async def wait_for_more(waiters, seen, *, isolation=ALL, timeout_s=60.0, closed=()):
+    with waiters.poll() as poll:
+        for name in closed:
+            poll.wait_for(name)
+        return await waiters.wait_for_more(poll, seen, isolation, timeout_s)
+
+
 def poll(waiters, *partitions, isolation=ALL, timeout_s=60.0):
     seen = [(partition, partition.visible_end(isolation)) for partition in partitions]
-    return asyncio.create_task(waiters.wait_for_more(seen, isolation, timeout_s))
+    return asyncio.create_task(wait_for_more(waiters, seen, isolation=isolation, timeout_s=timeout_s))
 
 
 def test_a_poll_ends_when_one_of_its_partitions_shows_more():
@@ -68,9 +76,7 @@ def test_a_read_committed_poll_waits_for_the_last_stable_offset():
 def test_a_poll_of_a_partition_that_is_not_open_ends_when_it_is_opened():
     async def conversation():
         waiters, open_one, opened = Waiters(Tasks(pytest.fail)), Partition(0), Partition(1)
-        wait = asyncio.create_task(
-            waiters.wait_for_more([(open_one, 0)], ALL, 60.0, closed=[("t", 1), ("t", 2)])
-        )
+        wait = asyncio.create_task(wait_for_more(waiters, [(open_one, 0)], closed=[("t", 1), ("t", 2)]))
         await settle()
         waiters.wake(opened)
         assert await wait is True
@@ -83,8 +89,34 @@ def test_what_came_before_the_wait_ends_it_at_once():
     async def conversation():
         waiters, partition = Waiters(Tasks(pytest.fail)), Partition()
         partition.ends[ALL] = 1
-        assert await waiters.wait_for_more([(partition, 0)], ALL, 60.0) is True
-        assert await waiters.wait_for_more([(partition, 1)], ALL, 0.0) is False
+        assert await wait_for_more(waiters, [(partition, 0)]) is True
+        assert await wait_for_more(waiters, [(partition, 1)], timeout_s=0.0) is False
+        partition.failure = "it was deleted"
+        assert await wait_for_more(waiters, [(partition, 1)]) is True
+
+    run(conversation())
+
+
+def test_a_partition_that_opens_while_others_are_read_ends_the_wait_at_once():
+    async def conversation():
+        waiters, late = Waiters(Tasks(pytest.fail)), Partition(1)
+        with waiters.poll() as reading:
+            reading.wait_for(("t", 1))
+            waiters.wake(late)
+            assert await waiters.wait_for_more(reading, [(Partition(0), 0)], ALL, 60.0) is True
+        assert len(waiters) == 0
+
+    run(conversation())
+
+
+def test_a_poll_ends_when_one_of_its_partitions_is_deleted_or_fails():
+    async def conversation():
+        waiters, partition = Waiters(Tasks(pytest.fail)), Partition()
+        wait = poll(waiters, partition)
+        await settle()
+        partition.failure = "it was deleted"
+        waiters.wake(partition)
+        assert await wait is True
 
     run(conversation())
 

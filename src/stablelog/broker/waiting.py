@@ -1,13 +1,18 @@
 """Long polls: fetches that wait for more records in a partition, or for its opening.
 
 A fetch waits for the end offset that its isolation level can see: the high watermark or the last stable offset. When
-that offset moves, the fetch wakes, checks its partitions, and waits again if they have too few bytes. For a partition
-that is not open yet, the fetch waits under the name of the topic and the index of the partition.
+that offset moves, the fetch wakes, checks its partitions, and waits again if they have too few bytes. It also wakes when
+a partition is deleted or fails. For a partition that is not open yet, the fetch waits under the name of the topic and
+the index of the partition.
+
+A fetch of many partitions reads them in several turns of the event loop. It registers the name of a partition that is
+not open as soon as it has read this partition. If the partition opens in a later turn, before the fetch waits, the wait
+ends at once.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
@@ -26,51 +31,53 @@ class Waiters:
 
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
-        self._waiting: dict[Key, set[_Poll]] = {}
+        self._waiting: dict[Key, set[Poll]] = {}
 
     def __len__(self) -> int:
         """The sum, over all long polls, of the partitions that each poll waits for."""
         return sum(map(len, self._waiting.values()))
 
+    @contextlib.contextmanager
+    def poll(self) -> Iterator["Poll"]:
+        """Begin a long poll. It ends with the `with` block."""
+        poll = Poll(self._tasks, self._register)
+        try:
+            yield poll
+        finally:
+            self._forget(poll, poll.names)
+
     async def wait_for_more(
-        self,
-        seen: Iterable[tuple[Partition, int]],
-        isolation: Isolation,
-        timeout_s: float,
-        *,
-        closed: Sequence[TopicPartition] = (),
+        self, poll: "Poll", seen: Iterable[tuple[Partition, int]], isolation: Isolation, timeout_s: float
     ) -> bool:
-        """Wait until an open partition has more records to read, or a partition that was not open may be open.
+        """Wait until an open partition has more records to read, has failed or is deleted, or a partition that was not
+        open may be open.
 
         Args:
+            poll: the long poll, which knows the partitions that were not open.
             seen: each open partition, with the end offset that the reader could see when the caller read the partition.
             isolation: the isolation level of the reader, which determines this end offset.
             timeout_s: the maximum wait.
-            closed: the names of partitions that were not open when the caller has tried to read them.
 
         Returns:
             False if the timeout has passed.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         ends = dict(seen)
-        poll = _Poll(self._tasks)
         try:
-            for name in closed:
-                self._register(name, poll)
             return await self._wait(poll, ends, isolation, deadline)
         finally:
-            self._forget(poll, (*closed, *ends))
+            self._forget(poll, ends)
             if len(ends) > AT_ONCE_MAX:
                 # Next, the caller reads all partitions of the fetch. Let other tasks of the event loop run before that.
                 await asyncio.sleep(0)
 
     async def _wait(
-        self, poll: "_Poll", ends: Mapping[Partition, int], isolation: Isolation, deadline: float
+        self, poll: "Poll", ends: Mapping[Partition, int], isolation: Isolation, deadline: float
     ) -> bool:
         async with contextlib.aclosing(in_turns(ends.items())) as looked_at:
             async for partition, end in looked_at:
                 self._register(partition, poll)
-                if partition.visible_end(isolation) > end:
+                if partition.visible_end(isolation) > end or partition.failure is not None:
                     return True
         while True:
             async with contextlib.aclosing(in_turns(poll.take_moved())) as looked_at:
@@ -79,13 +86,15 @@ class Waiters:
                     # the partition is open now.
                     if isinstance(key, tuple) or key.visible_end(isolation) > ends[key]:
                         return True
+                    if key.failure is not None:  # It has failed, or was deleted.
+                        return True
             if not await poll.moves(deadline):
                 return False
 
-    def _register(self, key: Key, poll: "_Poll") -> None:
+    def _register(self, key: Key, poll: "Poll") -> None:
         self._waiting.setdefault(key, set()).add(poll)
 
-    def _forget(self, poll: "_Poll", keys: Iterable[Key]) -> None:
+    def _forget(self, poll: "Poll", keys: Iterable[Key]) -> None:
         for key in keys:
             polls = self._waiting.get(key)
             if polls is not None:
@@ -94,7 +103,9 @@ class Waiters:
                     del self._waiting[key]
 
     def wake(self, partition: Partition) -> None:
-        """Wake the long polls that wait for a partition: it has more records to read, was opened, or was deleted."""
+        """Wake the long polls that wait for a partition: it has more records to read, was opened, has failed,
+        or was deleted.
+        """
         if not self._waiting:
             return
         for key in (partition, (partition.topic, partition.index)):
@@ -102,18 +113,26 @@ class Waiters:
                 poll.wake(key)
 
 
-class _Poll:
+class Poll:
     """One long poll.
 
     Attributes:
+        names: the partitions that were not open when the caller tried to read them.
         moved: the partitions that have woken the poll since the last call of `take_moved`. The poll checks only these
             partitions.
     """
 
-    def __init__(self, tasks: Tasks) -> None:
+    def __init__(self, tasks: Tasks, register: "Callable[[Key, Poll], None]") -> None:
+        self.names: list[TopicPartition] = []
         self.moved: dict[Key, None] = {}
         self._tasks = tasks
+        self._register = register
         self._woken: asyncio.Future[bool] | None = None
+
+    def wait_for(self, name: TopicPartition) -> None:
+        """Note a partition that is not open: from now on its opening wakes the long poll."""
+        self.names.append(name)
+        self._register(name, self)
 
     def take_moved(self) -> list[Key]:
         """Return the partitions that have woken the poll since the last call, and clear `moved`."""

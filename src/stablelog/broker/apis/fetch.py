@@ -24,6 +24,7 @@ from stablelog.broker.loop.tasks import in_thread
 from stablelog.broker.loop.turns import free_in_turns, in_turns
 from stablelog.broker.network.long_messages import ENTRY_COUNT_MAX
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
+from stablelog.broker.waiting import Poll
 from stablelog.env.disk import Buffer
 from stablelog.env.pages import is_in_memory, populate
 from stablelog.errors import DiskError, NotLoaded, Refused, Unproven
@@ -128,25 +129,26 @@ class Found:
     Attributes:
         answers: the part of the response for each partition.
         seen: each open partition, with the offset before which the reader can see records.
-        closed: partitions that are opening or offline, that cannot be read now, or whose next segment is not checked
-            (proven) yet.
         loading: partitions whose records are being loaded from the object store.
-        refused: whether a partition was refused for another reason than those of `closed`.
+        refused: whether a partition was refused. Partitions that are opening or offline, that cannot be read now, or
+            whose next segment is not checked (proven) yet do not count: the fetch waits for them.
         size: bytes of all records that were read.
     """
 
     answers: dict[TopicPartition, FetchedPartition] = field(default_factory=dict)
     seen: list[tuple[Partition, int]] = field(default_factory=list)
-    closed: list[TopicPartition] = field(default_factory=list)
     loading: list[TopicPartition] = field(default_factory=list)
     refused: bool = False
     size: int = 0
 
 
 async def _read_all(
-    broker: Broker, session: FetchSession, isolation: Isolation, size_max: int, codes: Codes
+    broker: Broker, session: FetchSession, isolation: Isolation, size_max: int, codes: Codes, poll: Poll
 ) -> Found:
-    """Read every partition of the session. If the session has many, other tasks run between two partitions."""
+    """Read every partition of the session. If the session has many, other tasks run between two partitions.
+
+    From then on, `poll` waits for the partitions that cannot be read yet.
+    """
     found = Found()
     # Copy the keys only: a copy of the items would make so many tuples at once that several garbage collections run.
     async for key in in_turns(list(session.partitions)):
@@ -165,8 +167,9 @@ async def _read_all(
             )
         elif answer.error is ErrorCode.none:
             found.loading.append(key)
+            poll.wait_for(key)
         elif answer.error in (codes.opening, codes.offline):
-            found.closed.append(key)
+            poll.wait_for(key)
         else:
             found.refused = True
     return found
@@ -231,18 +234,18 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
     loop = asyncio.get_running_loop()
     deadline = loop.time() + request.wait_ms_max / 1000
     while True:
-        found = await _read_all(broker, session, isolation, size_max, codes)
-        if (
-            found.refused
-            or found.size >= request.size_min
-            or not session.partitions
-            or loop.time() >= deadline
-        ):
-            break
-        if not await broker.waiters.wait_for_more(
-            found.seen, isolation, deadline - loop.time(), closed=[*found.closed, *found.loading]
-        ):
-            deadline = loop.time()
+        with broker.waiters.poll() as poll:
+            found = await _read_all(broker, session, isolation, size_max, codes, poll)
+            if (
+                found.refused
+                or found.size >= request.size_min
+                or not session.partitions
+                or loop.time() >= deadline
+            ):
+                break
+            left_s = deadline - loop.time()
+            if not await broker.waiters.wait_for_more(poll, found.seen, isolation, left_s):
+                deadline = loop.time()
         # Free the responses of the last read one after another. If `found` were assigned first, Python would free them
         # all at once, and block the event loop.
         await free_in_turns(found.answers, found.seen)
