@@ -1,6 +1,7 @@
 """The start of a broker's process: what it imports, and what the garbage collector does meanwhile."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -63,3 +64,27 @@ def test_imports_are_frozen_and_the_collector_works_when_the_server_runs():
     found = first_record()
     assert found["enabled"]
     assert found["frozen"] > 10_000
+
+
+INTERRUPTED = """
+import os, signal
+from pathlib import Path
+from stablelog.broker import server
+from stablelog.cli.serve import run_serve
+
+def run_server(*arguments, **more):
+    os.kill(os.getpid(), signal.SIGINT)
+
+server.run_server = run_server
+run_serve(Path("unused"), None, 0, None, [])
+"""
+
+
+def test_an_interrupt_before_the_event_loop_runs_ends_the_process_without_a_traceback():
+    command = [
+        sys.executable,
+        "-c",
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)" + INTERRUPTED,
+    ]
+    ended = subprocess.run(command, check=False, capture_output=True)
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, b"")

@@ -1,5 +1,6 @@
 """`stablelog serve`: run the broker in this process."""
 
+import contextlib
 import gc
 import logging
 import os
@@ -7,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from stablelog.embedded import READY_LINE, STOP_TIMEOUT_S
@@ -53,6 +54,31 @@ def run_serve(
         Unavailable: the address or the data directory is in use.
         Corrupt: the data directory cannot be opened.
     """
+    with _ended_by_interrupt():
+        _run_serve(data, host, port, config, settings)
+
+
+@contextlib.contextmanager
+def _ended_by_interrupt() -> Iterator[None]:
+    """Let SIGINT end the process, as SIGTERM does, until the broker's event loop handles both signals.
+
+    Python would raise KeyboardInterrupt in the middle of an import, and print its traceback. Nothing has to be cleaned
+    up until then.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _run_serve(
+    data: Path, host: str | None, port: int | None, config: Path | None, settings: Sequence[str]
+) -> None:
     # Disable the garbage collector during the imports. They make tens of thousands of permanent objects, and several
     # collections of these would take a tenth of the start time.
     gc.disable()
