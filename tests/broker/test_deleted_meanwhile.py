@@ -11,10 +11,11 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.broker.upkeep import scrub
+from stablelog.coordinators.transactions.log_ends import OFFSET_UNKNOWN
 from stablelog.errors import DiskError, Unavailable
 from stablelog.log.compaction.cleaner import Compaction
 from stablelog.testing.sim_disk import SimDisk
-from tests.broker.desk import DATA, batch, opened
+from tests.broker.desk import ABORT, DATA, batch, opened
 
 NONE = ErrorCode.none
 OTHERS = 40  # topics that a pass comes to before
@@ -239,5 +240,27 @@ def test_a_deleted_partition_that_fails_later_is_no_failure_of_the_next_one(capl
             assert not [one for one in caplog.records if one.name.startswith("stablelog")]
             assert desk.broker.topics.state("z", 0) is PartitionState.OPEN
             assert desk.broker.flush.durable(old, 0).exception() is not None
+
+    run(conversation)
+
+
+def test_a_transaction_that_is_decided_while_its_topic_is_deleted_does_not_know_where_the_logs_end():
+    """If it took them for empty, a broker that starts after a crash would take the transaction for a later one."""
+
+    async def conversation():
+        async with opened() as desk:
+            producer = await desk.init("a")
+            await desk.add("a", producer, ("t", 0), ("t", 1))
+            topic = desk.broker.topics.unlist("t")
+            ended = asyncio.create_task(desk.end("a", producer, ABORT))
+            table = desk.broker.transactions.of_id("a").coordinator.table
+            while not (txn := table.get("a")).state.is_decided:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert [end.end_offset for end in txn.ends.values()] == [OFFSET_UNKNOWN] * 2
+            ended.cancel()
+            for index, partition in topic.partitions.items():
+                partition.close(clean=False)
+                desk.broker.transactions.partition_gone(("t", index), topic.group)
+            desk.broker.topics.release(topic)
 
     run(conversation)
