@@ -346,7 +346,7 @@ def test_the_numbers_of_our_fields_and_keys_are_those_of_the_document() -> None:
     }
     own = {field: tag for tag, (field, _) in records.TAGS.items() if tag >= 10_000}
     assert told == {**own, "ends": records.ENDS_TAG}
-    kinds = dict.fromkeys(map(int, re.findall(r"[Kk](?:ey k)?ind (100\d\d)", text)))
+    kinds = dict.fromkeys(map(int, re.findall(r"[Kk](?:ey k)?ind\s+(100\d\d)", text)))
     assert list(kinds)[:2] == [records.GROUP_KIND, records.JOINT_KIND]
 
 
