@@ -13,8 +13,8 @@ from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import Corrupt, NewerFormat, OffsetOutOfRange, Refused, Unproven
 from stablelog.log import partition as partition_module
 from stablelog.log.append import PlannedBatch, fitting
-from stablelog.log.compaction import cleaner
 from stablelog.log.compaction import policy as compaction
+from stablelog.log.compaction import rewriter
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.log_start import decode_log_start, encode_log_start
 from stablelog.log.indexes import transaction_index
@@ -433,7 +433,7 @@ def test_compaction_replaces_a_segment_of_which_all_goes_and_leaves_one_of_which
 def test_compaction_writes_the_same_in_pieces_of_any_size(monkeypatch):
     found = set()
     for write_size in (1, 100, 200, 1 << 20):
-        monkeypatch.setattr(cleaner, "WRITE_SIZE", write_size)
+        monkeypatch.setattr(rewriter, "WRITE_SIZE", write_size)
         log = KeyedLog().write("a=1 b=1 a=2 P1:c=1 d=1 P1a e=1 P2:f=1 P2c g=1").write("a=3 h=1 i=1")
         log.compact()
         found.add((log.words(), log.disk.read_bytes(path_of(0))))

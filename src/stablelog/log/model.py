@@ -62,6 +62,10 @@ class LogConfig:
     local_retention_bytes: int = AS_TOTAL
     is_copy_disabled: bool = False
     is_deleted_on_disable: bool = False
+    # Whether the data of aborted transactions is left out of copies in the object store, and whether it is removed from
+    # sealed segments on the local disk.
+    drops_aborted_copies: bool = False
+    drops_aborted: bool = False
 
     @property
     def local(self) -> "LogConfig":

@@ -1,10 +1,10 @@
-"""Deletion, retention and compaction: the operations that remove records from an open log."""
+"""Deletion, retention, compaction and the removal of aborted data: the operations that remove records from an open log."""
 
 from collections.abc import Iterator
 
 from stablelog.env.disk import File
 from stablelog.errors import OffsetOutOfRange, Unavailable
-from stablelog.log.compaction.cleaner import Cleaned, Compaction
+from stablelog.log.compaction.rewriter import Cleaned, Pass
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.model import Isolation
 from stablelog.log.readable_log import ReadableLog
@@ -164,9 +164,12 @@ class PrunableLog(ReadableLog):
 
     # -- compact -----------------------------------------------------------------------------------------------
 
-    def begin_compaction(self, now_ms: int, *, key_count_max: int) -> Compaction | None:
-        """Return a new compaction pass; None if the topic is not compacted, or if too few records are new since the
-        last pass.
+    def begin_compaction(self, now_ms: int, *, key_count_max: int) -> Pass | None:
+        """Return a new pass of compaction, or of the removal of aborted data from local segments. None if the topic's
+        settings ask for neither, or if too few records are new since the last pass.
+
+        A segment of a topic with a remote tier is rewritten when its copy is published, so that no copy reads files that
+        are being replaced.
 
         The steps of the pass may run in any thread. A step may yield a rewritten segment, which the caller passes to
         `take_cleaned`. At the end, the caller passes the pass itself to `compacted`. Only one pass may exist at a time.
@@ -176,18 +179,25 @@ class PrunableLog(ReadableLog):
             key_count_max: how many keys the pass may keep in memory.
         """
         self.usability.check()
+        stable_offset = self.last_stable_offset
+        if self.remote is not None:
+            try:
+                stable_offset = min(stable_offset, self.remote.end_offset)
+            except Unavailable:
+                return None  # the segments in the remote tier are not known yet
         return self._cleaning.begin(
             self.log.segments,
             self.config,
-            last_batch=self.log.producers.last_batches(),
+            last_batch=self.log.producers.last_batches,
             start_offset=self.start_offset,
-            stable_offset=self.last_stable_offset,
+            stable_offset=stable_offset,
+            aborted_behind=self.aborted_behind,
             now_ms=now_ms,
             key_count_max=key_count_max,
         )
 
     def take_cleaned(self, cleaned: Cleaned) -> bool:
-        """Replace segments of the log by the one segment into which compaction has rewritten them.
+        """Replace segments of the log by the one segment into which a pass has rewritten them.
 
         Returns:
             False if one of the segments to be replaced was deleted or replaced meanwhile: the caller must end the pass.
@@ -209,7 +219,7 @@ class PrunableLog(ReadableLog):
                 self._snapshots.remove(gone)
         return True
 
-    def compacted(self, work: Compaction) -> None:
-        """Note that a compaction pass has ended."""
+    def compacted(self, work: Pass) -> None:
+        """Note that a pass of compaction, or of the removal of aborted data, has ended."""
         self.usability.check_open()
         self._cleaning.over(work)

@@ -300,6 +300,16 @@ class ReadableLog:
         segments = self.log.segments
         return tuple(segments.aborted(segments.place_of(start), start, end)) if start < end else ()
 
+    def aborted_behind(self, end_offset: int) -> list[AbortedTxn]:
+        """Return the aborted transactions that began before `end_offset` and whose markers are at or behind it, and synced.
+
+        With `stablelog.flush=os` a power failure may remove a marker that is not synced, and the transaction is open
+        again.
+        """
+        segments = self.log.segments
+        found = segments.aborted(segments.place_of(end_offset), end_offset, end_offset)
+        return [txn for txn in found if txn.last_offset < self.synced_offset]
+
     def look_up_time(self, timestamp_ms: int, isolation: Isolation) -> Lookup:
         """Return a lookup, which runs in steps. It finds the first record with this timestamp or a later one. Its
         result is None if a reader of this isolation level sees no such record. In commit order, the time of the commit

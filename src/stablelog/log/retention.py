@@ -29,16 +29,20 @@ def count_too_old(segments: Segments, config: LogConfig, now_ms: int) -> int:
     """
     if config.retention_ms == NO_LIMIT:
         return 0
-    count = 0
+    count = passed = 0
     for segment in segments:
         # The age of records without a timestamp is the age of their segment.
         newest_ms = segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
-        # If compaction has removed all records of the segment, the segment may be deleted at any age.
         emptied = segment.sealed and newest_ms < 0 and not segment.record_count
+        # If compaction has removed all records of the segment, the segment may be deleted at any age. If all its data was
+        # aborted, it is deleted together with the next segment: until then, consumers may have positions in it.
+        if emptied and not config.is_compacted:
+            passed += 1
+            continue
         if segment.size and not emptied and (newest_ms < 0 or newest_ms >= now_ms - config.retention_ms):
             break
         if segment.size or segment.sealed:
-            count += 1
+            count, passed = count + passed + 1, 0
     return count
 
 

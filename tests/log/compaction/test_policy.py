@@ -14,7 +14,7 @@ from stablelog.batch.header import DELETE_HORIZON, Codec, headers_in
 from stablelog.batch.markers import KEY
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.errors import Corrupt, Refused, Unavailable
-from stablelog.log.compaction import cleaner
+from stablelog.log.compaction import rewriter
 from stablelog.log.compaction.policy import LatestOffsets
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.names import LOG, SEGMENT_SUFFIXES
@@ -710,7 +710,7 @@ def test_a_pass_proves_what_it_reads_in_steps(monkeypatch):
 
 @pytest.mark.parametrize("count", range(12))
 def test_a_pass_that_is_cancelled_after_any_step_ends_there_and_leaves_nothing(count, monkeypatch):
-    monkeypatch.setattr(cleaner, "STEP_SIZE", 1)  # so that each batch is a step
+    monkeypatch.setattr(rewriter, "STEP_SIZE", 1)  # so that each batch is a step
     log = reopened_unproven(monkeypatch)
     before = sorted(log.disk.files())
     work = log.partition.begin_compaction(log.now_ms, key_count_max=KEYS)

@@ -1,4 +1,4 @@
-"""Scheduler of compaction: compacts one partition at a time, in a thread of its own.
+"""Scheduler of compaction, and of the removal of aborted data: one partition at a time, in a thread of its own.
 
 The thread reads sealed segments, which do not change, and writes new segments beside the sealed ones. The thread shares
 no object with the partition: it opens files and indexes of its own, and gets a copy of the producer state. After each
@@ -19,8 +19,8 @@ from stablelog.broker.loop.tasks import Tasks, in_thread
 from stablelog.broker.topic_names import is_internal
 from stablelog.broker.topics.topics import Topics
 from stablelog.errors import StablelogError
-from stablelog.log.compaction.cleaner import Cleaned, Compaction
 from stablelog.log.compaction.policy import KEY_MEMORY_SIZE
+from stablelog.log.compaction.rewriter import Cleaned, Pass
 from stablelog.log.partition import Partition
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Compactor:
         self._tasks = tasks
         self._now_ms = now_ms
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="compaction")
-        self._under_way: tuple[Partition, Compaction] | None = None
+        self._under_way: tuple[Partition, Pass] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -107,15 +107,8 @@ class Compactor:
             self._idle.set()
         partition.compacted(work)
         self._topics.checkpoints.first_dirty.update()
-        log.info(
-            "compacted %s-%d to offset %d: %d keys and %d bytes of %d remain",
-            partition.topic,
-            partition.index,
-            work.end_offset,
-            work.key_count,
-            work.written_size,
-            work.read_size,
-        )
+        if work.outcome:
+            log.info("%s-%d: %s", partition.topic, partition.index, work.outcome)
 
     async def leave(self, topic: str) -> None:
         """Stop compacting a topic's partitions.

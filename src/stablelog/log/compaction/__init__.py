@@ -1,1 +1,3 @@
-"""Compaction: the rules that decide which records stay (`policy`), and the rewriting of segments (`cleaner`)."""
+"""Compaction and the removal of aborted data: the rules that decide which records stay (`policy`, `aborted_data`), and the
+rewriting of segments (`rewriter`). `cleaner` runs compaction, and puts the new segments in place.
+"""

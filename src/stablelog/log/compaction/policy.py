@@ -95,7 +95,7 @@ class MarkerFate(NamedTuple):
     Attributes:
         is_bare: whether the reading has met no batch of the marker's transaction, so that no batch needs the marker.
         committed: whether it is a commit marker.
-        entry: the entry of the transaction index that must stay with an abort marker; None if there is none.
+        entry: the entry that the transaction index has for an abort marker; None if it has none.
     """
 
     is_bare: bool
@@ -136,17 +136,17 @@ class TransactionWalk:
             txn = heapq.heappop(self._coming)[2]
             self._aborted.setdefault(txn.producer_id, _Aborted(txn))
 
-    def meet_data(self, header: BatchHeader) -> bool:
-        """Process the next batch, which holds records. Return whether its transaction was aborted."""
+    def meet_data(self, header: BatchHeader) -> AbortedTxn | None:
+        """Process the next batch, which holds records. Return its transaction if that was aborted."""
         self._come_to(header.last_offset)
         if not header.is_transactional:
-            return False
+            return None
         aborted = self._aborted.get(header.producer_id)
         if aborted is None:
             self._committed.add(header.producer_id)
-            return False
+            return None
         aborted.met = True
-        return True
+        return aborted.txn
 
     def meet_marker(self, header: BatchHeader, batch: Buffer) -> MarkerFate:
         """Process the next batch, which is a control batch. Return what the reading has found out about it."""
@@ -163,7 +163,7 @@ class TransactionWalk:
         if aborted is None:
             return MarkerFate(is_bare=True, committed=False, entry=None)
         self._expected.discard(aborted.txn.last_offset)
-        return MarkerFate(not aborted.met, committed=False, entry=aborted.txn if aborted.met else None)
+        return MarkerFate(not aborted.met, committed=False, entry=aborted.txn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +209,9 @@ class Rules:
 
     def _keep_marker(self, header: BatchHeader, batch: Buffer) -> Kept:
         fate = self.walk.meet_marker(header, batch)
-        kept = Kept(batch, commits=fate.committed, entry=fate.entry)
         if not fate.is_bare:
-            return kept
+            return Kept(batch, commits=fate.committed, entry=fate.entry)
+        kept = Kept(batch, commits=fate.committed)
         if not header.record_count:
             return kept if self._is_all_that_is_known(header) else Kept(None)
         if not header.attributes & DELETE_HORIZON:
@@ -223,7 +223,7 @@ class Rules:
 
     def _keep_data(self, header: BatchHeader, batch: Buffer) -> Kept:
         aborted = self.walk.meet_data(header)
-        if not aborted and header.record_count:
+        if aborted is None and header.record_count:
             records = records_in(batch, header)
             if records is None:
                 return Kept(batch, record_count=header.record_count)

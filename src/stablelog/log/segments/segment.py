@@ -114,9 +114,10 @@ class Segment:
             DiskError: the file cannot be created; nothing changed.
         """
         self._log = self.disk.open(self.path(LOG), create=True)
-        self._grow()
+        self.grow()
 
-    def _grow(self, contents: Sequence[bytes] = (b"", b"", b"")) -> None:
+    def grow(self, contents: Sequence[bytes] = (b"", b"", b"")) -> None:
+        """Begin a growing segment in memory, with these contents of its indexes. No file is created."""
         self._growing = growing = GrowingIndexes(self.disk, self.path, self.base_offset, contents)
         self._offset_index, self._time_index, self._txn_index = growing.offsets, growing.times, growing.txns
 
@@ -146,9 +147,9 @@ class Segment:
         """
         self._log = self.disk.open(self.path(LOG))
         if progress is None:
-            self._grow()
+            self.grow()
             return
-        self._grow(indexes)
+        self.grow(indexes)
         self._take(progress)
         self._indexed_position = self.growing.offsets.last_position
         timestamp, self.max_timestamp_offset = self.growing.times.last
@@ -215,9 +216,8 @@ class Segment:
         """
         assert position == self.size
         last_offset = header.base_offset + header.last_offset_delta
-        if (
-            header.max_timestamp > self.max_timestamp and header.record_count
-        ):  # a batch that compaction has emptied does not count
+        # A batch that compaction has emptied does not count.
+        if header.max_timestamp > self.max_timestamp and header.record_count:
             self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, last_offset
         if position - self._indexed_position > interval:
             self.growing.offsets.append(last_offset, position)
@@ -452,7 +452,7 @@ class Segment:
         Recovery uses these indexes before the proof. A read uses them only after the proof.
         """
         fresh = Segment(self.disk, self.directory, self.base_offset, self.open_files)
-        fresh._grow()
+        fresh.grow()
         for position, header in self.walk_unproven(0):
             fresh.note(header, position, b"", INTERVAL_SIZE)
         return fresh.growing.offsets, fresh.growing.times

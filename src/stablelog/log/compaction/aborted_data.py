@@ -1,0 +1,391 @@
+"""Removal of the data of aborted transactions from sealed segments, in a copy of a segment or in place.
+
+Each segment is decided alone, from its own batches and the aborted transactions that touch it. What stays of one segment
+therefore never depends on whether another segment, or the same segment in the other tier, was rewritten:
+
+- An aborted transaction goes with all its batches, its marker and its entry in the transaction index, if the whole
+  transaction is in the segment and its producer has a later batch there.
+- Otherwise its marker and its entry stay, both or neither in this segment. A consumer that reads an entry of the index
+  takes all records of the producer up to the marker for aborted ones: without the marker, these would be committed
+  records, too. Of its other batches two stay, without their records: the first one, so that a replay of the log finds
+  where the transaction begins, and the last batch of the producer in the segment, which has the producer's last sequence.
+- All other batches stay, byte for byte. Offsets never change. The last batch of a segment always stays.
+
+The rules are a function of the original segment. A second application changes nothing.
+
+Source: Kafka's log cleaner; docs/formats.md, "Compacted segments".
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from stablelog.batch.filtering import emptied
+from stablelog.batch.header import HEADER, BatchHeader, crc_holds
+from stablelog.env.disk import Buffer, Disk
+from stablelog.errors import Corrupt
+from stablelog.log.compaction.policy import Kept, TransactionWalk
+from stablelog.log.compaction.rewriter import CancelledError, Cleaned, Pass, Rewriter, opened
+from stablelog.log.files.names import LOG
+from stablelog.log.indexes.summary import Summary
+from stablelog.log.indexes.transaction_index import AbortedTxn
+from stablelog.log.segments.open_files import OpenFiles
+from stablelog.log.segments.proof import bad_crc
+from stablelog.log.segments.segment import Segment
+
+STEP_COUNT = 500  # how many batch headers one step reads
+# The entries of the transaction index are read for this many offsets at a time, to bound the memory.
+WINDOW = 10_000
+# A segment in which the last batches of more producers than this are aborted is not rewritten, to bound the memory.
+PRODUCERS_MAX = 100_000
+
+
+class _Reading:
+    """One reading of a segment's batches, which knows the aborted transactions.
+
+    Args:
+        segment: the segment.
+        spanning: the aborted transactions that began before the segment's end and whose markers are in later segments.
+    """
+
+    def __init__(self, segment: Segment, spanning: Sequence[AbortedTxn]) -> None:
+        self._segment = segment
+        self._walk = TransactionWalk()
+        self._walk.expect(spanning)
+        self._announced_to = segment.base_offset
+
+    def _come_to(self, header: BatchHeader) -> None:
+        if header.next_offset > self._announced_to:
+            end = header.next_offset + WINDOW
+            self._walk.expect(self._segment.txn_index.collect(self._announced_to, end)[0])
+            self._announced_to = end
+
+    def data(self, header: BatchHeader) -> AbortedTxn | None:
+        """Process the next batch, which holds records. Return its transaction if that was aborted."""
+        self._come_to(header)
+        txn = self._walk.meet_data(header)
+        # If Kafka's compaction has removed the marker, the walk does not see the end of the transaction.
+        return None if txn is None or txn.last_offset < header.base_offset else txn
+
+    def marker(self, header: BatchHeader, batch: Buffer) -> AbortedTxn | None:
+        """Process the next batch, which is a control batch. Return the entry of its transaction if it is an abort marker
+        that has one.
+        """
+        self._come_to(header)
+        return self._walk.meet_marker(header, batch).entry
+
+
+def last_aborted(
+    segment: Segment, spanning: Sequence[AbortedTxn]
+) -> Generator[None, None, dict[int, int] | None]:
+    """Find the last batch of each producer whose last batch in the segment was aborted.
+
+    Returns:
+        By producer id, the last offset of this batch; None if the segment is to stay as it is: it has no batch of an aborted
+        transaction, or too many producers.
+
+    Raises:
+        Corrupt: the log file or the transaction index is damaged.
+    """
+    reading, last = _Reading(segment, spanning), dict[int, int]()
+    is_any = False
+    for header, batch in _heads(segment):
+        if header is None:
+            yield None
+        elif header.is_control:
+            reading.marker(header, batch)
+        elif reading.data(header) is not None:
+            is_any = True
+            last[header.producer_id] = header.last_offset
+            if len(last) > PRODUCERS_MAX:
+                return None
+        else:
+            last.pop(header.producer_id, None)
+    return last if is_any else None
+
+
+def _heads(segment: Segment) -> Iterator[tuple[BatchHeader, bytes] | tuple[None, bytes]]:
+    """Yield the header of each batch, and its bytes: of a batch with records, those of the header only. At the end of
+    each step, yield (None, b"").
+    """
+    for _ in segment.prove():
+        yield None, b""
+    for count, (position, header) in enumerate(segment.walk(0), 1):
+        if header.is_control:
+            batch = segment.log.read(position, header.size)
+            if not crc_holds(batch, 0, header):  # the proof has checked the header only
+                raise Corrupt(bad_crc(segment.path(LOG), header, position))
+            yield header, batch
+        else:
+            yield header, HEADER.pack(*header)
+        if count % STEP_COUNT == 0:
+            yield None, b""
+
+
+class RemovalRules:
+    """Decide what stays of the batches of one segment. The caller passes them in the order of the log.
+
+    Args:
+        segment: the segment.
+        spanning: the aborted transactions that began before the segment's end and whose markers are in later segments.
+        last: the result of `last_aborted`.
+    """
+
+    def __init__(self, segment: Segment, spanning: Sequence[AbortedTxn], last: Mapping[int, int]) -> None:
+        self._begin, self._end = segment.base_offset, segment.end_offset
+        self._reading = _Reading(segment, spanning)
+        self._last = last
+
+    def keep(self, header: BatchHeader, batch: Buffer) -> Kept:
+        """Decide what stays of a batch. Only the header of a batch with records is read."""
+        return self._keep_marker(header, batch) if header.is_control else self._keep_data(header, batch)
+
+    def _keep_data(self, header: BatchHeader, batch: Buffer) -> Kept:
+        txn = self._reading.data(header)
+        if txn is None:
+            return Kept(batch, record_count=header.record_count)
+        is_first = header.base_offset <= txn.first_offset
+        if not self._stays(txn) or not (is_first or header.last_offset == self._last.get(header.producer_id)):
+            return Kept(None)
+        return Kept(emptied(header) if header.record_count else batch)
+
+    def _keep_marker(self, header: BatchHeader, batch: Buffer) -> Kept:
+        txn = self._reading.marker(header, batch)
+        return Kept(None) if txn is not None and not self._stays(txn) else Kept(batch, entry=txn)
+
+    def _stays(self, txn: AbortedTxn) -> bool:
+        """Whether the marker of an aborted transaction, and its entry, stay in the segment that has them."""
+        is_whole = self._begin <= txn.first_offset and txn.last_offset < self._end
+        last = self._last.get(txn.producer_id)
+        return not is_whole or (last is not None and txn.first_offset <= last < txn.last_offset)
+
+
+class LogBytes:
+    """The bytes of a log file that is made from another one: ranges of the original file, and new batches.
+
+    Attributes:
+        size: the size of the new file in bytes.
+    """
+
+    __slots__ = ("_begins", "_new", "_origins", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._begins = array("q")  # where each range begins in the new file
+        self._origins = array("q")  # where it begins in the original file; -1 - n for the new batch number n
+        self._new: list[bytes] = []
+
+    def add_range(self, origin: int, size: int) -> None:
+        """Add bytes of the original file."""
+        is_next = len(self._begins) and self._origins[-1] == origin - (self.size - self._begins[-1])
+        if not is_next or self._origins[-1] < 0:
+            self._begins.append(self.size)
+            self._origins.append(origin)
+        self.size += size
+
+    def add_new(self, batch: bytes) -> None:
+        """Add a new batch."""
+        self._begins.append(self.size)
+        self._origins.append(-1 - len(self._new))
+        self._new.append(batch)
+        self.size += len(batch)
+
+    def read(self, original: Callable[[int, int], bytes], position: int, size: int) -> bytes:
+        """Return up to `size` bytes of the new file.
+
+        Args:
+            original: returns bytes of the original file, by position and size.
+            position: where the bytes begin in the new file.
+            size: their number; fewer are returned at the end of the file.
+
+        Raises:
+            Corrupt: the original file is shorter than it was.
+        """
+        end = min(position + size, self.size)
+        parts: list[bytes] = []
+        place = bisect_right(self._begins, position) - 1
+        while position < end:
+            begin, origin = self._begins[place], self._origins[place]
+            place += 1
+            stop = min(self._begins[place] if place < len(self._begins) else self.size, end)
+            at = position - begin
+            if origin < 0:
+                parts.append(self._new[-1 - origin][at : stop - begin])
+            else:
+                part = original(origin + at, stop - position)
+                if len(part) != stop - position:
+                    raise Corrupt(f"a log file that is copied ends at byte {origin + at + len(part)}")
+                parts.append(part)
+            position = stop
+        return b"".join(parts)
+
+
+class Rewritten(NamedTuple):
+    """A segment without the data of its aborted transactions, of which no file was written.
+
+    Attributes:
+        summary: the summary of the new segment.
+        indexes: the contents of its indexes, in the order of INDEX_SUFFIXES.
+        log: the bytes of its log file.
+    """
+
+    summary: Summary
+    indexes: tuple[bytes, bytes, bytes]
+    log: LogBytes
+
+
+class _Describer(Rewriter):
+    """Describes the new segment, and writes nothing."""
+
+    def __init__(self, segment: Segment, index_interval: int) -> None:
+        super().__init__(segment, index_interval)
+        self.log = LogBytes()
+        self._original: Buffer = b""
+        self._position = 0  # of the original batch in the original file
+
+    def write(self, header: BatchHeader, batch: Buffer, kept: Kept) -> None:
+        """Take over the part of a batch that stays. The caller passes all batches of the original file."""
+        self._original = batch
+        super().write(header, batch, kept)
+        self._position += header.size
+
+    def _put(self, batch: Buffer) -> None:
+        self._note(batch)
+        if batch is self._original:
+            self.log.add_range(self._position, self.segment.size - self.log.size)
+        else:
+            self.log.add_new(bytes(batch))
+
+
+def without_aborted(
+    disk: Disk, directory: Path, summary: Summary, spanning: Sequence[AbortedTxn], *, index_interval: int
+) -> Generator[None, None, Rewritten | None]:
+    """Describe a sealed segment as it is without the data of its aborted transactions, in steps. Nothing is written, and
+    any thread may run the steps.
+
+    Args:
+        disk: the disk of the partition.
+        directory: the partition's directory.
+        summary: the summary of the segment.
+        spanning: the aborted transactions that began before the segment's end and whose markers are in later segments.
+        index_interval: the number of bytes between two entries of the offset index.
+
+    Returns:
+        The new segment; None if the segment stays as it is.
+
+    Raises:
+        Corrupt: the log file or the transaction index is damaged or missing.
+        DiskError: a file cannot be read.
+    """
+    if not summary.txnindex_size and not spanning:
+        return None
+    [segment] = opened(disk, directory, [summary])
+    try:
+        last = yield from last_aborted(segment, spanning)
+        if last is None:
+            return None
+        described = Segment(disk, directory, summary.base_offset, OpenFiles())
+        described.grow()
+        out = _Describer(described, index_interval)
+        rules = RemovalRules(segment, spanning, last)
+        for header, batch in _heads(segment):
+            if header is None:
+                yield None
+            else:
+                out.write(header, batch, rules.keep(header, batch))
+        out.finish(summary.end_offset)
+    finally:
+        segment.close()
+    if not out.changed:
+        return None
+    described.complete_time_index()
+    described.committed_count = summary.committed_count  # no committed record has gone
+    content = described.progress(summary.stable_offset)
+    index, timeindex, txnindex = (bytes(one) for one in described.growing.contents())
+    return Rewritten(content, (index, timeindex, txnindex), out.log)
+
+
+class RemovalPass(Pass):
+    """A pass that removes the data of aborted transactions from the local segments of a partition.
+
+    Args:
+        disk: the disk of the partition.
+        directory: the partition's directory.
+        summaries: the summaries of the segments, which follow each other. Their transactions have all ended.
+        spanning: the aborted transactions that began in these segments and whose markers are in later ones.
+        index_interval: the number of bytes between two entries of an offset index.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        summaries: Sequence[Summary],
+        *,
+        spanning: Sequence[AbortedTxn],
+        index_interval: int,
+    ) -> None:
+        super().__init__(disk, directory, summaries, index_interval=index_interval)
+        self._spanning = spanning
+        self._end_offset = summaries[-1].end_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The end of the last segment of the pass, exclusive."""
+        return self._end_offset
+
+    @property
+    def outcome(self) -> str:
+        """What the pass has done, for a log line; empty if it has rewritten no segment."""
+        if not self.read_size:
+            return ""
+        return f"removed aborted data up to offset {self.end_offset}: {self.written_size} bytes of {self.read_size} remain"
+
+    def _run(self) -> Iterator[Cleaned | None]:
+        for place in range(len(self._segments)):
+            segment = self._segments[place]
+            summary = segment.summary
+            assert summary is not None
+            later = self._segments.aborted(place + 1, segment.end_offset, segment.end_offset)
+            spanning = [*later, *(one for one in self._spanning if one.first_offset < segment.end_offset)]
+            if summary.txnindex_size or spanning:
+                try:
+                    yield from self._clean(segment, summary, spanning)
+                except (Corrupt, FileNotFoundError):
+                    if self._disk.exists(segment.path(LOG)):
+                        raise
+                    # Retention has deleted the segment.
+
+    def _clean(
+        self, segment: Segment, summary: Summary, spanning: Sequence[AbortedTxn]
+    ) -> Iterator[Cleaned | None]:
+        last = yield from self._stoppable(last_aborted(segment, spanning))
+        if last is not None:
+            rules = RemovalRules(segment, spanning, last)
+            yield from self._rewritten(
+                [summary],
+                lambda out: self._remove(segment, out, rules),
+                committed_count=summary.committed_count,  # no committed record goes
+            )
+
+    def _stoppable(
+        self, steps: Generator[None, None, dict[int, int] | None]
+    ) -> Generator[None, None, dict[int, int] | None]:
+        while True:
+            if self.cancelled:
+                raise CancelledError
+            try:
+                next(steps)
+            except StopIteration as end:
+                found: dict[int, int] | None = end.value
+                return found
+            yield None
+
+    def _remove(self, segment: Segment, out: Rewriter, rules: RemovalRules) -> Iterator[None]:
+        for header, batch in self._batches(segment):
+            if header is None:
+                yield None
+            else:
+                out.write(header, batch, rules.keep(header, batch))

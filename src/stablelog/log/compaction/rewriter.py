@@ -1,0 +1,277 @@
+"""Rewriting of segments: reads the batches of sealed segments, and makes new segments from the batches that stay.
+
+Compaction and the removal of aborted data share this module. Each has rules of its own that decide what stays of a batch.
+A new segment has the same range of offsets as the original ones, and its indexes and its summary describe the new log
+file.
+
+Source: Kafka's log cleaner; `interrupted` describes the files that a crash may leave.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stablelog.batch.filtering import filler
+from stablelog.batch.header import HEADER, BatchHeader, crc_holds, read_header
+from stablelog.env.disk import Buffer, Disk
+from stablelog.errors import Corrupt, StablelogError
+from stablelog.log.compaction.policy import Kept
+from stablelog.log.files.names import SEGMENT_SUFFIXES, SUMMARY
+from stablelog.log.indexes.summary import Summary
+from stablelog.log.segments.interrupted import CLEANED
+from stablelog.log.segments.open_files import OpenFiles
+from stablelog.log.segments.segment import Segment
+from stablelog.log.segments.segments import Segments
+
+STEP_SIZE = 64 << 10  # about how many bytes of the log one step reads
+WRITE_SIZE = 1 << 20
+OPEN_SEGMENTS_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """A segment that a pass has finished. Its files have the suffix `.cleaned` and are durable.
+
+    Attributes:
+        summary: the summary of the new segment.
+        replaced: the base offsets of the segments that the new one will replace.
+        changed: whether the pass has changed or removed any batch.
+    """
+
+    summary: Summary
+    replaced: tuple[int, ...]
+    changed: bool
+
+
+class CancelledError(Exception):
+    """The pass was cancelled."""
+
+
+class Rewriter:
+    """Makes a new segment from the batches that stay, in the order of the log. A subclass stores the bytes.
+
+    Args:
+        segment: the new segment, which is growing and has no batch.
+        index_interval: the number of bytes between two entries of the offset index.
+
+    Attributes:
+        segment: the new segment.
+        changed: whether a batch was changed or removed.
+    """
+
+    def __init__(self, segment: Segment, index_interval: int) -> None:
+        self.segment = segment
+        self.changed = False
+        self._index_interval = index_interval
+        self._leader_epoch = -1
+        self._next_offset = segment.base_offset
+
+    def write(self, header: BatchHeader, batch: Buffer, kept: Kept) -> None:
+        """Take over the part of a batch that stays.
+
+        Args:
+            header: the header of the original batch.
+            batch: the bytes of the original batch, as the rules got them.
+            kept: what the rules keep of it.
+        """
+        self._leader_epoch = header.leader_epoch
+        self.changed = self.changed or kept.batch is not batch
+        if kept.batch is None:
+            return
+        self._next_offset = header.next_offset
+        if kept.entry is not None:
+            self.segment.note_aborted(kept.entry)
+        self._put(kept.batch)
+
+    def finish(self, end_offset: int) -> None:
+        """Complete the segment. If offsets are missing at its end, add a filler, which is a batch without records, so
+        that the segment ends where the next one begins.
+        """
+        if self._next_offset < end_offset:
+            self._put(filler(self._next_offset, end_offset, self._leader_epoch))
+        self._flush()
+        assert self.segment.end_offset == end_offset
+
+    def _put(self, batch: Buffer) -> None:
+        raise NotImplementedError
+
+    def _flush(self) -> None:
+        pass
+
+    def _note(self, batch: Buffer) -> None:
+        """Add the next batch of the new segment to its indexes and counts. Only the header is read."""
+        self.segment.note(read_header(batch), self.segment.size, batch[: HEADER.size], self._index_interval)
+
+
+class _FileRewriter(Rewriter):
+    """Writes the batches into the log file of the new segment, in pieces of about WRITE_SIZE bytes."""
+
+    def __init__(self, segment: Segment, index_interval: int) -> None:
+        super().__init__(segment, index_interval)
+        self._waiting: list[Buffer] = []
+        self._waiting_size = 0
+
+    def _put(self, batch: Buffer) -> None:
+        self._waiting.append(batch)
+        self._waiting_size += len(batch)
+        if self._waiting_size >= WRITE_SIZE:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        self.segment.append(self._waiting)
+        for batch in self._waiting:
+            self._note(batch)
+        self._waiting.clear()
+        self._waiting_size = 0
+
+
+class Pass:
+    """A pass over sealed segments of a partition, which makes new segments from them. The base of compaction and of the
+    removal of aborted data.
+
+    A pass reads only files that do not change any more, and opens its own files and indexes. It may therefore run in
+    any thread while the partition is read and written. Between two steps, `Partition.take_cleaned` replaces the original
+    segments by the finished one.
+
+    Args:
+        disk: the disk of the partition.
+        directory: the partition's directory.
+        summaries: the summaries of the segments that the pass may rewrite. They follow each other.
+        index_interval: the number of bytes between two entries of an offset index.
+
+    Attributes:
+        read_size: the bytes of the segments that were rewritten so far.
+        written_size: the bytes of the new segments.
+        cancelled: whether `cancel` was called.
+    """
+
+    def __init__(
+        self, disk: Disk, directory: Path, summaries: Sequence[Summary], *, index_interval: int
+    ) -> None:
+        self.read_size = 0
+        self.written_size = 0
+        self.cancelled = False
+        self._disk = disk
+        self._directory = directory
+        self._index_interval = index_interval
+        self._segments = Segments(opened(disk, directory, summaries))
+
+    @property
+    def end_offset(self) -> int:
+        """The first dirty offset after this pass, which has cleaned all records before it."""
+        raise NotImplementedError
+
+    @property
+    def outcome(self) -> str:
+        """What the pass has done, for a log line; empty if it has done nothing."""
+        raise NotImplementedError
+
+    def cancel(self) -> None:
+        """Let `steps` end before its next step. Another thread may call this."""
+        self.cancelled = True
+
+    def steps(self) -> Iterator[Cleaned | None]:
+        """Run the pass, a step at a time.
+
+        Yields:
+            After a step that has finished a segment, this segment. Before the next step, the caller puts it in place of
+            the original segments. After any other step, None.
+
+        Raises:
+            Corrupt: a batch or an index is damaged. Segments that were put in place before are not affected.
+            Unavailable: the disk failed. The files of the unfinished segment are removed now, or by the next recovery.
+            FileNotFoundError: retention has deleted a segment meanwhile.
+        """
+        try:
+            yield from self._run()
+        except CancelledError:
+            return
+        finally:
+            for segment in self._segments:
+                segment.close()
+
+    def _run(self) -> Iterator[Cleaned | None]:
+        raise NotImplementedError
+
+    def _batches(self, segment: Segment) -> Iterator[tuple[BatchHeader, memoryview] | tuple[None, bytes]]:
+        """Yield the header and the bytes of each batch in a segment, with its CRC checked. At the end of each step,
+        yield (None, b"").
+        """
+        for _ in segment.prove():
+            yield None, b""
+            if self.cancelled:
+                raise CancelledError
+        read_size = 0
+        for position, header in segment.walk(0):
+            batch = memoryview(segment.log.read(position, header.size))
+            if not crc_holds(batch, 0, header):
+                raise Corrupt(
+                    f"{segment.path('.log')}: the CRC of the batch at offset {header.base_offset} does not match its bytes; "
+                    "the partition is not compacted"
+                )
+            yield header, batch
+            read_size += header.size
+            if read_size >= STEP_SIZE:
+                read_size = 0
+                yield None, b""
+                if self.cancelled:
+                    raise CancelledError
+
+    def _rewritten(
+        self,
+        group: Sequence[Summary],
+        write: Callable[[Rewriter], Iterator[None]],
+        *,
+        committed_count: int | None = None,
+    ) -> Iterator[Cleaned | None]:
+        """Make one new segment from a group of neighbours. Its files have the suffix `.cleaned`, so that recovery
+        removes them after a crash.
+
+        Args:
+            group: the summaries of the original segments.
+            write: writes all batches that stay, in steps.
+            committed_count: how many committed records the new segment has; None if `write` counts those of
+                transactions.
+        """
+        base_offset = group[0].base_offset
+        discard_cleaned(self._disk, self._directory, base_offset)
+        cleaned = Segment(self._disk, self._directory, base_offset, OpenFiles(), CLEANED)
+        cleaned.create()
+        try:
+            out = _FileRewriter(cleaned, self._index_interval)
+            yield from write(out)
+            out.finish(group[-1].end_offset)
+            if committed_count is not None:
+                cleaned.committed_count = committed_count
+            cleaned.seal(group[-1].stable_offset)
+            for file in cleaned.files_to_sync(indexes=True):
+                file.sync()
+            assert cleaned.summary is not None
+            self._disk.write_atomic(cleaned.path(SUMMARY), cleaned.summary.encode())
+            self._disk.sync_dir(self._directory)
+            self.read_size += sum(summary.log_size for summary in group)
+            self.written_size += cleaned.size
+            changed = len(group) > 1 or out.changed
+            yield Cleaned(cleaned.summary, tuple(summary.base_offset for summary in group), changed)
+        except (StablelogError, FileNotFoundError, CancelledError):
+            discard_cleaned(self._disk, self._directory, base_offset)
+            raise
+        finally:
+            cleaned.close()
+
+
+def opened(disk: Disk, directory: Path, summaries: Sequence[Summary]) -> list[Segment]:
+    """Open sealed segments by their summaries, for the use of one thread that shares no object with the partition."""
+    open_files = OpenFiles(OPEN_SEGMENTS_MAX)
+    segments = [Segment(disk, directory, summary.base_offset, open_files) for summary in summaries]
+    for segment, summary in zip(segments, summaries, strict=True):
+        segment.open_sealed(summary)
+    return segments
+
+
+def discard_cleaned(disk: Disk, directory: Path, base_offset: int) -> None:
+    """Remove the `.cleaned` files of a segment that will not be put in place."""
+    for suffix in SEGMENT_SUFFIXES:
+        disk.remove(directory / f"{base_offset:020d}{suffix}{CLEANED}")
