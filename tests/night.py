@@ -60,7 +60,11 @@ def tests(path, *more):
 PARTS = (
     Part("kills", ("-m", "tests.chaos.kills", "--kills", "1000", "--seed", "{seed}")),
     Part("transactions", tests("tests/chaos/test_kill.py"), {"STABLELOG_KILLS": "200"}),
-    Part("tiered-kills", tests("tests/broker/tiering/test_kill.py"), {"STABLELOG_KILLS": "200"}),
+    Part(
+        "tiered-kills",
+        tests("tests/broker/tiering/test_kill.py"),
+        {"STABLELOG_KILLS": "200", "STABLELOG_NIGHT": "1"},
+    ),
     Part("cuts", tests("tests/chaos/test_cut_kill.py"), {"STABLELOG_KILLS": "60"}),
     Part("java", tests("tests/java/test_kill.py"), {"STABLELOG_KILLS": "40"}),
     Part("streams", tests("tests/java/test_streams.py"), {"STABLELOG_KILLS": "15"}),

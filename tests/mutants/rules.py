@@ -36,6 +36,7 @@ AREAS = (
     "lookups by time",
     "fetch in turns",
     "chain of manifests",
+    "aborted data",
 )
 
 

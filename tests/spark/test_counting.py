@@ -19,15 +19,16 @@ from stablelog.spark.segments.partition_files import PartitionFiles
 from stablelog.spark.source.counting import files_count
 from stablelog.spark.source.extent_reader import read
 from tests.clients.drivers import TIMEOUT_S, unique
+from tests.log.compaction.test_aborted_data import cleaned
 from tests.log.compaction.test_policy import HOUR_MS, KeyedLog, compact_somehow, random_words
-from tests.log.timeline import DIRECTORY
+from tests.log.timeline import DIRECTORY, Log
 from tests.spark.reading import make, rows, settled
 from tests.waiting import until
 
 ISOLATIONS = ("read_committed", "read_uncommitted")
 
 
-def files_of(log: KeyedLog, where: Path, *, lost: tuple[str, ...] = ()) -> PartitionFiles:
+def files_of(log: Log, where: Path, *, lost: tuple[str, ...] = ()) -> PartitionFiles:
     """The partition's files, copied from the simulated disk to a real one."""
     directory = where / "t-0"
     directory.mkdir(parents=True)
@@ -48,7 +49,7 @@ def offsets_read(files: PartitionFiles, start: int, end: int, isolation: str) ->
     return [offset for batch in batches for offset in batch.column(0).to_pylist()]
 
 
-def counts_are_what_is_read(log: KeyedLog, files: PartitionFiles, chance: random.Random) -> None:
+def counts_are_what_is_read(log: Log, files: PartitionFiles, chance: random.Random) -> None:
     first = log.partition.start_offset
     for isolation, level in zip(
         ISOLATIONS, (Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED), strict=True
@@ -94,6 +95,19 @@ def test_any_range_of_any_compacted_history_counts_as_it_is_read(seed, tmp_path)
             log.reopen(clean=chance.random() < 0.5)
         if chance.random() < 0.4:
             log.partition.delete_records(chance.randint(log.partition.start_offset, log.stable_offset))
+        lost = chance.choice([(), (), (".index",), (".summary",)])
+        counts_are_what_is_read(log, files_of(log, tmp_path / str(step), lost=lost), chance)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_any_range_of_a_log_without_aborted_data_counts_as_it_is_read(seed, tmp_path):
+    chance = random.Random(seed)
+    log = Log(segment_bytes=600, index_interval_bytes=100, snapshot_bytes=600, drops_aborted=seed > 0)
+    words = ["-", "P1", "P1", "P2", "P2", "P3", "P1c", "P1a", "P1a", "P2c", "P2a", "P2a", "P3c", "P3a"]
+    for step in range(4):
+        log.write(" ".join(chance.choices(words, k=30)))
+        if cleaned(log) and seed % 3 == 0:
+            log.reopen(clean=chance.random() < 0.5)
         lost = chance.choice([(), (), (".index",), (".summary",)])
         counts_are_what_is_read(log, files_of(log, tmp_path / str(step), lost=lost), chance)
 

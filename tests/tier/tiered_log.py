@@ -6,6 +6,7 @@ from dataclasses import replace
 from stablelog.broker.tiering.commit_files import commit_files
 from stablelog.env.disk import read_if_there
 from stablelog.errors import NotLoaded
+from stablelog.log.compaction.aborted_data import without_aborted
 from stablelog.log.partition import Isolation
 from stablelog.log.read import finished
 from stablelog.tier.copying import copied_segment, copyable, cut_points, epochs_up_to, other_files
@@ -16,6 +17,16 @@ from stablelog.tier.remote_log import RemoteLog
 from tests.log.timeline import NOW_MS, Log
 
 PARTITION = RemotePartition("t", uuid.UUID(int=7), 0)
+INTERVAL = 200  # bytes between two entries of the offset index of a copy that is rewritten
+
+
+def last_of(steps):
+    """Run all steps of a generator. Return its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 class Loaded:
@@ -88,17 +99,23 @@ class Tier:
     def copied(self, segment, *, with_summary=True):
         base, end, identity = segment.base_offset, segment.end_offset, uuid.uuid4()
         log = self.disk.read_bytes(segment.path(".log"))
+        summary, rewritten = segment.summary, self.rewritten(segment)
         files = {
             kind: content
             for kind, path in other_files(self.directory, base, end).items()
             if (content := read_if_there(self.disk, path)) is not None
         }
+        if rewritten is not None:
+            summary, original = rewritten.summary, log
+            log = rewritten.log.read(lambda at, size: original[at : at + size], 0, rewritten.log.size)
+            kinds = IndexKind.OFFSETS, IndexKind.TIMES, IndexKind.TRANSACTIONS
+            files |= zip(kinds, rewritten.indexes, strict=True)
         epochs = epochs_up_to(self.partition.log.epochs.entries, end)
         files[IndexKind.LEADER_EPOCHS] = epochs.encode()
         self.objects[PARTITION.segment_key(base, identity, LOG)] = log
         self.objects[PARTITION.segment_key(base, identity, INDEXES)] = encode_indexes(files)
-        points = cut_points(segment.summary, files[IndexKind.OFFSETS], lambda at, size: log[at : at + size])
-        row = copied_segment(segment.summary, epochs, segment_id=identity, broker_id=1, now_ms=NOW_MS)
+        points = cut_points(summary, files[IndexKind.OFFSETS], lambda at, size: log[at : at + size])
+        row = copied_segment(summary, epochs, segment_id=identity, broker_id=1, now_ms=NOW_MS)
         commit = None if self.partition.view is None else self.commit_files(segment)
         row = replace(row, cut_points=points, commit=commit)
         return (
@@ -112,6 +129,14 @@ class Tier:
                 }
             )
         )
+
+    def rewritten(self, segment):
+        """What is copied in place of a segment; None if the segment itself is."""
+        if not self.partition.config.drops_aborted_copies:
+            return None
+        spanning = self.partition.aborted_behind(segment.end_offset)
+        steps = without_aborted(self.disk, self.directory, segment.summary, spanning, index_interval=INTERVAL)
+        return last_of(steps)
 
     def commit_files(self, segment):
         paths = other_files(self.directory, segment.base_offset, segment.end_offset)

@@ -155,6 +155,8 @@ class BrokerConfig:
             local_retention_bytes=value("local.retention.bytes"),
             is_copy_disabled=value("remote.log.copy.disable"),
             is_deleted_on_disable=value("remote.log.delete.on.disable"),
+            drops_aborted_copies=value("stablelog.remote.drop.aborted") and order != "commit",
+            drops_aborted=value("stablelog.local.drop.aborted") and order != "commit",
         )
 
     def check_tiered(self, topic_configs: Mapping[str, str]) -> None:
@@ -221,6 +223,12 @@ def check_topic_configs(configs: Mapping[str, str]) -> None:
             "cleanup.policy=compact and stablelog.order=commit cannot be combined: compaction keeps the record of a key "
             "that was written last, and readers in commit order expect the record that was committed last"
         )
+    for name in ("stablelog.remote.drop.aborted", "stablelog.local.drop.aborted"):
+        if order_of(configs) == "commit" and configs.get(name, "false").lower() == "true":
+            raise InvalidConfig(
+                f"{name}=true and stablelog.order=commit cannot be combined: the commit index names positions in the log "
+                "files, and these would change"
+            )
 
 
 def check_change(present: Mapping[str, str], wanted: Mapping[str, str]) -> None:

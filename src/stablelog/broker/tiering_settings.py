@@ -46,6 +46,26 @@ TIERING_SETTINGS: tuple[Setting, ...] = (
         dynamic=True,
     ),
     Setting(
+        "stablelog.remote.drop.aborted",
+        boolean(),
+        "false",
+        "Whether copies of segments in the object store lack the records of aborted transactions. A read-uncommitted "
+        "consumer then misses these records once they are only in the object store. A commit-ordered topic cannot have "
+        "this setting.",
+        topic="stablelog.remote.drop.aborted",
+        dynamic=True,
+    ),
+    Setting(
+        "stablelog.local.drop.aborted",
+        boolean(),
+        "false",
+        "Whether the broker removes the records of aborted transactions from sealed segments on the local disk, in a "
+        "topic with tiered storage after the copy. A read-uncommitted consumer then misses these records. A "
+        "commit-ordered topic cannot have this setting; compaction removes these records in any case.",
+        topic="stablelog.local.drop.aborted",
+        dynamic=True,
+    ),
+    Setting(
         "log.local.retention.ms",
         integer(-2, LONG_MAX),
         "-2",

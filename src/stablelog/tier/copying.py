@@ -10,6 +10,7 @@ Source: KIP-405.
 import struct
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -64,14 +65,14 @@ def check_history(manifest: Manifest, segments: Iterable[Segment], directory: st
     Raises:
         Corrupt: the local log ends before the last segment in the store, or divides its records in another way.
     """
-    rows = {row.base_offset: (row.end_offset, row.size) for row in manifest.segments}
+    rows = {row.base_offset: row for row in manifest.segments}
     copied_end = manifest.segments[-1].end_offset if manifest.segments else 0
     copied_start = manifest.segments[0].base_offset if manifest.segments else 0
     end_offset = 0
     for segment in segments:
         end_offset = segment.end_offset
         is_compared = copied_start <= segment.base_offset < copied_end
-        if is_compared and rows.get(segment.base_offset) != (segment.end_offset, segment.size):
+        if is_compared and not _is_same(rows.get(segment.base_offset), segment):
             raise Corrupt(
                 f"the local segment {segment.base_offset} differs from that of {directory} in the object store: the "
                 "store and the data directory are not of the same log. Restore the data directory, or use another prefix"
@@ -82,6 +83,24 @@ def check_history(manifest: Manifest, segments: Iterable[Segment], directory: st
             f"{end_offset}: the store and the data directory are not of the same log. Restore the data directory, or use "
             "another prefix"
         )
+
+
+def _is_same(row: RemoteSegment | None, segment: Segment) -> bool:
+    """Whether a remote segment can be a copy of a local one. The aborted data of one of them may have been removed: that
+    one is smaller and has fewer records, and as many committed records as the other.
+    """
+    if row is None or row.end_offset != segment.end_offset:
+        return False
+    if row.size == segment.size:
+        return True
+    if row.summary is None or segment.summary is None:
+        return False
+    less, more = sorted((row.summary, segment.summary), key=attrgetter("log_size"))
+    return (
+        less.record_count < more.record_count
+        and less.committed_count == more.committed_count
+        and less.max_timestamp <= more.max_timestamp
+    )
 
 
 def other_files(directory: Path, base_offset: int, end_offset: int) -> dict[IndexKind, Path]:

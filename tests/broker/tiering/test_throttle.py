@@ -2,7 +2,8 @@
 
 import pytest
 
-from stablelog.broker.tiering.throttle import SLEEP_S_MAX, Throttle
+from stablelog.broker.tiering.throttle import SLEEP_S_MAX, Throttle, run_slowly
+from stablelog.errors import Unavailable
 
 
 class Clock:
@@ -65,3 +66,23 @@ def test_a_cancelled_thread_does_not_wait(clock):
     cancelled = iter([False, False, True])
     limit.take(10**6, lambda: next(cancelled))
     assert clock.sleeps == [SLEEP_S_MAX, SLEEP_S_MAX]
+
+
+def steps(done, count=3):
+    for number in range(count):
+        done.append(number)
+        yield
+    return "result"
+
+
+def test_steps_that_run_slowly_have_the_result_of_the_last_one():
+    done = []
+    assert run_slowly(steps(done), lambda: False) == "result"
+    assert done == [0, 1, 2]
+
+
+def test_steps_end_when_they_are_cancelled():
+    done = []
+    with pytest.raises(Unavailable, match="cancelled"):
+        run_slowly(steps(done), lambda: len(done) == 2)
+    assert done == [0, 1]

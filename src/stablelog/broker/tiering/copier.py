@@ -14,6 +14,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -24,9 +25,10 @@ from stablelog.broker.tiering.commit_files import commit_files
 from stablelog.broker.tiering.metadata_topic import MetadataTopic
 from stablelog.broker.tiering.plans import Plan, TopicPlan
 from stablelog.broker.tiering.remote_storage import RemoteStorage
-from stablelog.broker.tiering.throttle import Throttle
+from stablelog.broker.tiering.throttle import Throttle, run_slowly
 from stablelog.env.disk import Disk, read_if_there
 from stablelog.errors import Corrupt, Fenced, StablelogError, Unavailable
+from stablelog.log.compaction.aborted_data import Rewritten, without_aborted
 from stablelog.log.files.epochs import LeaderEpochs
 from stablelog.log.files.names import LOG as LOG_SUFFIX
 from stablelog.log.indexes.summary import Summary
@@ -324,8 +326,10 @@ class Copier:
         segment_id = uuid.uuid4()
         key = partial(remote_partition.segment_key, segment.base_offset, segment_id)
         epochs = epochs_up_to(partition.log.epochs.entries, segment.end_offset)
+        rewritten = await self._rewritten(partition, segment, work)
+        summary = segment.summary if rewritten is None else rewritten.summary
         row = copied_segment(
-            segment.summary,
+            summary,
             epochs,
             segment_id=segment_id,
             broker_id=self._node_id,
@@ -334,43 +338,67 @@ class Copier:
         if self._events is not None:
             await self._events.begin_copy(remote_partition, row)
         files, commit = await in_thread(
-            self._threads, self._other_files, segment, segment.summary, epochs, partition.view is not None
+            self._threads, self._other_files, segment, rewritten, epochs, partition.view is not None
         )
         points = await in_thread(
-            self._threads, self._upload_files, segment, segment.summary, files, key, work
+            self._threads, self._upload_files, segment, summary, rewritten, files, key, work
         )
-        self.copied_size += segment.summary.log_size
+        self.copied_size += summary.log_size
         self.copied_count += 1
         return replace(row, cut_points=points, commit=commit, event_ms=self._now_ms())
+
+    async def _rewritten(self, partition: Partition, segment: Segment, work: _Work) -> Rewritten | None:
+        """Return what is copied in place of a segment; None if the segment itself is copied."""
+        if not partition.config.drops_aborted_copies or partition.view is not None:
+            return None
+        assert segment.summary is not None
+        steps = without_aborted(
+            self._disk,
+            segment.directory,
+            segment.summary,
+            partition.aborted_behind(segment.end_offset),
+            index_interval=partition.config.index_interval_bytes,
+        )
+        return await in_thread(self._threads, run_slowly, steps, lambda: work.is_cancelled)
 
     def _upload_files(
         self,
         segment: Segment,
         summary: Summary,
+        rewritten: Rewritten | None,
         files: Mapping[IndexKind, bytes],
         key: Callable[[str], str],
         work: _Work,
     ) -> bytes:
         """Upload the files of a segment. Return its encoded cut points. Runs in a thread."""
         store = self._storage.store
-        store.upload(key(LOG), lambda: self._pieces(segment, summary, work))
-        store.upload(key(INDEXES), lambda: [encode_indexes(files)])
-        file = self._disk.open(segment.path(LOG_SUFFIX))
-        try:
-            return cut_points(summary, bytes(files[IndexKind.OFFSETS]), file.read)
-        finally:
-            file.close()
+        with closing(self._disk.open(segment.path(LOG_SUFFIX))) as file:
+            read = file.read if rewritten is None else partial(rewritten.log.read, file.read)
+            store.upload(key(LOG), lambda: self._pieces(segment, summary, read, work))
+            store.upload(key(INDEXES), lambda: [encode_indexes(files)])
+            return cut_points(summary, bytes(files[IndexKind.OFFSETS]), read)
 
     def _other_files(
-        self, segment: Segment, summary: Summary, epochs: LeaderEpochs, is_commit_ordered: bool
+        self,
+        segment: Segment,
+        rewritten: Rewritten | None,
+        epochs: LeaderEpochs,
+        is_commit_ordered: bool,
     ) -> tuple[Mapping[IndexKind, bytes], CommitFiles | None]:
-        """Read all files of a segment except its log file, and describe its commit index. Runs in a thread."""
+        """Return the content of all files of a copy except its log file, and the description of its commit index. Runs
+        in a thread.
+        """
+        assert segment.summary is not None
         paths = other_files(segment.directory, segment.base_offset, segment.end_offset)
         found = {kind: read_if_there(self._disk, path) for kind, path in paths.items()}
         files = {kind: content for kind, content in found.items() if content is not None}
-        commit = commit_files(summary, files, paths) if is_commit_ordered else None
-        sizes, _ = summary.index_files
-        for kind in (IndexKind.OFFSETS, IndexKind.TIMES, IndexKind.TRANSACTIONS):
+        commit = commit_files(segment.summary, files, paths) if is_commit_ordered else None
+        sizes, _ = segment.summary.index_files
+        kinds = IndexKind.OFFSETS, IndexKind.TIMES, IndexKind.TRANSACTIONS
+        if rewritten is not None:
+            files.update(zip(kinds, rewritten.indexes, strict=True))
+            sizes, _ = rewritten.summary.index_files
+        for kind in kinds:
             content = files.get(kind, b"")
             if len(content) < sizes[kind]:
                 raise Corrupt(
@@ -380,22 +408,20 @@ class Copier:
         files[IndexKind.LEADER_EPOCHS] = epochs.encode()
         return files, commit
 
-    def _pieces(self, segment: Segment, summary: Summary, work: _Work) -> Iterator[bytes]:
-        """Yield the log file of a segment in pieces, not faster than the throttle allows."""
-        file = self._disk.open(segment.path(LOG_SUFFIX))
-        try:
-            position = 0
-            while position < summary.log_size:
-                if work.is_cancelled:
-                    raise Unavailable(f"the copy of {segment.path(LOG_SUFFIX)} was cancelled")
-                piece = file.read(position, min(PIECE_SIZE, summary.log_size - position))
-                if not piece:
-                    raise Corrupt(f"{segment.path(LOG_SUFFIX)} ends at byte {position}")
-                self._throttle.take(len(piece), lambda: work.is_cancelled)
-                yield piece
-                position += len(piece)
-        finally:
-            file.close()
+    def _pieces(
+        self, segment: Segment, summary: Summary, read: Callable[[int, int], bytes], work: _Work
+    ) -> Iterator[bytes]:
+        """Yield the log file of a copy in pieces, not faster than the throttle allows."""
+        position = 0
+        while position < summary.log_size:
+            if work.is_cancelled:
+                raise Unavailable(f"the copy of {segment.path(LOG_SUFFIX)} was cancelled")
+            piece = read(position, min(PIECE_SIZE, summary.log_size - position))
+            if not piece:
+                raise Corrupt(f"{segment.path(LOG_SUFFIX)} ends at byte {position}")
+            self._throttle.take(len(piece), lambda: work.is_cancelled)
+            yield piece
+            position += len(piece)
 
     # -- end of work -----------------------------------------------------------------------------------------------
 

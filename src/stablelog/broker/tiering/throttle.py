@@ -1,10 +1,13 @@
-"""A limit of bytes a second that several threads share."""
+"""The pace of the threads that copy segments: a limit of bytes a second that they share, and pauses between steps."""
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Generator
+from typing import Final, TypeVar
 
+from stablelog.errors import Unavailable
+
+Result = TypeVar("Result")
 SLEEP_S_MAX: Final = 0.1  # A thread notices after this time that its work was cancelled.
 
 
@@ -38,3 +41,23 @@ class Throttle:
             self._free_s = until_s + size / self._rate()
         while (wait_s := until_s - self._now_s()) > 0 and not is_cancelled():
             self._sleep(min(wait_s, SLEEP_S_MAX))
+
+
+def run_slowly(steps: Generator[None, None, Result], is_cancelled: Callable[[], bool]) -> Result:
+    """Run steps in a thread, and sleep after each for as long as it took, so that requests do not wait for the
+    interpreter lock. Return the result of the last step.
+
+    Raises:
+        Unavailable: the work was cancelled.
+    """
+    while True:
+        began_s = time.perf_counter()
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: Result = end.value
+            return found
+        if is_cancelled():
+            steps.close()
+            raise Unavailable("the copy of a segment was cancelled")
+        time.sleep(time.perf_counter() - began_s)
