@@ -5,8 +5,9 @@ Each module has `async def handle(broker, request, context)`. Request and respon
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -25,12 +26,15 @@ __all__ = [
     "code_for",
     "durable_code",
     "for_each",
+    "for_each_part",
 ]
 
 NO_THROTTLE = timedelta(0)
 
 Item = TypeVar("Item")
+Part = TypeVar("Part")
 Result = TypeVar("Result")
+Joined = TypeVar("Joined")
 
 
 class Context(NamedTuple):
@@ -56,6 +60,25 @@ async def for_each(
     If the calls take long, other tasks of the event loop run between two items (see `in_turns`).
     """
     return tuple([answer(item) async for item in in_turns(items, at_once=at_once)])
+
+
+async def for_each_part(
+    items: Sequence[Item],
+    parts: Callable[[Item], Sequence[Part]],
+    answer: Callable[[Item, Part], Result],
+    join: Callable[[Item, tuple[Result, ...]], Joined],
+    *,
+    at_once: int = 1,
+) -> tuple[Joined, ...]:
+    """Call `answer` for each part of each item (such as the partitions of the topics of a request), and `join` for each
+    item with the results of its parts. Return the results of `join` in the order of the items.
+
+    If the calls take long, other tasks of the event loop run between two of them. The time of a turn goes on from one
+    item to the next, so that many items of one part each are divided as one item of many parts is.
+    """
+    pairs = [(item, part) for item in items for part in parts(item)]
+    results = iter([answer(item, part) async for item, part in in_turns(pairs, at_once=at_once)])
+    return await for_each(items, lambda item: join(item, tuple(islice(results, len(parts(item))))))
 
 
 def code_for(broker: Broker, error: Exception, codes: Codes) -> ErrorCode:

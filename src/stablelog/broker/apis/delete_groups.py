@@ -1,19 +1,33 @@
-"""DeleteGroups (42): delete consumer groups without members, with all their offsets."""
+"""DeleteGroups (42): delete consumer groups without members, with all their offsets.
+
+Behaviour: the offsets of a group are deleted first, and the group with the last of them. If the broker stops in
+between, or the group gets a member, the group remains without some of its offsets.
+"""
+
+import asyncio
 
 from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 from kio.schema.delete_groups.v2.response import DeletableGroupResult, DeleteGroupsResponse
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.loop.turns import in_turns
 
 
-async def handle(broker: Broker, request: DeleteGroupsRequest, _context: Context) -> DeleteGroupsResponse:
+async def _delete(broker: Broker, group_id: str) -> DeletableGroupResult:
+    """Delete a group. If it has many offsets, other tasks run between two parts of the deletion."""
+    while True:
+        decision = broker.groups.coordinator.delete_groups([group_id], now_ms=broker.now_ms())
+        broker.groups.apply(decision)
+        if decision.answer:
+            return DeletableGroupResult(group_id=group_id, error_code=decision.answer[group_id])
+        await asyncio.sleep(0)
+
+
+async def handle(broker: Broker, request: DeleteGroupsRequest, context: Context) -> DeleteGroupsResponse:
     """Delete each group that the request names. An error of one group does not affect the others."""
-    codes = await broker.groups.carry_out(
-        broker.groups.coordinator.delete_groups(request.groups_names, now_ms=broker.now_ms())
-    )
-    return DeleteGroupsResponse(
-        throttle_time=NO_THROTTLE,
-        results=tuple(
-            DeletableGroupResult(group_id=group_id, error_code=code) for group_id, code in codes.items()
-        ),
-    )
+    # Hold the lock `appending`, so that the groups of one connection change in the order of its requests.
+    async with context.appending:
+        group_ids = dict.fromkeys(request.groups_names)
+        results = [await _delete(broker, group_id) async for group_id in in_turns(group_ids)]
+    await broker.groups.settled()
+    return DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=tuple(results))

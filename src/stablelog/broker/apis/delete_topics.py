@@ -5,6 +5,7 @@ from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTop
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.loop.turns import in_turns
 from stablelog.errors import Refused
 
 
@@ -28,5 +29,5 @@ async def _delete(broker: Broker, asked: DeleteTopicState) -> DeletableTopicResu
 
 async def handle(broker: Broker, request: DeleteTopicsRequest, _context: Context) -> DeleteTopicsResponse:
     """Delete each topic that the request names. An error of one topic does not affect the others."""
-    results = [await _delete(broker, asked) for asked in request.topics]
+    results = [await _delete(broker, asked) async for asked in in_turns(request.topics)]
     return DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=tuple(results))

@@ -20,6 +20,7 @@ async def handle(
 
     def describe(asked: DescribeConfigsResource) -> DescribeConfigsResult:
         error, why, configs = ErrorCode.none, None, ()
+        keys = frozenset(asked.configuration_keys or ())
         try:
             topic = find_topic(broker, asked.resource_type, asked.resource_name)
             values = (
@@ -37,7 +38,7 @@ async def handle(
                     documentation=value.doc if request.include_documentation else None,
                 )
                 for value in values
-                if not asked.configuration_keys or value.name in asked.configuration_keys
+                if not keys or value.name in keys
             )
         except Refused as refused:
             error, why = refused.code, str(refused)

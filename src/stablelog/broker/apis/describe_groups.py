@@ -12,8 +12,9 @@ from kio.schema.describe_groups.v6.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each, for_each_part
 from stablelog.coordinators.consumer_groups.answers import DescribedGroup as Description
+from stablelog.coordinators.consumer_groups.answers import DescribedMember
 
 NOT_FOUND_VERSION = 6
 NOT_ASKED = -(2**31)
@@ -22,7 +23,9 @@ NOT_ASKED = -(2**31)
 EVERY_OPERATION = 1 << 3 | 1 << 6 | 1 << 8
 
 
-def _group(described: Description, operations: int, api_version: int) -> DescribedGroup:
+def _group(
+    described: Description, members: tuple[DescribedGroupMember, ...], operations: int, api_version: int
+) -> DescribedGroup:
     is_missing = described.code is not ErrorCode.none and api_version >= NOT_FOUND_VERSION
     return DescribedGroup(
         error_code=described.code if is_missing else ErrorCode.none,
@@ -31,28 +34,36 @@ def _group(described: Description, operations: int, api_version: int) -> Describ
         group_state=described.state,
         protocol_type=described.protocol_type,
         protocol_data=described.protocol_name,
-        members=tuple(
-            DescribedGroupMember(
-                member_id=member.member_id,
-                group_instance_id=member.group_instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                member_metadata=member.metadata,
-                member_assignment=member.assignment,
-            )
-            for member in described.members
-        ),
+        members=members,
         authorized_operations=operations,
+    )
+
+
+def _member(_group: Description, member: DescribedMember) -> DescribedGroupMember:
+    return DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=member.metadata,
+        member_assignment=member.assignment,
     )
 
 
 async def handle(broker: Broker, request: DescribeGroupsRequest, context: Context) -> DescribeGroupsResponse:
     """Handle the request."""
-    described = await broker.groups.carry_out(
-        broker.groups.coordinator.describe(dict.fromkeys(request.groups))
+    coordinator = broker.groups.coordinator
+    described = await for_each(
+        dict.fromkeys(request.groups), lambda group_id: coordinator.describe([group_id]).answer[0]
     )
+    await broker.groups.settled()
     operations = EVERY_OPERATION if request.include_authorized_operations else NOT_ASKED
     return DescribeGroupsResponse(
         throttle_time=NO_THROTTLE,
-        groups=tuple(_group(one, operations, context.api_version) for one in described),
+        groups=await for_each_part(
+            described,
+            lambda group: group.members,
+            _member,
+            lambda group, members: _group(group, members, operations, context.api_version),
+        ),
     )

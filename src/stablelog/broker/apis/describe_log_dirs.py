@@ -8,6 +8,7 @@ full.
 """
 
 import os
+from operator import itemgetter
 from pathlib import Path
 
 from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
@@ -19,7 +20,7 @@ from kio.schema.describe_log_dirs.v4.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each_part
 from stablelog.broker.topics.partition_state import PartitionState
 
 
@@ -31,6 +32,26 @@ async def handle(
         wanted = {topic.name: sorted(topic.partitions) for topic in broker.topics}
     else:
         wanted = {str(topic.topic): [int(index) for index in topic.partitions] for topic in request.topics}
+
+    def partition(of: tuple[str, list[int]], index: int) -> DescribeLogDirsPartition | None:
+        topic = broker.topics.get(of[0])
+        if topic is None or topic.state(index) is not PartitionState.OPEN:
+            return None
+        return DescribeLogDirsPartition(
+            partition_index=index,
+            partition_size=topic.partitions[index].size,
+            offset_lag=0,
+            is_future_key=False,
+        )
+
+    def topic(
+        of: tuple[str, list[int]], partitions: tuple[DescribeLogDirsPartition | None, ...]
+    ) -> DescribeLogDirsTopic | None:
+        if broker.topics.get(of[0]) is None:
+            return None
+        return DescribeLogDirsTopic(name=of[0], partitions=tuple(filter(None, partitions)))
+
+    described = await for_each_part(list(wanted.items()), itemgetter(1), partition, topic)
     directory = broker.directory.path.resolve()
     total_size, usable_size = _volume(directory)
     return DescribeLogDirsResponse(
@@ -40,11 +61,7 @@ async def handle(
             DescribeLogDirsResult(
                 error_code=ErrorCode.none,
                 log_dir=str(directory),
-                topics=tuple(
-                    DescribeLogDirsTopic(name=name, partitions=_partitions(broker, name, indexes))
-                    for name, indexes in wanted.items()
-                    if broker.topics.get(name) is not None
-                ),
+                topics=tuple(topic for topic in described if topic is not None),
                 total_bytes=total_size,
                 usable_bytes=0 if broker.reserve.is_full else usable_size,
             ),
@@ -59,18 +76,3 @@ def _volume(directory: Path) -> tuple[int, int]:
     except OSError:
         return -1, -1
     return volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
-
-
-def _partitions(broker: Broker, name: str, indexes: list[int]) -> tuple[DescribeLogDirsPartition, ...]:
-    topic = broker.topics.get(name)
-    assert topic is not None
-    return tuple(
-        DescribeLogDirsPartition(
-            partition_index=index,
-            partition_size=topic.partitions[index].size,
-            offset_lag=0,
-            is_future_key=False,
-        )
-        for index in indexes
-        if topic.state(index) is PartitionState.OPEN
-    )

@@ -7,7 +7,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v5.request import FindCoordinatorRequest
 from kio.schema.find_coordinator.v5.response import Coordinator, FindCoordinatorResponse
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each
 
 GROUP, TRANSACTION = 0, 1
 
@@ -38,5 +38,5 @@ async def handle(
         return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error, error_message=why)
 
     return FindCoordinatorResponse(
-        throttle_time=NO_THROTTLE, coordinators=tuple(find(key) for key in request.coordinator_keys)
+        throttle_time=NO_THROTTLE, coordinators=await for_each(request.coordinator_keys, find)
     )

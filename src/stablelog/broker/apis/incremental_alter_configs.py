@@ -13,7 +13,7 @@ from kio.schema.incremental_alter_configs.v1.response import (
     IncrementalAlterConfigsResponse,
 )
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each
 from stablelog.broker.apis.config_resources import find_topic
 from stablelog.broker.config import check_change, dynamic_setting
 from stablelog.broker.settings import TOPIC_SETTINGS
@@ -98,7 +98,7 @@ def _alter(broker: Broker, asked: AlterConfigsResource, *, validate_only: bool) 
 
 
 async def handle(
-    broker: Broker, request: IncrementalAlterConfigsRequest, _context: Context
+    broker: Broker, request: IncrementalAlterConfigsRequest, context: Context
 ) -> IncrementalAlterConfigsResponse:
     """Handle each topic or broker on its own: either all its changes are made or none."""
 
@@ -117,6 +117,7 @@ async def handle(
             resource_name=asked.resource_name,
         )
 
-    return IncrementalAlterConfigsResponse(
-        throttle_time=NO_THROTTLE, responses=tuple(alter(asked) for asked in request.resources)
-    )
+    # Hold the lock `appending`, so that the changes of one connection are made in the order of its requests.
+    async with context.appending:
+        responses = await for_each(request.resources, alter)
+    return IncrementalAlterConfigsResponse(throttle_time=NO_THROTTLE, responses=responses)

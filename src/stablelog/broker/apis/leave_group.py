@@ -3,24 +3,44 @@
 Version notes: v3+ several members at once, static members by their instance id; v5 the reason.
 """
 
+import asyncio
+
+from kio.schema.errors import ErrorCode
 from kio.schema.leave_group.v5.request import LeaveGroupRequest
 from kio.schema.leave_group.v5.response import LeaveGroupResponse, MemberResponse
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
-from stablelog.coordinators.consumer_groups.answers import LeaveAnswer, LeavingMember
+from stablelog.coordinators.consumer_groups.answers import LeavingMember
+
+LEAVING_AT_ONCE = 500  # The number of members of a request that leave in one turn of the event loop.
 
 
-async def handle(broker: Broker, request: LeaveGroupRequest, _context: Context) -> LeaveGroupResponse:
+async def handle(broker: Broker, request: LeaveGroupRequest, context: Context) -> LeaveGroupResponse:
     """Remove each member that the request names. An error of one member does not affect the others."""
-    leaving = [LeavingMember(member.member_id, member.group_instance_id) for member in request.members]
-    answer: LeaveAnswer = await broker.groups.carry_out(
-        broker.groups.coordinator.leave(request.group_id, leaving, now_ms=broker.now_ms())
-    )
+    code, members = ErrorCode.none, []
+    # Hold the lock `appending`, so that the members of one connection leave in the order of its requests.
+    async with context.appending:
+        for begin in range(0, max(len(request.members), 1), LEAVING_AT_ONCE):
+            if begin:
+                await asyncio.sleep(0)  # Let other tasks run.
+            leaving = [
+                LeavingMember(member.member_id, member.group_instance_id)
+                for member in request.members[begin : begin + LEAVING_AT_ONCE]
+            ]
+            decision = broker.groups.coordinator.leave(request.group_id, leaving, now_ms=broker.now_ms())
+            broker.groups.apply(decision)
+            if decision.answer.code is not ErrorCode.none:
+                code = decision.answer.code
+                break
+            members += [
+                MemberResponse(
+                    member_id=one.member_id, group_instance_id=one.group_instance_id, error_code=of_member
+                )
+                for one, of_member in decision.answer.members
+            ]
+    await broker.groups.settled()
     return LeaveGroupResponse(
         throttle_time=NO_THROTTLE,
-        error_code=answer.code,
-        members=tuple(
-            MemberResponse(member_id=one.member_id, group_instance_id=one.group_instance_id, error_code=code)
-            for one, code in answer.members
-        ),
+        error_code=code,
+        members=() if code is not ErrorCode.none else tuple(members),
     )

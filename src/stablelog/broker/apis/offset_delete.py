@@ -1,5 +1,7 @@
 """OffsetDelete (47): delete offsets of a group, except for topics that its members are subscribed to."""
 
+import asyncio
+
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
 from kio.schema.offset_delete.v0.response import (
@@ -8,35 +10,63 @@ from kio.schema.offset_delete.v0.response import (
     OffsetDeleteResponseTopic,
 )
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each_part
 from stablelog.broker.topics.partition_state import CODES
-from stablelog.coordinators.consumer_groups.answers import DeleteOffsetsAnswer
+from stablelog.coordinators.consumer_groups.answers import CodeByPartition
+from stablelog.errors import Refused
+from stablelog.types import TopicPartition
 
+DELETED_AT_ONCE = 500
 PARTITION_CODES = CODES["OffsetDelete"]
 
 
-async def handle(broker: Broker, request: OffsetDeleteRequest, _context: Context) -> OffsetDeleteResponse:
+async def _delete(broker: Broker, group_id: str, asked: list[TopicPartition]) -> CodeByPartition:
+    """Delete the offsets of the partitions that exist, in slices; other tasks run between two slices.
+
+    Raises:
+        Refused: the group does not exist or has members. If it has changed between two slices, the offsets of the
+            earlier slices are deleted.
+    """
+    codes: CodeByPartition = {}
+    for begin in range(0, max(len(asked), 1), DELETED_AT_ONCE):
+        if begin:
+            await asyncio.sleep(0)
+        some = asked[begin : begin + DELETED_AT_ONCE]
+        refused = {at: code for at in some if (code := PARTITION_CODES.of(broker.topics.state(*at)))}
+        known = [at for at in some if at not in refused]
+        decision = broker.groups.coordinator.delete_offsets(group_id, known, now_ms=broker.now_ms())
+        broker.groups.apply(decision)
+        if decision.answer.code is not ErrorCode.none:
+            raise Refused(decision.answer.code, f"no offsets of group {group_id!r} can be deleted")
+        codes |= {**decision.answer.partitions, **refused}
+    return codes
+
+
+async def handle(broker: Broker, request: OffsetDeleteRequest, context: Context) -> OffsetDeleteResponse:
     """Delete the offsets, wait until the deletion is durable, and return the response."""
-    asked = [(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions]
-    refused = {at: code for at in asked if (code := PARTITION_CODES.of(broker.topics.state(*at)))}
-    known = [at for at in asked if at not in refused]
-    answer: DeleteOffsetsAnswer = await broker.groups.carry_out(
-        broker.groups.coordinator.delete_offsets(request.group_id, known, now_ms=broker.now_ms())
-    )
-    topics: tuple[OffsetDeleteResponseTopic, ...] = ()
-    if answer.code is ErrorCode.none:
-        codes = {**answer.partitions, **refused}
-        topics = tuple(
-            OffsetDeleteResponseTopic(
-                name=topic.name,
-                partitions=tuple(
-                    OffsetDeleteResponsePartition(
-                        partition_index=one.partition_index,
-                        error_code=codes[topic.name, one.partition_index],
-                    )
-                    for one in topic.partitions
-                ),
-            )
-            for topic in request.topics
+    # Hold the lock `appending`, so that the offsets of one connection are changed in the order of its requests.
+    async with context.appending:
+        asked = dict.fromkeys(
+            (topic.name, one.partition_index) for topic in request.topics for one in topic.partitions
         )
-    return OffsetDeleteResponse(error_code=answer.code, throttle_time=NO_THROTTLE, topics=topics)
+        try:
+            codes = await _delete(broker, request.group_id, list(asked))
+        except Refused as refused:
+            code = refused.code
+        else:
+            code = ErrorCode.none
+    await broker.groups.settled()
+    if code is not ErrorCode.none:
+        return OffsetDeleteResponse(error_code=code, throttle_time=NO_THROTTLE, topics=())
+    return OffsetDeleteResponse(
+        error_code=ErrorCode.none,
+        throttle_time=NO_THROTTLE,
+        topics=await for_each_part(
+            request.topics,
+            lambda topic: topic.partitions,
+            lambda topic, one: OffsetDeleteResponsePartition(
+                partition_index=one.partition_index, error_code=codes[topic.name, one.partition_index]
+            ),
+            lambda topic, partitions: OffsetDeleteResponseTopic(name=topic.name, partitions=partitions),
+        ),
+    )

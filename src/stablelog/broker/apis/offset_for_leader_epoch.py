@@ -4,6 +4,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.offset_for_leader_epoch.v4.request import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
 )
 from kio.schema.offset_for_leader_epoch.v4.response import (
     EpochEndOffset,
@@ -11,7 +12,7 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
     OffsetForLeaderTopicResult,
 )
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, code_for
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, code_for, for_each_part
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
 
@@ -23,9 +24,9 @@ async def handle(
 ) -> OffsetForLeaderEpochResponse:
     """Handle the request."""
 
-    def answer(name: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    def answer(topic: OffsetForLeaderTopic, asked: OffsetForLeaderPartition) -> EpochEndOffset:
         try:
-            partition = broker.topics.partition(name, asked.partition, PARTITION_CODES)
+            partition = broker.topics.partition(topic.topic, asked.partition, PARTITION_CODES)
             check_leader_epoch(partition, asked.current_leader_epoch)
             epoch, end = partition.end_offset_for_epoch(asked.leader_epoch)
         except PARTITION_ERRORS as error:
@@ -37,10 +38,10 @@ async def handle(
 
     return OffsetForLeaderEpochResponse(
         throttle_time=NO_THROTTLE,
-        topics=tuple(
-            OffsetForLeaderTopicResult(
-                topic=topic.topic, partitions=tuple(answer(topic.topic, p) for p in topic.partitions)
-            )
-            for topic in request.topics
+        topics=await for_each_part(
+            request.topics,
+            lambda topic: topic.partitions,
+            answer,
+            lambda topic, ends: OffsetForLeaderTopicResult(topic=topic.topic, partitions=ends),
         ),
     )

@@ -11,6 +11,7 @@ Version notes: v2 the transaction version, which decides how the epoch is checke
 
 import asyncio
 import logging
+from itertools import islice
 
 from kio.schema.errors import ErrorCode
 from kio.schema.write_txn_markers.v2.request import WritableTxnMarker, WriteTxnMarkersRequest
@@ -22,7 +23,8 @@ from kio.schema.write_txn_markers.v2.response import (
 )
 
 from stablelog.batch.markers import Marker, MarkerType
-from stablelog.broker.apis import Broker, Context, check_marked, durable_code
+from stablelog.broker.apis import Broker, Context, check_marked, durable_code, for_each, for_each_part
+from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, is_internal
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
 from stablelog.errors import Refused
@@ -83,36 +85,40 @@ def _write(
 
 
 async def handle(
-    broker: Broker, request: WriteTxnMarkersRequest, _context: Context
+    broker: Broker, request: WriteTxnMarkersRequest, context: Context
 ) -> WriteTxnMarkersResponse:
     """Write all markers, wait until they are durable, and return the response."""
-    written = {
-        (place, topic.name, index): _write(broker, topic.name, index, asked)
-        for place, asked in enumerate(request.markers)
-        for topic in asked.topics
-        for index in topic.partition_indexes
-    }
-    codes = {
-        at: one if isinstance(one, ErrorCode) else await durable_code(broker, at[1:], one, PARTITION_CODES)
-        for at, one in written.items()
-    }
+    asked_topics = [(asked, topic) for asked in request.markers for topic in asked.topics]
+    async with context.appending:
+        written = await for_each_part(
+            asked_topics,
+            lambda of: of[1].partition_indexes,
+            lambda of, index: (of[1].name, index, _write(broker, of[1].name, index, of[0])),
+            lambda _, outcomes: outcomes,
+            at_once=AT_ONCE_MAX,
+        )
+    outcomes = [outcome for of_topic in written for outcome in of_topic]
+    codes = iter(
+        [
+            outcome
+            if isinstance(outcome, ErrorCode)
+            else await durable_code(broker, (name, index), outcome, PARTITION_CODES)
+            async for name, index, outcome in in_turns(outcomes)
+        ]
+    )
+    topics = iter(
+        await for_each_part(
+            asked_topics,
+            lambda of: of[1].partition_indexes,
+            lambda _, index: WritableTxnMarkerPartitionResult(partition_index=index, error_code=next(codes)),
+            lambda of, results: WritableTxnMarkerTopicResult(name=of[1].name, partitions=results),
+        )
+    )
     return WriteTxnMarkersResponse(
-        markers=tuple(
-            WritableTxnMarkerResult(
-                producer_id=asked.producer_id,
-                topics=tuple(
-                    WritableTxnMarkerTopicResult(
-                        name=topic.name,
-                        partitions=tuple(
-                            WritableTxnMarkerPartitionResult(
-                                partition_index=index, error_code=codes[place, topic.name, index]
-                            )
-                            for index in topic.partition_indexes
-                        ),
-                    )
-                    for topic in asked.topics
-                ),
-            )
-            for place, asked in enumerate(request.markers)
+        markers=await for_each(
+            request.markers,
+            lambda asked: WritableTxnMarkerResult(
+                producer_id=asked.producer_id, topics=tuple(islice(topics, len(asked.topics)))
+            ),
         )
     )

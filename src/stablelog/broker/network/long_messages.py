@@ -74,7 +74,8 @@ async def encoded(
     threads: Executor, api_key: int, version: int, correlation_id: int, response: Any, *, request_size: int
 ) -> Sequence[Buffer]:
     """Encode a response as `encode_response` does; in a thread if it is long."""
-    may_be_long = request_size > REQUEST_SIZE_MAX or APIS[api_key].has_long_response
+    # A request has at least one byte for each of its entries.
+    may_be_long = request_size > ENTRY_COUNT_MAX or APIS[api_key].has_long_response
     if may_be_long and _entry_count(response) > ENTRY_COUNT_MAX:
         return await in_thread(threads, encode_response, api_key, version, correlation_id, response)
     return encode_response(api_key, version, correlation_id, response)

@@ -34,7 +34,6 @@ from stablelog.coordinators.consumer_groups.answers import (
     CodeByPartition,
     DeleteOffsetsAnswer,
     DescribedGroup,
-    DescribedMember,
     FetchedOffset,
     FetchedOffsets,
     GroupConfig,
@@ -50,6 +49,7 @@ from stablelog.coordinators.consumer_groups.answers import (
     SyncRequest,
     Token,
 )
+from stablelog.coordinators.consumer_groups.descriptions import described
 from stablelog.coordinators.consumer_groups.expiry import offset_expiry_ms
 from stablelog.coordinators.consumer_groups.joining import STRING_SIZE_MAX, Joining
 from stablelog.coordinators.consumer_groups.membership import (
@@ -175,7 +175,7 @@ class GroupCoordinator:
 
     def describe(self, group_ids: Iterable[str]) -> GroupDecision[list[DescribedGroup]]:
         """Describe groups. The description of a missing group has GROUP_ID_NOT_FOUND."""
-        return GroupDecision([_described(group_id, self._groups.get(group_id)) for group_id in group_ids])
+        return GroupDecision([described(group_id, self._groups.get(group_id)) for group_id in group_ids])
 
     def list_groups(
         self, states: Collection[str] = (), types: Collection[str] = ()
@@ -193,21 +193,29 @@ class GroupCoordinator:
         )
 
     def delete_groups(self, group_ids: Iterable[str], *, now_ms: int) -> GroupDecision[dict[str, ErrorCode]]:
-        """Delete groups with all their offsets. The answer has an error code for each group."""
+        """Delete groups with all their offsets. The answer has an error code for each group.
+
+        A group with more than TICK_RECORDS_MAX offsets loses some of them, and the answer has no code for it: the
+        caller calls this method again.
+        """
         decision: GroupDecision[dict[str, ErrorCode]] = GroupDecision({})
         for group_id in dict.fromkeys(group_ids):
-            decision.answer[group_id] = self._delete_if_empty(group_id, decision, now_ms)
+            code = self._delete_if_empty(group_id, decision, now_ms)
+            if code is not None:
+                decision.answer[group_id] = code
         return decision
 
-    def _delete_if_empty(self, group_id: str, decision: Decision, now_ms: int) -> ErrorCode:
+    def _delete_if_empty(self, group_id: str, decision: Decision, now_ms: int) -> ErrorCode | None:
         group = self._groups.get(group_id)
         if group is None:
             return ErrorCode.group_id_not_found
         # A group with offsets in an open transaction is not deleted: their acknowledged commit must take effect.
         if group.state is not State.EMPTY or self._offsets.has_open_transactions(group_id):
             return ErrorCode.non_empty_group
-        for partition in list(self._offsets.committed(group_id)):
+        for partition in list(islice(self._offsets.committed(group_id), TICK_RECORDS_MAX)):
             decision.records.append(self.table.remove_offset(group_id, partition))
+        if self._offsets.committed(group_id):
+            return None
         self._delete(group, decision, now_ms)
         return ErrorCode.none
 
@@ -461,27 +469,6 @@ class GroupCoordinator:
             self._rebalances.resume(group, decision, now_ms)
             self._check_soon(group, now_ms)
         return decision
-
-
-def _described(group_id: str, group: Group | None) -> DescribedGroup:
-    if group is None:
-        return DescribedGroup(ErrorCode.group_id_not_found, group_id, State.DEAD.value)
-    is_stable = group.state is State.STABLE
-    members = tuple(
-        DescribedMember(
-            member.member_id,
-            member.group_instance_id,
-            member.client_id,
-            member.client_host,
-            member.metadata(group.protocol_name) if is_stable else b"",
-            member.assignment,
-        )
-        for member in group.members.values()
-    )
-    protocol_name = group.protocol_name or "" if is_stable else ""
-    return DescribedGroup(
-        ErrorCode.none, group_id, group.state.value, group.protocol_type or "", protocol_name, members
-    )
 
 
 def _check_group_id(group_id: str) -> None:

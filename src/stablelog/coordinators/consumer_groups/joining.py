@@ -30,6 +30,9 @@ from stablelog.coordinators.deadlines import Deadlines
 from stablelog.errors import Refused
 
 PROTOCOLS_SIZE_MAX = 4 << 20  # The maximum size in bytes of the protocols of one member.
+PROTOCOL_COUNT_MAX = (
+    100  # The maximum number of protocols of one member; clients have one for each of their assignors.
+)
 STRING_SIZE_MAX = 32_000  # The maximum size in bytes of a string in a record; the format allows 32,767.
 
 
@@ -63,6 +66,11 @@ class Joining:
                 ErrorCode.invalid_session_timeout,
                 f"a session timeout of {request.session_timeout_ms} ms is not valid; "
                 f"{config.session_timeout_ms_min} to {config.session_timeout_ms_max} are allowed",
+            )
+        if len(request.protocols) > PROTOCOL_COUNT_MAX:
+            raise Refused(
+                ErrorCode.invalid_request,
+                f"the member has {len(request.protocols)} protocols; at most {PROTOCOL_COUNT_MAX} are allowed",
             )
         names = [
             request.group_instance_id or "",

@@ -70,6 +70,8 @@ from stablelog.wire.extension.children import child_of
 END_TXN_TV2: Final = 5  # From this version of EndTxn on, the client uses TV2 (transaction version 2).
 # The maximum number of transactions that one `abort_overdue` aborts, and of ids that one `forget_expired` forgets.
 TICK_COUNT_MAX: Final = 100
+# The number of partitions of aborted transactions after which one `abort_overdue` aborts no further transaction.
+TICK_PARTITION_COUNT: Final = 1_000
 
 _AGAIN: Final = (Event.COMMIT_AGAIN, Event.ABORT_AGAIN)
 
@@ -398,7 +400,7 @@ class TransactionCoordinator:
     # -- time and operators --------------------------------------------------------------------------------
 
     def abort_overdue(self, now_ms: int, count_max: int = TICK_COUNT_MAX) -> Decision[bool]:
-        """Abort open transactions that have timed out, at most `count_max`.
+        """Abort open transactions that have timed out: at most `count_max`, and none after TICK_PARTITION_COUNT partitions.
 
         The producer of such a transaction may continue: InitProducerId gives it the new epoch.
 
@@ -406,8 +408,12 @@ class TransactionCoordinator:
             The decision. Its answer is True if more transactions may have timed out.
         """
         draft = Draft(now_ms)
+        partition_count = 0
         for transactional_id, txn in self.table.overdue(now_ms, count_max):
             self._ending.fence(transactional_id, txn, draft, owner_may_ask=True)
+            partition_count += len(txn.partitions)
+            if partition_count >= TICK_PARTITION_COUNT:
+                break
         return draft.decision(self.table.may_be_overdue(now_ms))
 
     def forget_expired(self, now_ms: int, count_max: int = TICK_COUNT_MAX) -> Decision[bool]:

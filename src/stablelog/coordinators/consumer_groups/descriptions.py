@@ -1,0 +1,28 @@
+"""Descriptions of consumer groups, for DescribeGroups."""
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.coordinators.consumer_groups.answers import DescribedGroup, DescribedMember
+from stablelog.coordinators.consumer_groups.membership import Group, State
+
+
+def described(group_id: str, group: Group | None) -> DescribedGroup:
+    """Return the description of a group; for a missing group (None), one with GROUP_ID_NOT_FOUND."""
+    if group is None:
+        return DescribedGroup(ErrorCode.group_id_not_found, group_id, State.DEAD.value)
+    is_stable = group.state is State.STABLE
+    members = tuple(
+        DescribedMember(
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host,
+            member.metadata(group.protocol_name) if is_stable else b"",
+            member.assignment,
+        )
+        for member in group.members.values()
+    )
+    protocol_name = group.protocol_name or "" if is_stable else ""
+    return DescribedGroup(
+        ErrorCode.none, group_id, group.state.value, group.protocol_type or "", protocol_name, members
+    )

@@ -1,0 +1,216 @@
+"""A request with many entries is divided: other tasks run between two of its entries.
+
+Each turn of the loop is over at once, so a divided request takes at least as many turns as it has entries.
+"""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import leave_group, offset_delete, write_txn_markers
+from stablelog.broker.loop import turns
+from stablelog.coordinators.consumer_groups import coordinator as group_coordinator
+from stablelog.coordinators.consumer_groups.joining import PROTOCOL_COUNT_MAX
+from tests.broker.desk import opened
+
+COUNT = 60
+NONE = ErrorCode.none
+
+
+@pytest.fixture(autouse=True)
+def short_turns(monkeypatch):
+    monkeypatch.setattr(turns, "TURN_S", -1)
+    monkeypatch.setattr(write_txn_markers, "AT_ONCE_MAX", 2)
+    monkeypatch.setattr(offset_delete, "DELETED_AT_ONCE", 1)
+    monkeypatch.setattr(leave_group, "LEAVING_AT_ONCE", 1)
+    monkeypatch.setattr(group_coordinator, "TICK_RECORDS_MAX", 1)
+
+
+async def turns_of(work):
+    """The result of the work, and the number of turns of the loop that it took."""
+    task, count = asyncio.ensure_future(work), 0
+    while not task.done():
+        await asyncio.sleep(0)
+        count += 1
+    return await task, count
+
+
+def partitions_of(name, index_name, indexes, **more):
+    return {name: "t", "partitions": [{index_name: index, **more} for index in indexes]}
+
+
+def markers(count):
+    topic = {"name": "t", "partition_indexes": tuple(range(count))}
+    marker = {"producer_id": 7, "producer_epoch": 0, "transaction_result": False, "coordinator_epoch": 0}
+    return 27, 1, {"markers": [marker | {"topics": [topic]}]}
+
+
+def markers_of_producers(count):
+    topic = {"name": "t", "partition_indexes": (0,)}
+    marker = {"producer_epoch": 0, "transaction_result": False, "coordinator_epoch": 0, "topics": [topic]}
+    return 27, 1, {"markers": [marker | {"producer_id": number} for number in range(count)]}
+
+
+def leader_epochs(count):
+    topic = partitions_of("topic", "partition", range(count), current_leader_epoch=-1, leader_epoch=0)
+    return 23, 4, {"replica_id": -2, "topics": [topic]}
+
+
+def leader_epochs_of_topics(count):
+    part = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}
+    topics = [{"topic": f"no-{number}", "partitions": [part]} for number in range(count)]
+    return 23, 4, {"replica_id": -2, "topics": topics}
+
+
+def offset_deletes(count):
+    topic = partitions_of("name", "partition_index", range(count))
+    return 47, 0, {"group_id": "g", "topics": [topic]}
+
+
+def log_dirs(count):
+    return 35, 4, {"topics": [{"topic": "t", "partitions": tuple(range(count))}]}
+
+
+def coordinators(count):
+    return 10, 4, {"key_type": 0, "coordinator_keys": tuple(f"g{number}" for number in range(count))}
+
+
+def group_descriptions(count):
+    groups = tuple(f"g{number}" for number in range(count))
+    return 15, 5, {"groups": groups, "include_authorized_operations": False}
+
+
+def group_deletions(count):
+    return 42, 2, {"groups_names": tuple(f"g{number}" for number in range(count))}
+
+
+def topic_deletions(count):
+    topics = [{"name": f"no-{number}", "topic_id": None} for number in range(count)]
+    return 20, 6, {"topics": topics, "timeout": timedelta(seconds=1)}
+
+
+def config_changes(count):
+    config = {"name": "retention.ms", "config_operation": 0, "value": "1000000"}
+    resources = [
+        {"resource_type": 2, "resource_name": f"no-{number}", "configs": [config]} for number in range(count)
+    ]
+    return 44, 1, {"resources": resources, "validate_only": False}
+
+
+def leaving(count):
+    members = [
+        {"member_id": f"m{number}", "group_instance_id": None, "reason": None} for number in range(count)
+    ]
+    return 13, 5, {"group_id": "g", "members": members}
+
+
+async def commit_offsets(desk, group, count):
+    topic = partitions_of(
+        "name",
+        "partition_index",
+        range(count),
+        committed_offset=1,
+        committed_leader_epoch=-1,
+        committed_metadata="m",
+    )
+    values = {
+        "group_id": group,
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": [topic],
+    }
+    answer = await desk.ask_with(8, 8, values)
+    assert {part.error_code for part in answer.topics[0].partitions} == {NONE}
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        markers,
+        markers_of_producers,
+        leader_epochs,
+        leader_epochs_of_topics,
+        offset_deletes,
+        log_dirs,
+        coordinators,
+        group_descriptions,
+        group_deletions,
+        topic_deletions,
+        config_changes,
+        leaving,
+    ],
+)
+def test_others_run_between_two_entries(request_of):
+    async def conversation():
+        async with opened(partitions=COUNT) as desk:
+            await commit_offsets(desk, "g", COUNT)
+            await desk.ask_with(*request_of(1))  # imports the API's modules
+            await desk.durable()
+            _, turn_count = await turns_of(desk.ask_with(*request_of(COUNT)))
+            assert turn_count >= COUNT
+
+    asyncio.run(asyncio.wait_for(conversation(), 60))
+
+
+def test_a_group_with_many_offsets_is_deleted_in_turns():
+    async def conversation():
+        async with opened(partitions=COUNT) as desk:
+            await commit_offsets(desk, "big", COUNT)
+            await desk.ask_with(42, 2, {"groups_names": ("warm",)})
+            answer, turn_count = await turns_of(desk.ask_with(42, 2, {"groups_names": ("big", "big", "no")}))
+            assert [(one.group_id, one.error_code) for one in answer.results] == [
+                ("big", NONE),
+                ("no", ErrorCode.group_id_not_found),
+            ]
+            assert turn_count >= COUNT
+            table = desk.broker.groups.coordinator.table
+            assert "big" not in table.groups
+            assert not table.offsets.committed("big")
+
+    asyncio.run(asyncio.wait_for(conversation(), 60))
+
+
+def test_answers_in_slices_are_those_of_one_slice():
+    async def conversation():
+        async with opened(partitions=2) as desk:
+            await commit_offsets(desk, "g", 2)
+            answer = await desk.ask_with(*offset_deletes(4))
+            unknown = ErrorCode.unknown_topic_or_partition
+            found = [(part.partition_index, part.error_code) for part in answer.topics[0].partitions]
+            assert found == [(0, NONE), (1, NONE), (2, unknown), (3, unknown)]
+            assert not desk.broker.groups.coordinator.table.offsets.committed("g")
+            missing = await desk.ask_with(47, 0, {"group_id": "no", "topics": []})
+            assert missing.error_code is ErrorCode.group_id_not_found
+            left = await desk.ask_with(*leaving(3))
+            assert [one.error_code for one in left.members] == [ErrorCode.unknown_member_id] * 3
+            none_left = await desk.ask_with(13, 5, {"group_id": "no", "members": []})
+            assert none_left.error_code is ErrorCode.unknown_member_id
+            marked = await desk.ask_with(*markers(3))
+            found = [part.error_code for part in marked.markers[0].topics[0].partitions]
+            assert found == [NONE, NONE, unknown]
+            dirs = await desk.ask_with(*log_dirs(3))
+            assert [part.partition_index for part in dirs.results[0].topics[0].partitions] == [0, 1]
+
+    asyncio.run(asyncio.wait_for(conversation(), 60))
+
+
+def test_a_member_with_too_many_protocols_is_refused():
+    async def conversation():
+        async with opened() as desk:
+            protocols = [{"name": f"p{number}", "metadata": b""} for number in range(PROTOCOL_COUNT_MAX + 1)]
+            values = {
+                "group_id": "g",
+                "session_timeout": timedelta(seconds=10),
+                "rebalance_timeout": timedelta(seconds=10),
+                "member_id": "",
+                "protocol_type": "consumer",
+            }
+            answer = await desk.ask_with(11, 4, values | {"protocols": protocols})
+            assert answer.error_code is ErrorCode.invalid_request
+            answer = await desk.ask_with(11, 4, values | {"protocols": protocols[1:]})
+            assert answer.error_code is ErrorCode.member_id_required
+
+    asyncio.run(asyncio.wait_for(conversation(), 60))
