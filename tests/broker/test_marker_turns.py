@@ -2,14 +2,19 @@
 
 import asyncio
 import errno
+import itertools
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import headers_in
 from stablelog.broker.loop import turns
-from stablelog.broker.transactions import transaction_group
+from stablelog.broker.transactions import marker_queue, transaction_group
 from stablelog.errors import DiskError
 from stablelog.log.partition import Isolation, Partition
+from stablelog.wire.api import ApiKey
+from stablelog.wire.extension.children import child_id
+from stablelog.wire.extension.joint import JointChild
 from tests.broker.desk import ABORT, COMMIT, batch, opened
 
 COUNT = 7
@@ -18,7 +23,7 @@ COUNT = 7
 @pytest.fixture(autouse=True)
 def short_turns(monkeypatch):
     """Two partitions in a turn, and each turn is over at once."""
-    monkeypatch.setattr(transaction_group, "AT_ONCE_MAX", 2)
+    monkeypatch.setattr(marker_queue, "AT_ONCE_MAX", 2)
     monkeypatch.setattr(turns, "TURN_S", -1)
 
 
@@ -107,7 +112,7 @@ def test_a_transaction_is_complete_only_when_the_last_turn_has_written_its_marke
 
 
 def test_each_small_transaction_ends_in_all_of_its_partitions_in_one_turn(monkeypatch):
-    monkeypatch.setattr(transaction_group, "AT_ONCE_MAX", 4)
+    monkeypatch.setattr(marker_queue, "AT_ONCE_MAX", 4)
 
     async def conversation():
         async with opened(partitions=6) as desk:
@@ -124,6 +129,65 @@ def test_each_small_transaction_ends_in_all_of_its_partitions_in_one_turn(monkey
                     seen.add(tuple(bool(logs[index].open_transactions()) for index in targets))
                 await asyncio.sleep(0)
             assert seen <= {(True,) * 3, (False,) * 3}, seen
+
+    asyncio.run(asyncio.wait_for(conversation(), 60))
+
+
+def test_the_markers_of_many_transactions_in_one_partition_are_written_in_several_turns(monkeypatch):
+    monkeypatch.setattr(marker_queue, "MARKERS_AT_ONCE_MAX", 2)
+
+    async def conversation():
+        async with opened(partitions=1) as desk:
+            names = [f"p{number}" for number in range(COUNT)]
+            who = {name: await write(desk, name, [0]) for name in names}
+            log = desk.broker.topics.partition("t", 0)
+            seen = {COUNT}
+            with desk.held_disk():
+                ends = [asyncio.create_task(desk.end(name, who[name], COMMIT)) for name in names]
+                for _ in range(3):
+                    await asyncio.sleep(0)
+            while not all(end.done() for end in ends):
+                seen.add(len(log.open_transactions()))
+                await asyncio.sleep(0)
+            assert max(seen) == COUNT
+            steps = sorted(seen)
+            assert all(after - before <= 2 for before, after in itertools.pairwise(steps)), steps
+            await desk.durable()
+            assert sorted(desk.values()) == sorted(name.encode() for name in names)
+
+    asyncio.run(asyncio.wait_for(conversation(), 60))
+
+
+def test_the_children_of_a_joint_commit_in_one_partition_are_ended_in_several_turns(monkeypatch):
+    """Also the reports that they are complete. The client is answered behind the last marker."""
+    monkeypatch.setattr(marker_queue, "MARKERS_AT_ONCE_MAX", 2)
+    monkeypatch.setattr(marker_queue, "SORTED_AT_ONCE", 2)
+    monkeypatch.setattr(transaction_group, "REPORTED_AT_ONCE", 2)
+
+    async def conversation():
+        async with opened(partitions=1) as desk:
+            names = [child_id("k", 0, "r", number, 0) for number in range(COUNT)]
+            who = {name: await write(desk, name, [0]) for name in names}
+            table = desk.broker.transactions.default.coordinator.table
+            children = tuple(
+                JointChild(transactional_id=name, producer_id=producer[0], producer_epoch=producer[1])
+                for name, producer in who.items()
+            )
+            log = desk.broker.topics.partition("t", 0)
+            fields = {"key": "k", "version": 0, "run": "r", "children": children, "group_offsets": ()}
+            committing = asyncio.create_task(desk.ask(ApiKey.COMMIT_JOINT, 0, **fields))
+            open_counts, known_counts = set(), set()
+            while not committing.done() or table.decided():
+                open_counts.add(len(log.open_transactions()))
+                known_counts.add(len(table))
+                assert not (committing.done() and log.open_transactions())
+                await asyncio.sleep(0)
+            assert (await committing).error_code is ErrorCode.none
+            assert open_counts == {7, 5, 3, 1, 0}
+            assert {7, 5, 3, 1} <= known_counts
+            assert len(table) == 0
+            await desk.durable()
+            assert len(desk.values()) == COUNT
 
     asyncio.run(asyncio.wait_for(conversation(), 60))
 

@@ -1,7 +1,8 @@
 """Turns: long work on the event loop is done in slices, and other tasks run between two slices.
 
-The markers of a transaction in at most AT_ONCE_MAX partitions are written in one turn, however long the turn takes, and
-these partitions become durable in one turn. A ListOffsets request for the partitions therefore sees the end of the
+The markers of a transaction in at most AT_ONCE_MAX partitions are written in one turn, however long the turn takes
+(those of a joint commit only if they are at most `marker_queue.MARKERS_AT_ONCE_MAX`), and these partitions become
+durable in one turn. A ListOffsets request for the partitions therefore sees the end of the
 transaction in all of them or in none, unless many other partitions become durable at the same time.
 """
 

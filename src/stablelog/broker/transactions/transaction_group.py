@@ -23,10 +23,11 @@ from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.durability.journal import Journal
 from stablelog.broker.groups import Groups
 from stablelog.broker.loop.tasks import Tasks
-from stablelog.broker.loop.turns import AT_ONCE_MAX, Turn
+from stablelog.broker.loop.turns import Turn
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC
 from stablelog.broker.topics.topics import Topics
 from stablelog.broker.transactions.marker_durability import MarkerDurability
+from stablelog.broker.transactions.marker_queue import MarkerQueue
 from stablelog.coordinators.record_fields import Record
 from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
 from stablelog.coordinators.transactions.decisions import (
@@ -45,9 +46,9 @@ from stablelog.types import TopicPartition
 log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
-# A decision, and the future of the request that waits for its markers.
-_Decided = tuple[Decision[Any], "asyncio.Future[None] | None"]
 OrderKey = tuple[str, int, int]
+# The maximum number of transactions that are reported to the coordinator as complete in one turn of the event loop.
+REPORTED_AT_ONCE = 300
 
 
 class TransactionGroup:
@@ -89,17 +90,10 @@ class TransactionGroup:
         self._tasks = tasks
         self._now_ms = now_ms
         self._recorded_count = 0  # The number of changes of the coordinator's state that are in the journal.
-        # The decisions whose records are durable, and whose markers are not being written yet.
-        self._decided: deque[_Decided] = deque()
-        # The decisions whose markers are being written now. `_to_write` has the part of the markers that is not written
-        # yet.
-        self._in_writing: list[_Decided] = []
-        self._to_write: deque[tuple[TopicPartition, list[MarkerOrder]]] = deque()
-        # Whether `_to_write` has markers for more partitions than one turn of the event loop writes.
-        self._is_long = False
+        self._queue = MarkerQueue()
         # A *marker order* names a marker and its partitions. The markers of these orders are written to all their
         # partitions, which is not yet reported to the coordinator.
-        self._written: list[MarkerOrder] = []
+        self._written: deque[MarkerOrder] = deque()
         self._held_back: dict[TopicPartition, list[MarkerOrder]] = {}
         # By open partition: the markers of decisions from before the start that the partition lacks because the disk is
         # full, and the number of its first markers in `_held_back` that they replace. They are written before all other
@@ -275,7 +269,7 @@ class TransactionGroup:
                     yield order.commit_sequence, target
 
     def _write_when_durable(self, decision: Decision[Any], done: "asyncio.Future[None] | None") -> None:
-        self.journal.after(lambda: self._decided.append((decision, done)))
+        self.journal.after(lambda: self._queue.add(decision, done))
         # If the records of the decision are durable already, write its markers now. Otherwise this call writes nothing,
         # and a later call writes them.
         self.write_decided()
@@ -289,46 +283,26 @@ class TransactionGroup:
         Args:
             to_the_end: write everything now, as at a stop.
         """
-        if not self._in_writing or to_the_end:
+        if not self._queue.in_writing or to_the_end:
             # An unexpected error between two markers stops the broker: otherwise the remaining markers would never be
             # written.
             with self._tasks.guard("transactions", self._tasks.broker):
                 self._write_on(Turn(), to_the_end=to_the_end)
                 if to_the_end:
-                    self._report_written()
+                    self._report_written(to_the_end=True)
 
     def _write_on(self, turn: Turn, *, to_the_end: bool = False) -> None:
-        while self._in_writing or self._decided:
-            if not self._in_writing:
-                self._begin_writing()
-            for _ in range(1 if self._is_long else len(self._to_write)):
-                self._write_or_hold_back(*self._to_write.popleft())
-            if not self._to_write:
+        while self._queue:
+            for target, orders in self._queue.next_portion():
+                self._write_or_hold_back(target, orders)
+            if self._queue.is_given_out:
                 self._end_writing()
-            if turn.is_over and not to_the_end and (self._in_writing or self._decided):
+            if turn.is_over and not to_the_end and self._queue:
                 self._tasks.soon("transactions", lambda: self._write_on(Turn()))
                 return
 
-    def _begin_writing(self) -> None:
-        """Take the next decisions whose markers one turn of the event loop can write, or one decision with too many
-        markers for that.
-        """
-        by_partition: dict[TopicPartition, list[MarkerOrder]] = {}
-        while self._decided:
-            markers = self._decided[0][0].markers
-            if by_partition:
-                targets = {target for order in markers for target in order.partitions}
-                if len(by_partition.keys() | targets) > AT_ONCE_MAX:
-                    break
-            self._in_writing.append(self._decided.popleft())
-            for order in markers:
-                for target in order.partitions.in_order:
-                    by_partition.setdefault(target, []).append(order)
-        self._to_write.extend(by_partition.items())
-        self._is_long = len(by_partition) > AT_ONCE_MAX
-
     def _end_writing(self) -> None:
-        decided, self._in_writing = self._in_writing, []
+        decided = self._queue.end()
         for _, done in decided:
             if done is not None and not done.done():
                 done.set_result(None)
@@ -337,9 +311,12 @@ class TransactionGroup:
         self._written += [order for decision, _ in decided for order in decision.markers]
         self._tasks.soon("transactions", self._report_written)
 
-    def _report_written(self) -> None:
-        orders, self._written = self._written, []
+    def _report_written(self, *, to_the_end: bool = False) -> None:
+        count = len(self._written) if to_the_end else min(len(self._written), REPORTED_AT_ONCE)
+        orders = [self._written.popleft() for _ in range(count)]
         self._report_done([order for order in orders if _key(order) not in self._waiting_for])
+        if self._written:
+            self._tasks.soon("transactions", self._report_written)
 
     def _write_or_hold_back(self, target: TopicPartition, orders: list[MarkerOrder]) -> None:
         if not self._exists(target):
@@ -471,7 +448,7 @@ class TransactionGroup:
         """Note that a partition has the markers that waited for it (`held`), or does not need them any more."""
         done = []
         # Other markers of these orders are being written to other partitions: `_report_written` reports the orders.
-        in_writing = {_key(order) for decision, _ in self._in_writing for order in decision.markers}
+        in_writing = {_key(order) for decision, _ in self._queue.in_writing for order in decision.markers}
         for order in held:
             left = self._waiting_for.get(_key(order), set())
             left.discard(target)

@@ -1,0 +1,109 @@
+"""The queue of durable decisions of a transaction group, whose markers are to be written.
+
+The queue gives out the markers in *portions*: the markers that one turn of the event loop writes. The decisions are
+taken in their order, as many at a time as one portion can have. A decision with more markers is taken alone, and its
+markers are several portions.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from stablelog.broker.loop.turns import AT_ONCE_MAX
+from stablelog.coordinators.transactions.decisions import Decision, MarkerOrder
+from stablelog.types import TopicPartition
+
+# The maximum number of markers of one portion.
+MARKERS_AT_ONCE_MAX = 300
+# The number of markers of a long decision that one turn of the event loop sorts by their partitions.
+SORTED_AT_ONCE = 2_000
+
+# A decision, and the future of the request that waits for its markers.
+Decided = tuple[Decision[Any], "asyncio.Future[None] | None"]
+# The markers of some decisions for one partition, in the order of the decisions.
+PartitionMarkers = tuple[TopicPartition, list[MarkerOrder]]
+
+
+class MarkerQueue:
+    """The decisions whose records are durable, and whose markers are not all written.
+
+    Attributes:
+        in_writing: the decisions whose markers are being written now.
+    """
+
+    def __init__(self) -> None:
+        self._decided: deque[Decided] = deque()
+        self.in_writing: list[Decided] = []
+        # The markers of `in_writing` that were not given out yet: first one by one, then sorted by their partitions.
+        self._unsorted: Iterator[tuple[TopicPartition, MarkerOrder]] | None = None
+        self._by_partition: dict[TopicPartition, list[MarkerOrder]] = {}
+        self._to_write: deque[PartitionMarkers] = deque()
+        self._is_long = False  # Whether `in_writing` has more markers than one portion.
+
+    def add(self, decision: Decision[Any], done: "asyncio.Future[None] | None") -> None:
+        """Add a decision, and the future of the request that waits for its markers."""
+        self._decided.append((decision, done))
+
+    def __bool__(self) -> bool:
+        """Whether a decision has markers that are not all written."""
+        return bool(self.in_writing or self._decided)
+
+    @property
+    def is_given_out(self) -> bool:
+        """Whether all markers of `in_writing` were given out."""
+        return self._unsorted is None and not self._to_write
+
+    def next_portion(self) -> list[PartitionMarkers]:
+        """Return the markers to be written next. The list is empty if more markers have to be sorted first."""
+        if not self.in_writing:
+            self._take()
+        if self._unsorted is not None:
+            self._sort(self._unsorted)
+        if not self._is_long:
+            portion = list(self._to_write)
+            self._to_write.clear()
+            return portion
+        if not self._to_write:
+            return []
+        target, orders = self._to_write.popleft()
+        if len(orders) > MARKERS_AT_ONCE_MAX:
+            self._to_write.appendleft((target, orders[MARKERS_AT_ONCE_MAX:]))
+        return [(target, orders[:MARKERS_AT_ONCE_MAX])]
+
+    def end(self) -> list[Decided]:
+        """Return the decisions of `in_writing`, whose markers are all written, and remove them from the queue."""
+        ended, self.in_writing = self.in_writing, []
+        return ended
+
+    def _take(self) -> None:
+        """Take the next decisions whose markers are one portion, or one decision with too many markers for that."""
+        count, partitions = 0, set[TopicPartition]()
+        while self._decided and count <= MARKERS_AT_ONCE_MAX:
+            markers = self._decided[0][0].markers
+            size = count + sum(len(order.partitions) for order in markers)
+            targets: set[TopicPartition] = set()
+            if size <= MARKERS_AT_ONCE_MAX:
+                targets = partitions.union(*(order.partitions for order in markers))
+            if self.in_writing and (size > MARKERS_AT_ONCE_MAX or len(targets) > AT_ONCE_MAX):
+                break
+            self.in_writing.append(self._decided.popleft())
+            count, partitions = size, targets
+        self._is_long = count > MARKERS_AT_ONCE_MAX or len(partitions) > AT_ONCE_MAX
+        self._unsorted = iter(
+            (target, order)
+            for decision, _ in self.in_writing
+            for order in decision.markers
+            for target in order.partitions.in_order
+        )
+
+    def _sort(self, unsorted: Iterator[tuple[TopicPartition, MarkerOrder]]) -> None:
+        count = 0
+        for target, order in islice(unsorted, SORTED_AT_ONCE):
+            self._by_partition.setdefault(target, []).append(order)
+            count += 1
+        if count < SORTED_AT_ONCE:
+            self._to_write.extend(self._by_partition.items())
+            self._by_partition = {}
+            self._unsorted = None
