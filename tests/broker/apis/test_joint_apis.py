@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.markers import read_marker
+from stablelog.broker.apis import commit_joint
 from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
 from stablelog.errors import Refused
 from stablelog.log.partition import Isolation
@@ -342,6 +343,63 @@ def test_offsets_that_another_commit_overtakes_are_not_written():
             assert ((await fast).already, (await slow).already) == (False, True)
             assert (await slow).error_code is NONE
             await desk.durable()
+            assert (open_count(desk), committed_offset(desk)) == (0, -1)
+
+    run(conversation)
+
+
+def test_many_offsets_are_written_in_turns_and_committed_together(monkeypatch):
+    monkeypatch.setattr(commit_joint, "OFFSETS_AT_ONCE", 2)
+
+    async def conversation():
+        async with opened(partitions=7) as desk:
+            groups = desk.broker.groups
+            offsets = [offset(5 + number, partition=number) for number in range(7)]
+            task, sizes = asyncio.ensure_future(commit(desk, [], offsets=offsets)), set()
+            while not task.done():
+                await asyncio.sleep(0)
+                sizes.add(len(groups.coordinator.table.offsets.pending_partitions("g")))
+                assert len(groups.coordinator.table.offsets.committed("g")) in (0, 7)
+            assert {2, 4, 6, 7} <= sizes
+            assert ((await task).error_code, (await task).already) == (NONE, False)
+            found = [committed_offset(desk, target=("t", number)) for number in range(7)]
+            assert found == [5, 6, 7, 8, 9, 10, 11]
+
+    run(conversation)
+
+
+def test_an_offset_in_a_later_turn_that_cannot_be_committed_drops_those_before_it(monkeypatch):
+    monkeypatch.setattr(commit_joint, "OFFSETS_AT_ONCE", 2)
+
+    async def conversation():
+        async with opened(partitions=3) as desk:
+            offsets = [offset(5, partition=number) for number in range(3)] + [offset(5, partition=9)]
+            answer = await commit(desk, [], offsets=offsets)
+            assert answer.error_code is ErrorCode.unknown_topic_or_partition
+            await desk.durable()
+            assert (open_count(desk), committed_offset(desk)) == (0, -1)
+            assert not desk.broker.groups.coordinator.table.offsets.pending_partitions("g")
+            assert (await commit(desk, [], offsets=offsets[:3])).already is False
+            assert committed_offset(desk) == 5
+
+    run(conversation)
+
+
+def test_no_offset_is_written_when_another_commit_overtakes_between_two_turns(monkeypatch):
+    monkeypatch.setattr(commit_joint, "OFFSETS_AT_ONCE", 1)
+
+    async def conversation():
+        async with opened(partitions=9) as desk:
+            table = desk.broker.groups.coordinator.table
+            slow = asyncio.create_task(commit(desk, [], offsets=[offset(5, partition=n) for n in range(9)]))
+            while not table.offsets.pending_partitions("g"):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            fast = await commit(desk, [])
+            assert (fast.already, (await slow).already) == (False, True)
+            await desk.durable()
+            log = desk.broker.groups.journal.partition
+            assert not log.open_transactions()
+            assert not table.offsets.pending_partitions("g")
             assert (open_count(desk), committed_offset(desk)) == (0, -1)
 
     run(conversation)

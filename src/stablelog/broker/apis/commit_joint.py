@@ -9,7 +9,9 @@ decision is durable and the markers of all children are written to their partiti
 restart, gets the same response, with `already` set.
 """
 
+import asyncio
 from collections import defaultdict
+from collections.abc import Sequence
 
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
@@ -23,20 +25,21 @@ from stablelog.coordinators.transactions.joint.coordinator import ChildShown, Jo
 from stablelog.errors import Refused
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import JointName
-from stablelog.wire.extension.joint import CommitJointRequest, CommitJointResponse
+from stablelog.wire.extension.joint import CommitJointRequest, CommitJointResponse, JointOffset
 
 NO_LEADER_EPOCH = -1
+OFFSETS_AT_ONCE = 300  # The number of offsets that are written in one turn of the event loop.
 PARTITION_CODES = CODES["CommitJoint"]
 
 
-def _offset_records(broker: Broker, request: CommitJointRequest) -> list[tuple[bytes, bytes | None]]:
-    """Make the records that commit the offsets of the request, for the offsets log (`__consumer_offsets`).
+def _offset_records(broker: Broker, group_offsets: Sequence[JointOffset]) -> list[tuple[bytes, bytes | None]]:
+    """Make the records that commit offsets of the request, for the offsets log (`__consumer_offsets`).
 
     Raises:
         Refused: an offset cannot be committed; the message names it.
     """
     by_group: dict[str, dict[TopicPartition, OffsetCommit]] = defaultdict(dict)
-    for asked in request.group_offsets:
+    for asked in group_offsets:
         target = (asked.topic, asked.partition_index)
         code = PARTITION_CODES.of(broker.topics.state(*target))
         if code is not None:
@@ -75,15 +78,19 @@ async def _write_offsets(
     )
     try:
         await group.journal.settled()
-        codes = group.coordinator.verify_partitions(*child, [OFFSETS_PARTITION])
-        # If the child that the broker began has ended by now, another request has decided this version of the joint
-        # commit meanwhile. The caller's call of `joint.commit` then returns that decision.
-        if codes[OFFSETS_PARTITION] is ErrorCode.none:
-            records = _offset_records(broker, request)
+        for begin in range(0, len(request.group_offsets), OFFSETS_AT_ONCE):
+            if begin:
+                await asyncio.sleep(0)  # Let other tasks run.
+            codes = group.coordinator.verify_partitions(*child, [OFFSETS_PARTITION])
+            if codes[OFFSETS_PARTITION] is not ErrorCode.none:
+                # The child that the broker began has ended by now: another request has decided this version of the
+                # joint commit meanwhile. The caller's call of `joint.commit` then returns that decision.
+                break
+            records = _offset_records(broker, request.group_offsets[begin : begin + OFFSETS_AT_ONCE])
             groups.journal.append_transactional(records, child.producer_id, child.producer_epoch)
             groups.coordinator.txn_offsets_appended(child.producer_id, records, now_ms=broker.now_ms())
             groups.set_timer()
-            await groups.journal.settled()
+        await groups.journal.settled()
     # Abort the child after any exception, even if the client has disconnected: otherwise the offsets would stay pending
     # until the child times out.
     except BaseException:
