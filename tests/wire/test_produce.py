@@ -13,6 +13,7 @@ from kio.serial import entity_reader, entity_writer
 from stablelog.errors import Refused
 from stablelog.wire.messages import PREFIX, decode_request, message_class
 from stablelog.wire.produce import (
+    ITEMS_MAX,
     PartitionRecords,
     ProducedPartition,
     ProducedTopic,
@@ -84,6 +85,15 @@ def test_counts_and_sizes_that_cannot_be_true_are_refused(version, lie):
     at = frame.index(b"batch")
     with pytest.raises(Refused, match="are announced"):
         decode_request(0, version, frame[: at - 1 if version > 8 else at - 4] + lie + frame[at:])
+
+
+def test_more_topics_and_partitions_than_a_client_needs_are_refused():
+    def asked(count):
+        return frame_of(9, None, -1, [("t", [(index, None) for index in range(count - 1)])])
+
+    assert len(decode_request(0, 9, asked(ITEMS_MAX))[1].topics[0].partitions) == ITEMS_MAX - 1
+    with pytest.raises(Refused, match="items"):
+        decode_request(0, 9, asked(ITEMS_MAX + 1))
 
 
 def test_tagged_fields_that_nobody_knows_are_passed_over():

@@ -34,6 +34,8 @@ from stablelog.wire.shapes import error_for
 VERSION_WITH_LOG_START = 5
 VERSION_WITH_MESSAGES = 8
 VERSION_FLEXIBLE = 9
+# The maximum number of topics and partitions of a request, all together. A request is decoded on the event loop.
+ITEMS_MAX = 10_000
 
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 ACKS_ALL = -1
@@ -99,12 +101,12 @@ def decode_produce_request(version: int, frame: Buffer, at: int) -> ProduceReque
     """Decode the body of a request that begins at `at`. Bytes behind the request are ignored.
 
     Raises:
-        ValueError: a count or size is greater than the bytes that are left, a text is not UTF-8, or a field that must
-            not be null is null.
+        ValueError: a count or size is greater than the bytes that are left, the request has too many items, a text is
+            not UTF-8, or a field that must not be null is null.
         struct.error: the frame ends too early.
     """
     data = memoryview(frame)
-    items = Items()
+    items = Items(ITEMS_MAX)
     flexible = version >= VERSION_FLEXIBLE
     transactional_id, at = read_text(data, at, flexible=flexible)
     acks, _timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(data, at)

@@ -9,11 +9,12 @@ from datetime import timedelta
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import leave_group, offset_delete, write_txn_markers
+from stablelog.broker.apis import leave_group, offset_delete, produce, write_txn_markers
 from stablelog.broker.loop import turns
 from stablelog.coordinators.consumer_groups import coordinator as group_coordinator
 from stablelog.coordinators.consumer_groups.joining import PROTOCOL_COUNT_MAX
-from tests.broker.desk import opened
+from stablelog.wire.produce import encode_produce_response
+from tests.broker.desk import batch, opened
 
 COUNT = 60
 NONE = ErrorCode.none
@@ -193,6 +194,40 @@ def test_answers_in_slices_are_those_of_one_slice():
             assert found == [NONE, NONE, unknown]
             dirs = await desk.ask_with(*log_dirs(3))
             assert [part.partition_index for part in dirs.results[0].topics[0].partitions] == [0, 1]
+
+    asyncio.run(asyncio.wait_for(conversation(), 60))
+
+
+@pytest.mark.parametrize("acks", [-1, 7])
+def test_a_produce_request_of_many_partitions_is_handled_in_turns_and_answered_through_a_thread(
+    acks, monkeypatch
+):
+    """Two turns for each partition: one for the append, one for the check that it is durable."""
+    monkeypatch.setattr(produce, "ENTRY_COUNT_MAX", COUNT)
+    encoded = []
+
+    async def noted(threads, work, *arguments):
+        encoded.append(work)
+        return work(*arguments)
+
+    monkeypatch.setattr(produce, "in_thread", noted)
+
+    async def ask(desk, count):
+        data = [{"index": index, "records": batch(b"v")} for index in range(count)]
+        values = {"transactional_id": None, "acks": acks, "timeout": timedelta(seconds=1)}
+        return await desk.ask_with(0, 9, values | {"topic_data": [{"name": "t", "partition_data": data}]})
+
+    async def conversation():
+        async with opened(partitions=COUNT) as desk:
+            await ask(desk, 1)
+            assert not encoded
+            answer, turn_count = await turns_of(ask(desk, COUNT))
+            found = answer.responses[0].partition_responses
+            assert [part.index for part in found] == list(range(COUNT))
+            wanted = NONE if acks == -1 else ErrorCode.invalid_required_acks
+            assert {part.error_code for part in found} == {wanted}
+            assert encoded == [encode_produce_response]
+            assert turn_count >= 2 * COUNT or acks == 7
 
     asyncio.run(asyncio.wait_for(conversation(), 60))
 

@@ -20,7 +20,9 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import BatchHeader, read_header
 from stablelog.batch.records import is_decoded_quickly
 from stablelog.broker.apis import Broker, Context, check_marked, durable_code
+from stablelog.broker.loop.tasks import in_thread
 from stablelog.broker.loop.turns import in_turns
+from stablelog.broker.network.long_messages import ENTRY_COUNT_MAX
 from stablelog.broker.topic_names import check_not_own
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
 from stablelog.errors import Corrupt, Refused, Unavailable
@@ -232,7 +234,7 @@ async def handle(broker: Broker, request: ProduceRequest, context: Context) -> l
             )
             for topic in request.topics
         ]
-        return encode_produce_response(version, correlation_id, answers)
+        return await _encoded(broker, version, correlation_id, answers)
     async with context.appending:
         answers, waits = await _append_all(broker, request, version)
     broker.metrics.appended_size += sum(len(p.records or b"") for t in request.topics for p in t.partitions)
@@ -245,7 +247,7 @@ async def handle(broker: Broker, request: ProduceRequest, context: Context) -> l
                     raise Refused(partition.error, f"an append with acks=0 was refused: {partition.message}")
         return None
     decided = _decided(broker, request) if waits else None
-    for name, produced, place, durable in waits:
+    async for name, produced, place, durable in in_turns(waits):
         index = produced[place].index
         code = await durable_code(broker, (name, index), durable, CODES["Produce"].for_version(version))
         if code is not ErrorCode.none:
@@ -254,6 +256,17 @@ async def handle(broker: Broker, request: ProduceRequest, context: Context) -> l
             )
     if decided is not None:
         await decided
+    return await _encoded(broker, version, correlation_id, answers)
+
+
+async def _encoded(
+    broker: Broker, version: int, correlation_id: int, answers: list[ProducedTopic]
+) -> list[Buffer]:
+    """Encode the response; in a thread if it has many entries."""
+    if sum(1 + len(topic.partitions) for topic in answers) > ENTRY_COUNT_MAX:
+        return await in_thread(
+            broker.message_threads, encode_produce_response, version, correlation_id, answers
+        )
     return encode_produce_response(version, correlation_id, answers)
 
 
