@@ -11,8 +11,9 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.markers import read_marker
-from stablelog.broker.apis import commit_joint
+from stablelog.broker.apis import begin_joint, commit_joint
 from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
+from stablelog.coordinators.transactions.joint import coordinator as joint_coordinator
 from stablelog.errors import Refused
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk
@@ -344,6 +345,43 @@ def test_offsets_that_another_commit_overtakes_are_not_written():
             assert (await slow).error_code is NONE
             await desk.durable()
             assert (open_count(desk), committed_offset(desk)) == (0, -1)
+
+    run(conversation)
+
+
+def test_many_children_of_another_run_are_aborted_by_several_decisions(monkeypatch):
+    """Also if the new run commits before all of them are aborted."""
+    monkeypatch.setattr(joint_coordinator, "DISMISSED_AT_ONCE", 2)
+    monkeypatch.setattr(begin_joint, "DISMISSED_AT_ONCE", 2)
+
+    async def conversation():
+        async with opened() as desk:
+            await begin(desk, run="r1")
+            old = [await child(desk, part=part) for part in range(7)]
+            for one in old:
+                await one.write(b"old")
+            idle = [await child(desk, part=part) for part in range(7, 10)]
+            table = desk.broker.transactions.default.coordinator.table
+            task, counts = asyncio.ensure_future(begin(desk, run="r2")), set()
+            while not task.done():
+                counts.add(open_count(desk))
+                await asyncio.sleep(0)
+            assert {7, 5, 3, 1, 0} <= counts
+            assert (await task).error_code is NONE
+            assert all(table.get(one.id) is None for one in idle)
+            assert all(table.get(one.id).state.label == "CompleteAbort" for one in old)
+            assert await old[0].write(b"late") is not NONE
+            for part in range(7):
+                await (await child(desk, part=part, run="r2")).write(b"old")
+            taking_over = asyncio.ensure_future(begin(desk, run="r3"))
+            while open_count(desk) == 7:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            mine = await child(desk, run="r3")
+            await mine.write(b"new")
+            assert (await commit(desk, [mine], run="r3")).error_code is NONE
+            assert (await taking_over).error_code is NONE
+            await desk.durable()
+            assert (desk.values(), open_count(desk), len(table)) == ([b"new"], 0, 0)
 
     run(conversation)
 

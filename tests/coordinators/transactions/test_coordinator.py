@@ -7,7 +7,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.markers import MarkerType
-from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
+from stablelog.coordinators.transactions.coordinator import TICK_PARTITION_COUNT, TransactionCoordinator
 from stablelog.coordinators.transactions.decisions import (
     Decision,
     EndAnswer,
@@ -304,6 +304,16 @@ def test_only_so_many_are_timed_out_or_forgotten_at_once() -> None:
     forgotten = [len(c.forget_expired(1000, count_max=20).records) for _ in range(6)]
     assert (max(forgotten), sum(forgotten)) == (20, 50)
     assert len(c.table) == 50, "what was used at 100 is kept until 1100"
+
+
+def test_few_transactions_with_many_partitions_are_timed_out_at_once() -> None:
+    c = coordinator()
+    targets = [("wide", index) for index in range(TICK_PARTITION_COUNT // 2)]
+    for i in range(5):
+        add(c, init(c, f"open-{i}", timeout_ms=100), *targets, name=f"open-{i}")
+    decisions = [c.abort_overdue(100) for _ in range(4)]
+    assert [len(decision.markers) for decision in decisions] == [2, 2, 1, 0]
+    assert [decision.answer for decision in decisions] == [True, True, False, False]
 
 
 def test_after_a_start_with_an_earlier_clock_all_times_run_from_the_start() -> None:

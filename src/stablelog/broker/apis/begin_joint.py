@@ -13,7 +13,7 @@ the version and its run is durable in the commit log.
 from kio.static.primitive import i64
 
 from stablelog.broker.apis import Broker, Context
-from stablelog.coordinators.transactions.joint.coordinator import JointAnswer
+from stablelog.coordinators.transactions.joint.coordinator import DISMISSED_AT_ONCE, JointAnswer
 from stablelog.errors import Refused
 from stablelog.wire.extension.children import JointName
 from stablelog.wire.extension.joint import BeginJointRequest, BeginJointResponse
@@ -28,11 +28,15 @@ async def handle(broker: Broker, request: BeginJointRequest, _context: Context) 
     except Refused as refused:
         answer = JointAnswer(refused.code, str(refused))
     else:
-        answer = await group.carry_out(
-            group.coordinator.joint.begin(
-                name, request.version, request.run, order=request.order, now_ms=broker.now_ms()
-            )
+        joint = group.coordinator.joint
+        decision = joint.begin(
+            name, request.version, request.run, order=request.order, now_ms=broker.now_ms()
         )
+        left = joint.superseded_children(name, request.version, request.run or "") if decision.records else []
+        answer = await group.carry_out(decision)
+        for begin in range(0, len(left), DISMISSED_AT_ONCE):
+            some = left[begin : begin + DISMISSED_AT_ONCE]
+            await group.carry_out(joint.dismiss(some, now_ms=broker.now_ms()))
     return BeginJointResponse(
         error_code=answer.error,
         error_message=answer.message,

@@ -24,7 +24,7 @@ A *run* is one start of the writer of the children. The *order* of a run tells e
 Source: docs/decisions/0006-joint-commit.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -51,6 +51,8 @@ DIGEST_SIZE_MAX: Final = 100
 # The number of superseded runs that a key remembers: runs from which a later run has taken the version. A run that is
 # no longer remembered could take the version over again.
 SUPERSEDED_MAX: Final = 100
+# The number of children of other runs that one decision aborts when a run takes a version over.
+DISMISSED_AT_ONCE: Final = 100
 OFFSETS_TIMEOUT_MS: Final = 60_000
 OFFSETS_PART: Final = "offsets"
 
@@ -117,9 +119,10 @@ class JointCommits:
         """Begin a version of a joint commit for `run` (a start of the writer). The answer says whether the version is
         committed already. If it is not, it belongs to `run` from now on.
 
-        The open children of this version that belong to other runs are then aborted, and new children of those runs are
-        refused. If `order` is lower than the order of a run that had the version before, `run` is an earlier start of
-        the writer, and the request is refused.
+        The open children of this version that belong to other runs are then aborted, at most DISMISSED_AT_ONCE of them.
+        If the decision has records, the caller passes the rest (`superseded_children`) to `dismiss`, in slices of that
+        size. New children of those runs are refused. If `order` is lower than the order of a run that had the version
+        before, `run` is an earlier start of the writer, and the request is refused.
         """
         draft = Draft(now_ms)
         state = self._joints.get(name)
@@ -147,9 +150,26 @@ class JointCommits:
             state, open_version=version, run=run, superseded=superseded, order=order, update_ms=draft.now_ms
         )
         self._joints.put(name, value, draft.records)
-        for transactional_id, child in self._joints.children(name):
-            if child.version == version and child.run not in ("", run):
+        for transactional_id in self.superseded_children(name, version, run)[:DISMISSED_AT_ONCE]:
+            self._dismiss(transactional_id, draft)
+
+    def superseded_children(self, name: JointName, version: int, run: str) -> list[str]:
+        """Return the children of a version that belong to other runs than `run`, and whose end is not decided."""
+        return [
+            transactional_id
+            for transactional_id, child in self._joints.children(name)
+            if child.version == version
+            and child.run not in ("", run)
+            and not self._table.known(transactional_id).state.is_decided
+        ]
+
+    def dismiss(self, transactional_ids: Iterable[str], *, now_ms: int) -> Decision[None]:
+        """Abort those of these children that are open. Forget the others."""
+        draft = Draft(now_ms)
+        for transactional_id in transactional_ids:
+            if self._table.get(transactional_id) is not None:
                 self._dismiss(transactional_id, draft)
+        return draft.decision(None)
 
     def check_commit(self, name: JointName, version: int, run: str | None = None) -> JointAnswer | None:
         """Return the answer to a joint commit if it does not depend on the children, for example because the version is
