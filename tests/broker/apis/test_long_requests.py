@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import leave_group, offset_delete, produce, write_txn_markers
 from stablelog.broker.loop import turns
 from stablelog.coordinators.consumer_groups import coordinator as group_coordinator
+from stablelog.coordinators.consumer_groups.answers import JoinAnswer, JoinedMember
 from stablelog.coordinators.consumer_groups.joining import PROTOCOL_COUNT_MAX
 from stablelog.wire.produce import encode_produce_response
 from tests.broker.desk import batch, opened
@@ -170,6 +171,43 @@ def test_a_group_with_many_offsets_is_deleted_in_turns():
             table = desk.broker.groups.coordinator.table
             assert "big" not in table.groups
             assert not table.offsets.committed("big")
+
+    asyncio.run(asyncio.wait_for(conversation(), 60))
+
+
+def test_many_groups_are_listed_in_turns():
+    async def conversation():
+        async with opened() as desk:
+            for number in range(COUNT):
+                await commit_offsets(desk, f"g{number:02}", 1)
+            listed = {"states_filter": (), "types_filter": ()}
+            answer, turn_count = await turns_of(desk.ask_with(16, 5, listed))
+            assert [group.group_id for group in answer.groups] == [f"g{number:02}" for number in range(COUNT)]
+            assert turn_count >= COUNT
+
+    asyncio.run(asyncio.wait_for(conversation(), 60))
+
+
+def test_the_leader_of_many_members_is_answered_in_turns(monkeypatch):
+    async def conversation():
+        async with opened() as desk:
+            members = tuple(JoinedMember(f"m{number}", None, b"") for number in range(COUNT))
+
+            async def joined(_token):
+                return JoinAnswer(NONE, "m0", 1, "consumer", "range", "m0", members=members)
+
+            monkeypatch.setattr(desk.broker.groups, "wait", joined)
+            values = {
+                "group_id": "g",
+                "session_timeout": timedelta(seconds=10),
+                "rebalance_timeout": timedelta(seconds=10),
+                "member_id": "",
+                "protocol_type": "consumer",
+                "protocols": [{"name": "range", "metadata": b""}],
+            }
+            answer, turn_count = await turns_of(desk.ask_with(11, 4, values))
+            assert [member.member_id for member in answer.members] == [member.member_id for member in members]
+            assert turn_count >= COUNT
 
     asyncio.run(asyncio.wait_for(conversation(), 60))
 

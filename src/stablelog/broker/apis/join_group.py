@@ -12,7 +12,7 @@ from datetime import timedelta
 from kio.schema.join_group.v9.request import JoinGroupRequest
 from kio.schema.join_group.v9.response import JoinGroupResponse, JoinGroupResponseMember
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each
 from stablelog.coordinators.consumer_groups.answers import JoinAnswer, JoinRequest
 from stablelog.errors import Refused
 
@@ -56,12 +56,12 @@ async def handle(broker: Broker, request: JoinGroupRequest, context: Context) ->
         leader=answer.leader_id,
         skip_assignment=answer.skip_assignment,
         member_id=answer.member_id,
-        members=tuple(
-            JoinGroupResponseMember(
+        members=await for_each(
+            answer.members,
+            lambda member: JoinGroupResponseMember(
                 member_id=member.member_id,
                 group_instance_id=member.group_instance_id,
                 metadata=member.metadata,
-            )
-            for member in answer.members
+            ),
         ),
     )

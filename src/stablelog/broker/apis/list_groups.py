@@ -4,7 +4,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.list_groups.v5.request import ListGroupsRequest
 from kio.schema.list_groups.v5.response import ListedGroup, ListGroupsResponse
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each
 
 
 async def handle(broker: Broker, request: ListGroupsRequest, _context: Context) -> ListGroupsResponse:
@@ -15,13 +15,13 @@ async def handle(broker: Broker, request: ListGroupsRequest, _context: Context) 
     return ListGroupsResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
-        groups=tuple(
-            ListedGroup(
+        groups=await for_each(
+            listed,
+            lambda group: ListedGroup(
                 group_id=group.group_id,
                 protocol_type=group.protocol_type,
                 group_state=group.state,
                 group_type=group.group_type,
-            )
-            for group in listed
+            ),
         ),
     )
