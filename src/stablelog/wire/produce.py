@@ -34,8 +34,9 @@ from stablelog.wire.shapes import error_for
 VERSION_WITH_LOG_START = 5
 VERSION_WITH_MESSAGES = 8
 VERSION_FLEXIBLE = 9
-# The maximum number of topics and partitions of a request, all together. A request is decoded on the event loop.
-ITEMS_MAX = 10_000
+# The maximum number of topics and partitions of a request, all together. A request is decoded on the event loop. The
+# default of `stablelog.max.partitions` is 10,000.
+ITEMS_MAX = 12_000
 
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 ACKS_ALL = -1
