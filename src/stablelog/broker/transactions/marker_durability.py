@@ -7,7 +7,6 @@ marker, and compares it with the high watermark of its partition.
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import takewhile
 
 from stablelog.broker.topics.topics import Topics
 from stablelog.coordinators.transactions.spare_ids import Barrier
@@ -15,6 +14,8 @@ from stablelog.log.partition import Partition
 
 # Up to this number of partitions with written markers, `MarkerDurability.note` does not forget the durable markers.
 MARKER_ENDS_MIN = 64
+# The number of durable markers that one `MarkerDurability.forget_durable` forgets, at most.
+FORGOTTEN_AT_ONCE = 2_000
 
 
 class MarkerDurability:
@@ -48,24 +49,31 @@ class MarkerDurability:
             self._forget_durable_ends()
         self._barrier = None
         if partition.high_watermark < end:
-            for sequence in commit_sequences:
+            for sequence in dict.fromkeys(commit_sequences):
                 self._commits.setdefault(sequence, []).append((partition, end))
 
     def awaited(self) -> dict[int, list[tuple[Partition, int]]]:
         """Return the markers that are not durable, by commit sequence, as (partition, end offset)."""
-        return {
+        self._commits = {
             sequence: left
-            for sequence, ends in list(self._commits.items())
+            for sequence, ends in self._commits.items()
             if (left := [(partition, end) for partition, end in ends if self._is_awaited(partition, end)])
         }
+        return dict(self._commits)
 
     def forget_durable(self) -> None:
-        """Forget the oldest commits whose markers are all durable, so that few commits are left to check."""
-        done = takewhile(
-            lambda sequence: not any(self._is_awaited(*at) for at in self._commits[sequence]), self._commits
-        )
-        for sequence in list(done):
-            del self._commits[sequence]
+        """Forget the oldest markers that are durable, at most FORGOTTEN_AT_ONCE, so that few markers are left to
+        check.
+        """
+        for _ in range(FORGOTTEN_AT_ONCE):
+            if not self._commits:
+                return
+            sequence, ends = next(iter(self._commits.items()))
+            if self._is_awaited(*ends[-1]):
+                return
+            ends.pop()
+            if not ends:
+                del self._commits[sequence]
 
     def __len__(self) -> int:
         return len(self._commits)

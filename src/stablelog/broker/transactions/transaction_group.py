@@ -48,7 +48,9 @@ log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 OrderKey = tuple[str, int, int]
 # The maximum number of transactions that are reported to the coordinator as complete in one turn of the event loop.
-REPORTED_AT_ONCE = 300
+REPORTED_AT_ONCE = 200
+# The number of partitions of these transactions after which no further one is reported in the same turn.
+REPORTED_PARTITION_COUNT = 2_000
 
 
 class TransactionGroup:
@@ -312,8 +314,13 @@ class TransactionGroup:
         self._tasks.soon("transactions", self._report_written)
 
     def _report_written(self, *, to_the_end: bool = False) -> None:
-        count = len(self._written) if to_the_end else min(len(self._written), REPORTED_AT_ONCE)
-        orders = [self._written.popleft() for _ in range(count)]
+        orders: list[MarkerOrder] = []
+        partition_count = 0
+        while self._written and (
+            to_the_end or (len(orders) < REPORTED_AT_ONCE and partition_count < REPORTED_PARTITION_COUNT)
+        ):
+            orders.append(self._written.popleft())
+            partition_count += len(orders[-1].partitions)
         self._report_done([order for order in orders if _key(order) not in self._waiting_for])
         if self._written:
             self._tasks.soon("transactions", self._report_written)
