@@ -221,3 +221,53 @@ def test_a_cache_that_is_smaller_than_a_commit_index_serves_every_read():
     assert [loading(lambda cut=cut: log.partition.view.offset_after(cut)) for cut in range(6)] == sorted(
         {*(min((row[0] for row in log.written if row[4] > cut), default=0) for cut in range(6))}
     )
+
+
+def test_a_rebuilt_index_does_not_forget_that_earlier_commits_were_removed():
+    """The segment with the commits is only in the store, and the local indexes were lost."""
+    log = TieredLog(file_delete_delay_ms=0)
+    for producer in range(1, 6):
+        log.append(producer)
+        log.end(producer)
+    log.append(6)
+    for _ in range(2):
+        log.partition.roll(log.now_ms)
+        log.plain()
+    log.end(6)
+    log.partition.roll(log.now_ms)
+    log.plain()
+    log.sync()
+    log.copy()
+    first, second, third, _ = log.partition.segments()
+    keep = log.partition.size - first.size
+    log.partition.reconfigure(
+        dataclasses.replace(log.config, local_retention_ms=-1, local_retention_bytes=keep)
+    )
+    log.drop_local()
+    assert log.partition.start_offset == second.base_offset
+    log.loading(lambda: log.partition.delete_records(third.base_offset))
+    assert log.loading(log.partition.view.removed_sequence) == 5
+    log.lose_indexes()
+    assert log.loading(log.partition.view.removed_sequence) == 5
+
+
+def test_damaged_bytes_are_loaded_again_after_the_object_was_restored():
+    log = copied()
+    expected = log.expected()
+    key = min(key for key in log.objects if key.endswith("log"))
+    good = log.objects[key]
+    log.objects[key] = bytes([*good[:70], good[70] ^ 1, *good[71:]])
+    with pytest.raises(Corrupt):
+        log.read_all(0, 1 << 20)
+    log.objects[key] = good
+    assert log.read_all(0, 1 << 20) == expected
+
+
+def test_a_read_without_room_returns_no_batch_from_outside_transactions():
+    log = copied()
+    position = next(row[0] for row in log.written if row[4] < 0)
+    read = log.loading(
+        lambda: log.partition.view.read(position, 10, at_least_one=False)  # a batch takes more than 60 bytes
+    )
+    assert not read.buffers
+    assert log.loading(lambda: log.partition.view.read(position, 10)).buffers

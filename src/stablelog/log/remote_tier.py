@@ -78,6 +78,9 @@ class RemoteView(Protocol):
             NotLoaded: the first range is not loaded.
         """
 
+    def drop(self, base_offset: int, begins: Sequence[int], ends: Sequence[int]) -> None:
+        """Forget the bytes of ranges that were found to be damaged."""
+
     def batch_at_time(
         self, base_offset: int, timestamp_ms: int, start: int, end: int
     ) -> tuple[BatchHeader, bytes] | int | None:

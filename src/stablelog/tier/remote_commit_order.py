@@ -142,6 +142,12 @@ class RemoteCommitOrder:
         self._last = segment, ends[count - 1]
         return count, b"".join(views)
 
+    def drop(self, base_offset: int, begins: Sequence[int], ends: Sequence[int]) -> None:
+        """Drop the chunks of ranges that were found to be damaged from the cache."""
+        segment = self._segment(base_offset)
+        for begin, end in zip(begins, ends, strict=True):
+            self._remote.bytes.drop(segment, begin, end - begin)
+
     def batch_at_time(
         self, base_offset: int, timestamp_ms: int, start: int, end: int
     ) -> tuple[BatchHeader, bytes] | int | None:

@@ -237,7 +237,12 @@ class CommitOrder:
         count, content = self._tiers.remote_view.content(
             extents.segment, extents.begins, extents.ends, response.remote_room
         )
-        has_room = response.add_copied(memoryview(content), extents.part(0, count))
+        try:
+            has_room = response.add_copied(memoryview(content), extents.part(0, count))
+        except Corrupt:
+            # The object may have been restored, so the next read loads the bytes again.
+            self._tiers.remote_view.drop(extents.segment, extents.begins[:count], extents.ends[:count])
+            raise
         return has_room and count == len(extents.begins)
 
     def _add_outside(self, response: FetchAssembler, index: IndexRows, entry: Entry) -> bool:
@@ -250,7 +255,7 @@ class CommitOrder:
             max(response.start, entry.start),
             entry.end,
             response.remote_room,
-            at_least_one=response.end == response.start,
+            at_least_one=response.needs_one,
         )
         return response.add_run(found.buffers, min(found.end_offset, entry.end), entry)
 
@@ -405,9 +410,9 @@ class CommitOrder:
     def _sequence_in(self, index: IndexRows, position: int) -> int:
         """Return the greatest commit sequence before a position, whose index this is; -1 as `_sequence_before`."""
         place = index.place_of(position)
-        if place:
-            return index[place - 1].latest_sequence
         before = self._tiers.sequence_before(index)
+        if place:
+            return max(index[place - 1].latest_sequence, -1 if before is None else before)
         if before is not None:
             return before
         if not len(index):

@@ -96,6 +96,11 @@ class FetchAssembler:
         self._copied: dict[int, range] = {}
 
     @property
+    def needs_one(self) -> bool:
+        """Whether the response must get a batch of any size next."""
+        return self._wants_one and self.end == self.start
+
+    @property
     def remote_room(self) -> int:
         """How many more bytes of batches from an object store fit into the response."""
         return max(min(self.room, self._remote_room), 0)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Final
 
-from stablelog.errors import Unavailable
+from stablelog.errors import Corrupt, Unavailable
 from stablelog.log.remote_tier import RemoteCommits, RemoteView
 from stablelog.log.view import ViewedLog
 from stablelog.views.commit_index import CommitIndex
@@ -110,12 +110,18 @@ class TieredIndexes:
         return self.whole(self.local[at]) if at < len(self.local) else None
 
     def sequence_before(self, index: IndexRows) -> int | None:
-        """Return the `latest_sequence` of the index before this one; None if this is the first one."""
+        """Return the greatest commit sequence of the indexes before this one; None if this is the first one.
+
+        A local index that was rebuilt does not know the commits of earlier segments that only the store has. The
+        manifest knows them.
+        """
         base = index.base_offset
-        for one in self.remote_commits(base - 1) if base > self.log_start else ():
-            return one.latest_sequence
-        earlier = [one for one in self.local if one.base_offset < base]
-        return earlier[-1].latest_sequence if earlier else None
+        found = [one.latest_sequence for one in self.local if one.base_offset < base][-1:]
+        if self._partition.remote is not None and base > self.log_start:
+            before = next(self.remote_view.commits(base - 1), None)
+            if before is not None and before.base_offset < base:
+                found.append(before.latest_sequence)
+        return max(found, default=None)
 
     @property
     def latest_sequence(self) -> int:
@@ -124,7 +130,7 @@ class TieredIndexes:
         """
         latest = self.local[-1].latest_sequence
         if self._partition.remote is not None:
-            with contextlib.suppress(Unavailable):
+            with contextlib.suppress(Corrupt, Unavailable):
                 latest = max(latest, self.remote_view.latest_sequence)
         return latest
 
