@@ -80,12 +80,13 @@ class Given:
             self._raise(marker.group, marker.commit_sequence + 1)
 
     def take_producer_id(self, producer_id: int) -> None:
-        """Take a producer id into account. Ignore an id that no coordinator can have assigned."""
+        """Note a producer id that is in use. Ignore an id that no coordinator can have assigned."""
         if producer_id <= GIVEN_ID_MAX:
             self.producer_ids_end = max(self.producer_ids_end, producer_id + 1)
 
     def take_records(self, group: str, header: BatchHeader, batch: bytes) -> None:
-        """Take a batch of a transaction group's commit log into account. Skip damaged records.
+        """Note the commit sequences and producer ids in a batch of a transaction group's commit log. Skip damaged
+        records.
 
         Raises:
             NewerFormat: a later release has written a record.

@@ -253,13 +253,14 @@ def last_manifest(partition: RemotePartition) -> Steps[bytes | None]:
 
 
 def _read(partition: RemotePartition, name: ChainName, kind: Kind) -> Steps[bytes]:
-    """Read an object of the chain that a listing contains, and return its payload. Raises as `_payload` does."""
+    """Read a claim, a manifest or a fence that the store has listed, and return its payload. Raises as `_payload` does.
+    """
     key = partition.chain_key(name)
     return _payload(key, (yield Get(key)), kind)
 
 
 def _payload(key: str, content: bytes | None, kind: Kind) -> bytes:
-    """Check the content of an object of the chain that a listing contains, and return its payload.
+    """Check the content of a claim, a manifest or a fence that the store has listed, and return its payload.
 
     Raises:
         Corrupt: it is damaged, missing or of another kind.

@@ -1,5 +1,5 @@
-"""Check of the format versions of a commit-ordered partition's files. It runs before a start of the broker writes to
-the partition.
+"""Check of the format versions of a commit-ordered partition's files. At a start, the broker checks them before it
+writes to the partition.
 
 Format: docs/formats.md, "How formats change".
 """

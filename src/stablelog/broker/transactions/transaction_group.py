@@ -92,10 +92,16 @@ class TransactionGroup:
         self._tasks = tasks
         self._now_ms = now_ms
         self._recorded_count = 0  # The number of changes of the coordinator's state that are in the journal.
-        self._queue = MarkerQueue()
-        # A *marker order* names a marker and its partitions. The markers of these orders are written to all their
-        # partitions, which is not yet reported to the coordinator.
-        self._written: deque[MarkerOrder] = deque()
+        # The decisions whose records are durable, and whose markers are not being written yet.
+        self._decided: deque[_Decided] = deque()
+        # The decisions whose markers are being written now. `_to_write` has the part of the markers that is not written
+        # yet.
+        self._in_writing: list[_Decided] = []
+        self._to_write: deque[tuple[TopicPartition, list[MarkerOrder]]] = deque()
+        # Whether `_to_write` has markers for more partitions than one turn of the event loop writes.
+        self._is_long = False
+        # The markers that are written to all their partitions. The coordinator does not know it yet.
+        self._written: list[MarkerOrder] = []
         self._held_back: dict[TopicPartition, list[MarkerOrder]] = {}
         # By open partition: the markers of decisions from before the start that the partition lacks because the disk is
         # full, and the number of its first markers in `_held_back` that they replace. They are written before all other
@@ -166,10 +172,9 @@ class TransactionGroup:
 
     @property
     def settling(self) -> Collection[TopicPartition]:
-        """Open partitions that lack markers of decisions from before the start, because the disk is full.
-
-        Apart from the commit log, only memory contains these markers. A batch of the producer's next transaction that
-        was written before such a marker would be taken for a part of the transaction that the marker ends.
+        """Open partitions that lack markers of earlier transactions, because the disk is full. A batch of the
+        producer's next transaction that was written before such a marker would be taken for a part of the transaction
+        that the marker ends.
         """
         return self._settling.keys()
 

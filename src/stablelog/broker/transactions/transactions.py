@@ -257,11 +257,12 @@ class Transactions:
             group.coordinator.table.partitions_opened()
 
     def _note_lacking(self) -> None:
-        """Recompute which open partitions lack markers of decisions from before the start."""
+        """Recompute which open partitions lack markers of transactions that were decided before the broker started."""
         self._lacking = {target for group in self._groups.values() for target in group.settling}
 
     def lacks_markers(self, target: TopicPartition) -> bool:
-        """Whether transaction markers of decisions from before the start wait for disk space in this partition.
+        """Whether markers of transactions that were decided before the broker started wait for disk space in this
+        partition.
 
         Nothing else may be written to the partition then.
         """
@@ -269,7 +270,8 @@ class Transactions:
 
     @property
     def are_all_marked(self) -> bool:
-        """Whether every partition that was opened has all transaction markers of decisions from before the start."""
+        """Whether every open partition has all markers of the transactions that were decided before the broker started.
+        """
         return not self._lacking
 
     @staticmethod

@@ -69,8 +69,8 @@ class LogEnds(Mapping[TopicPartition, LogEnd]):
 
     @property
     def leader_epoch(self) -> int:
-        """The leader epoch that is recorded with the log end of the first partition. The decision must have at least
-        one partition.
+        """The leader epoch that is recorded with the log end of the first partition. There must be at least one
+        partition.
         """
         return LogEnd(*END.unpack_from(self.content)).leader_epoch
 

@@ -132,8 +132,8 @@ class Trust:
         return choose_start(self._directory, self._bases[0], unknown_from, 0, is_cut=is_cut)
 
     def _find_refused(self) -> Iterator[int]:
-        """Yield the base offsets of the sealed segments that a start of the broker refuses: it cannot read the leader
-        epochs of their batches, or one of these epochs is greater than that of the start.
+        """Yield the base offsets of the sealed segments that the broker refuses when it starts: it cannot read the
+        leader epochs of the batches, or one of these epochs is greater than the broker's own leader epoch.
         """
         for base, summary in self._sealed.items():
             segment = self._segment(base)

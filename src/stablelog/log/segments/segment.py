@@ -195,7 +195,7 @@ class Segment:
             self.size + size <= segment_bytes
             and last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
             and (len(growing.offsets) + 1) * 8 <= index_bytes
-            and (len(growing.times) + 2) * 12 <= index_bytes  # sealing may add an entry to the time index
+            and (len(growing.times) + 2) * 12 <= index_bytes  # one for this batch, one at the sealing
         )
 
     def append(self, buffers: Sequence[Buffer]) -> int:

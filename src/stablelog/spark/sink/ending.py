@@ -61,7 +61,7 @@ def commit_parts(
             digest=digest,
             group=options.transaction_group or "",
         )
-    # Another run of the writer has committed the version while these tasks wrote.
+    # Another start of this Spark query or job has committed the same joint commit while these tasks wrote.
     if decided.already and decided.run != part.run:
         _check_repeated(part, digest, decided.digest, by_another=True)
     _log.info(

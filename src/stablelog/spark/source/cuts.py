@@ -43,14 +43,15 @@ def broker_of(log_: Log) -> broker_log.BrokerLog:
 
 
 class Cuts:
-    """Requests for cuts through the topics that a read's options name. A cut is a commit sequence, with the offset in
-    each partition before which all commits up to this sequence stand.
+    """Requests to the broker for cuts of the topics that a read's options name. A cut consists of a commit sequence R
+    and of one offset for each partition. Before this offset, the partition has all its commits up to R, and no later
+    ones.
 
     Args:
         options: the options of the read.
         log_: the log, which lists the partitions.
-        there: a function that lists the existing partitions, for a stream, which may accept that some were deleted;
-            None for `log_.partitions`.
+        there: a function that returns the existing partitions. A stream passes its own function, because it may accept
+            that partitions were deleted. None stands for `log_.partitions`.
     """
 
     def __init__(

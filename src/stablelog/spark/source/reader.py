@@ -73,7 +73,7 @@ def read_offsets(value: Mapping[str, Any], *, at_cuts: bool) -> StreamOffsets:
 
     Args:
         value: the offsets in the JSON format of Spark's checkpoint.
-        at_cuts: whether this stream reads at cuts (option cut=true).
+        at_cuts: whether the stream has the option cut=true, so that each micro-batch contains only whole transactions.
 
     Raises:
         InvalidConfig: the offsets belong to a stream with another value of the option cut.
