@@ -167,7 +167,9 @@ class TransactionGroup:
                 self.settle(target, [], None)
 
     def awaited(self) -> set[TopicPartition]:
-        """Return the partitions that are not open yet and may need markers of decisions from before the start."""
+        """Return the partitions that are not open yet and may need markers of transactions that were decided before the
+        broker started.
+        """
         return {*self.coordinator.table.history.partitions(), *self._held_back}
 
     @property

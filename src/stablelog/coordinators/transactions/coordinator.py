@@ -18,8 +18,8 @@ records. `transactions.table` holds the state. Each request has the producer's i
 is refused. A refused request changes nothing.
 
 Words: a transaction is *turned away* if the broker refused it a partition; its producer can only abort it. A decision
-is *repeated* if it was made before the last start. To *adopt* a transaction that is open in a partition is to treat it
-as its producer's current transaction, although the record that added the partition was lost.
+is *repeated* if it was made before the broker's last start. To *adopt* a transaction that is open in a partition is to
+treat it as its producer's current transaction, although the record that added the partition was lost.
 
 Source: KIP-98, KIP-360, KIP-664, KIP-890, KIP-939; docs/decisions/0003-transactions.md.
 """
@@ -82,12 +82,11 @@ class TransactionCoordinator:
     Args:
         config: the settings.
         group: name of the transaction group; empty for the default group.
-        coordinator_epoch: the broker's leader epoch, which all partitions have from this start on. Markers carry it. It
-            must rise with every start.
+        coordinator_epoch: the broker's leader epoch: each start of the broker has a greater one. Markers contain it.
         producer_ids: hands out producer ids. The transaction groups of one broker share the space of producer ids.
-        end_offsets: returns the present end offsets of partitions: 0 for a partition that was not opened since the
-            start, OFFSET_UNKNOWN for an unknown one. After a crash these offsets distinguish a TV1 transaction from the
-            producer's next one.
+        end_offsets: returns the present end offsets of partitions: 0 for a partition that the broker has not opened
+            since its start, OFFSET_UNKNOWN for a partition that it does not know. After a crash these offsets
+            distinguish a TV1 transaction from the producer's next one.
         marker_barrier: makes a function that tells whether all markers that were written before the call are durable:
             True, False (not yet) or None (never). Without this argument the coordinator never knows, and uses no
             producer id again.
@@ -448,8 +447,8 @@ class TransactionCoordinator:
         Returns:
             The markers of all transactions that are decided and not complete, in order. The caller holds the markers of
             each partition back until the partition is open, and then passes them to `reconcile`. If the decision has
-            records, they must be durable before any client writes to a partition: for decisions that Apache Kafka wrote
-            and that lack markers, they record where the partitions ended.
+            records, they must be durable before any client writes to a partition. These records are for decisions that
+                Apache Kafka wrote and that lack markers: they contain the end offsets of the partitions.
         """
         draft = Draft(now_ms, self.table.loaded(self._coordinator_epoch, now_ms))
         for transactional_id in self.table.decided():
@@ -477,9 +476,9 @@ class TransactionCoordinator:
         Args:
             target: the partition.
             found: its open transactions.
-            held: the marker orders that waited for the partition, in order. The decision's markers include those of
-                them that the partition still needs. When these are written, all orders in `held` count as written
-                there.
+            held: the marker orders that waited for the partition, in order. The decision's markers include all markers
+                in `held` that the partition still needs. When these are written, all orders in `held` count as written
+                to this partition.
             now_ms: broker time.
         """
         open_in_it = [OpenTransaction(*txn) for txn in found]

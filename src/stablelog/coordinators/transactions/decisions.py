@@ -76,8 +76,8 @@ class MarkerOrder(NamedTuple):
         transaction_epoch: producer epoch of the records that the marker ends.
         ends: the end offsets of the partitions at the time of the decision, if the marker has the same producer epoch
             as the transaction's records.
-        settled_epoch: a leader epoch. Transactions with this producer epoch that began under a lower leader epoch were
-            over before the decision.
+        settled_epoch: a leader epoch. Transactions with this producer epoch that began under a lower leader epoch had
+            ended before the decision.
         repeated: whether the decision was made before the last start of the broker.
     """
 
@@ -113,8 +113,8 @@ class MarkerOrder(NamedTuple):
         if self.transaction_epoch != self.producer_epoch:
             return True
         if self.transactional_id != REPAIR and not self.repeated:
-            # The transaction was decided since the start of the broker. The producer begins no other transaction before
-            # the markers of the decision are written, so the open transaction is the decided one.
+            # The transaction was decided after the broker started. The producer begins no other transaction before the
+            # markers of the decision are written, so the open transaction is the decided one.
             return True
         end = self.ends.get(target)
         if end is None:

@@ -120,7 +120,7 @@ class Reconciliation:
         txn = self._table.known(transactional_id)
         shown = (found.producer_id, found.producer_epoch)
         if 0 <= found.leader_epoch < txn.settled_epoch:
-            # The open transaction in the partition is an earlier one of the producer, which is already over.
+            # The open transaction in the partition is an earlier one of the producer, which has already ended.
             return False
         if txn.state is State.ONGOING:
             if shown != (txn.producer_id, txn.producer_epoch):
@@ -148,8 +148,8 @@ class Reconciliation:
         """
         shown = (found.producer_id, found.producer_epoch)
         if not self._table.is_repeated(transactional_id):
-            # The last transaction was decided since the start. If it is the open one, its marker will end it. Otherwise
-            # the caller has to abort the open one.
+            # The producer's last transaction was decided after the broker's start. If it is the open transaction, its
+            # marker will end it. Otherwise the caller has to abort the open transaction.
             return target in txn.partitions and shown == (txn.producer_id, txn.transaction_epoch)
         if shown != txn.client or (
             target not in txn.partitions and 0 <= found.leader_epoch < txn.decided_under

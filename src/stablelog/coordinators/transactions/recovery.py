@@ -5,9 +5,9 @@ written, before they are durable. So a crash may keep "complete" in the commit l
 In that partition the transaction is then open again. The commit log contains all decisions since it was last trimmed.
 Trimming deletes only decisions whose markers are durable.
 
-A start reads all decisions into a `DecisionHistory`. When a partition has been opened, `markers_for` compares its open
-transactions with the decisions, and returns the markers that must be written again, in the order of the decisions. An
-open transaction that matches no decision was never decided: the coordinator adopts or aborts it.
+When the broker starts, it reads all decisions into a `DecisionHistory`. When a partition has been opened, `markers_for`
+compares its open transactions with the decisions, and returns the markers that must be written again, in the order of
+the decisions. An open transaction that matches no decision was never decided: the coordinator adopts or aborts it.
 
 Apache Kafka completes a transaction only after its markers are written, and a TV1 decision of Kafka does not record
 where its partitions ended. Such a decision is not part of the history. If it is pending, the takeover of the directory
@@ -50,7 +50,8 @@ class DecisionHistory:
         # The number of partitions of each decision whose markers were not compared yet (`take`), by the rank of the
         # decision: its number in the order of the decisions.
         self._partition_counts: dict[int, int] = {}
-        # The number of decisions from before the start. Later decisions have this rank or a higher one.
+        # The number of decisions that were made before the broker started. Later decisions have this rank or a higher
+        # one.
         self.end_rank = 0
 
     def remember(self, transactional_id: str, value: bytes, txn: Transaction) -> None:
@@ -146,10 +147,10 @@ def markers_for(
     Args:
         target: the partition.
         found: the open transactions in it, at most one of each producer id.
-        past: by producer id, marker orders made from the decisions for `target` from before the start; only for the
-            producer ids in `found` and `held`.
+        past: by producer id, marker orders made from the decisions for `target` that are older than the broker's start;
+            only for the producer ids in `found` and `held`.
         held: orders for `target` that could not be written yet, in order.
-        end_rank: the rank of the first decision since the start.
+        end_rank: the rank of the first decision since the broker's start.
     """
     open_of = {txn.producer_id: txn for txn in found}
     assert len(open_of) == len(found), f"two open transactions of one producer in {target}"
@@ -164,8 +165,9 @@ def markers_for(
             # The producer's last decision is in the commit log and also in `held`. Use the order in `held`: when its
             # marker is written, the transaction is complete.
             waiting[0] = Ranked(before.pop().rank, waiting[0].order)
-        # An order from before the start is needed only if its transaction is open in the partition. Otherwise its
-        # marker is in the log already, perhaps with later markers behind it, or the transaction has no records there.
+        # A marker order that is older than the broker's start is needed only if its transaction is open in the
+        # partition. Otherwise its marker is in the log already, perhaps with later markers behind it, or the
+        # transaction has no records in the partition.
         fresh = [ranked for ranked in waiting if not ranked.order.repeated]
         open_txn = open_of.get(producer_id)
         if open_txn is None:

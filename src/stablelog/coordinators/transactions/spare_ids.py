@@ -6,11 +6,11 @@ partition that the attempt has written to would remember this producer id for a 
 
 A producer id passes from child A to child B only if all of this holds:
 
-1. The version of A, or a later one, is committed, and A is forgotten. The coordinator therefore refuses every request
-   that names A's transactional id: its version is not above the last committed one.
-2. Every marker that the transaction group had written when A was forgotten is durable. If a partition was not opened
-   since the start of the broker, it must not lack a marker of the producer id. So no crash opens a transaction of A
-   again.
+1. A's version of its joint commit, or a later version, is committed, and A is forgotten. The coordinator therefore
+   refuses every request that names A's transactional id, because the id contains this version.
+2. Every marker that the transaction group had written when A was forgotten is durable. If the broker has not opened a
+   partition since its start, this partition must not lack a marker of the producer id. So no crash opens a transaction
+   of A again.
 3. B gets a higher epoch than A, the markers of A and every response to A have had. So two holders never have the same
    id and epoch, and a request with A's identity is refused whatever transactional id it names.
 

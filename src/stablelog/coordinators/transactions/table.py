@@ -1,8 +1,8 @@
 """State of a transaction group: the commit log in memory.
 
 The state changes only by `put`, `forget` and the methods that hand out numbers. Each of them adds the record of the
-change. `replay` of these records gives the same state, except for times that are later than the start (see `loaded`).
-The coordinator decides when the state changes.
+change. `replay` of these records gives the same state, except for times that are later than the broker's start (see
+`loaded`). The coordinator decides when the state changes.
 
 A transactional id takes a fixed size of memory and the partitions of its open transaction, however many transactions it
 has had. An id without an open transaction takes less (`idle_ids`).
@@ -45,8 +45,8 @@ from stablelog.types import TopicPartition
 from stablelog.wire.extension.transaction_groups import group_in_words
 
 FIRST_SEQUENCE: Final = 1  # The first commit sequence is 1, so that 0 stands for "before the first commit".
-# The maximum number of pending decisions, and of decisions from before the start, that a checkpoint writes in one
-# batch. Such a batch takes about 10 ms.
+# The maximum number of decisions that a checkpoint writes in one batch: pending ones, and ones from before the broker's
+# start. Such a batch takes about 10 ms.
 UNDIVIDED_MAX: Final = 500
 LISTED_AT_ONCE: Final = 100  # The number of ids in one slice of a list.
 
@@ -62,7 +62,7 @@ class TransactionTable:
             markers written until then are durable (`spare_ids.Barrier`).
 
     Attributes:
-        history: decisions from before the start whose partitions have not been opened yet.
+        history: decisions from before the broker's start, for partitions that have not been opened yet.
         joints: the keys of joint commits.
         turned_away: by transactional id, the producer whose transaction was refused a partition, and can only be
             aborted. In memory only.
@@ -97,7 +97,7 @@ class TransactionTable:
         self._decided: dict[str, None] = {}
         # By commit sequence, in rising order: the transactional ids of the commit, while it lacks markers.
         self._unmarked: dict[int, set[str]] = {}
-        # The transactional ids whose decision is from before the start and lacks markers.
+        # The transactional ids with a transaction that was decided before the broker's start and lacks markers.
         self._repeated: set[str] = set()
         self._change_count = 0
 
@@ -132,7 +132,8 @@ class TransactionTable:
     def resolved_sequence(self) -> int:
         """The greatest commit sequence up to which all markers of all commits are written; 0 before the first.
 
-        After a start, the number may be too high: a partition that was not reconciled yet may have lost markers.
+        After a start of the broker, the number may be too high: a partition that was not reconciled yet may have lost
+        markers.
         """
         unmarked = next(iter(self._unmarked), self._next_sequence)
         least = self.history.least_sequence
@@ -143,7 +144,7 @@ class TransactionTable:
         return list(self._decided)
 
     def is_repeated(self, transactional_id: str) -> bool:
-        """Whether the transactional id has a decision from before the start whose markers are not all written."""
+        """Whether the id's transaction was decided before the broker's start, and its markers are not all written."""
         return transactional_id in self._repeated
 
     def list_transactions(
@@ -198,7 +199,7 @@ class TransactionTable:
 
     @property
     def change_count(self) -> int:
-        """The number of changes of this table since the start. Every change is recorded in the commit log."""
+        """The number of changes of this table since the broker's start. Every change is recorded in the commit log."""
         return self._change_count + self.joints.change_count
 
     @property
@@ -393,12 +394,12 @@ class TransactionTable:
         out, and ids expire, only when the clock has caught up.
 
         Args:
-            leader_epoch: leader epoch of this start; Kafka's leader epochs are lower.
+            leader_epoch: the broker's leader epoch; the leader epochs that Kafka has written are lower.
             now_ms: broker time.
 
         Returns:
-            The records of Kafka's pending TV1 decisions, written again with the ends of their partitions: each end is
-            before all offsets of this leader epoch. The records must be durable before any client writes to a
+            Records that replace those of Kafka's pending TV1 decisions. They also contain an end for each partition,
+                before all offsets of this leader epoch. The records must be durable before any client writes to a
             partition.
         """
         self.joints.loaded(now_ms)
@@ -451,11 +452,11 @@ class TransactionTable:
     def _undivided(self) -> list[Record]:
         """The records whose order matters.
 
-        These are the record of the group, the decisions from before the start, and the pending decisions.
+        These are the record of the group, the decisions from before the broker's start, and the pending decisions.
 
-        An id with a decision from before the start also has a record of its present state behind that decision, even if
-        the present state is not a decision. Without this record, a crash that keeps only this batch would give the id
-        the state of the earlier decision.
+        An id with a decision from before the broker's start also has a record of its present state behind that
+        decision, even if the present state is not a decision. Without this record, a crash that keeps only this batch
+        would give the id the state of the earlier decision.
         """
         records: list[Record] = [self._group_record(), *self.history.records()]
         earlier = sorted(self.history.transactional_ids() - self._decided.keys())

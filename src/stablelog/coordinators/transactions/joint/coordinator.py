@@ -2,16 +2,16 @@
 
 The *children* of a joint commit are transactions whose ids contain a key, a version and a run
 (`wire.extension.children`). Any client writes them like any transaction, but no child can be committed alone. The
-commit of a version of a key is one decision: the record of the key and the records of all its children go into the
-commit log as one batch, with one commit sequence. From then on it is like any commit; the markers of all children have
-that sequence.
+commit of all children with one key and version is one decision: the record of the key and the records of these children
+go into the commit log as one batch, with one commit sequence. From then on it is like any commit; the markers of all
+children have that sequence.
 
 The key's record holds the last committed version. This has these effects:
 
 - A repeated commit gets the answer of the first one, even after a restart, and decides nothing.
 - Of two commits of the same version the first wins. A version below the last one counts as committed.
-- Children of this or an earlier version that the commit does not name are aborted with it. Children that begin later,
-  or write later, are refused.
+- The commit aborts the other children of its version and of earlier versions: those that it does not name. Children of
+  these versions that begin or write later are refused.
 - Every client can ask for the run of the last commit, and for its digest, the writer's own description of the content.
   So a writer that has computed the content of the version a second time can compare it with the committed version.
 
@@ -73,7 +73,8 @@ class JointAnswer:
         error: why the request was refused.
         message: the reason as text.
         committed: whether the version, or a later one, was committed before this request.
-        commit_sequence: the commit sequence of the version, if it is the last committed one; -1 otherwise.
+        commit_sequence: the commit sequence of this version, if it is the last committed version of the key; -1
+            otherwise.
         last_version: the last committed version, in an answer to BeginJoint; -1 if there is none.
         run: the run (start of the writer) that committed the version; empty if unknown.
         digest: the writer's description of the version's content; empty if unknown.
@@ -95,7 +96,7 @@ class JointCommits:
         table: the state of the transaction group.
         ending: ends transactions.
         attempt_prefix: a part of the transactional ids of the children that the broker begins itself. It differs at
-            every start, so that these ids are new.
+            every start of the broker, so that these ids are new.
     """
 
     def __init__(self, table: TransactionTable, ending: Ending, attempt_prefix: int) -> None:
@@ -172,8 +173,8 @@ class JointCommits:
         return draft.decision(None)
 
     def check_commit(self, name: JointName, version: int, run: str | None = None) -> JointAnswer | None:
-        """Return the answer to a joint commit if it does not depend on the children, for example because the version is
-        committed already; None if it does.
+        """Return the answer to a request for a joint commit if it does not depend on the children, for example because
+        this version is committed already; None if it depends on them.
         """
         state = self._joints.get(name)
         try:
@@ -204,7 +205,8 @@ class JointCommits:
             name: group and key of the joint commit.
             version: its version. At or below the last committed version, the answer is `committed`.
             children: the children; there may be none.
-            run: the start of the writer that commits. The commit is refused if another run has begun the version since.
+            run: the start of the writer that commits. The commit is refused if another start of the writer has begun
+                this version since.
             retention_ms: the time after its last commit during which the key is remembered.
             digest: a description of the content of the version, returned to later requests. The coordinator does not
                 interpret it.
@@ -314,7 +316,8 @@ class JointCommits:
         """Refuse to open a child of a joint commit that comes too late to be committed.
 
         Raises:
-            Refused: its version, or a later one, is committed; or another run has begun the version since.
+            Refused: the child's version of the joint commit, or a later one, is committed; or another start of the
+                writer has begun this version since.
         """
         child = child_of(transactional_id)
         if child is None:

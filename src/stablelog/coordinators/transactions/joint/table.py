@@ -29,7 +29,8 @@ class JointTable:
         unused_ms: a key that was begun and never committed is forgotten after this time.
 
     Attributes:
-        change_count: the number of changes of this table since the start. Each change is recorded in the commit log.
+        change_count: the number of changes of this table since the broker's start. Each change is recorded in the
+            commit log.
     """
 
     def __init__(self, unused_ms: int) -> None:
