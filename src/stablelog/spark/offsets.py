@@ -2,9 +2,9 @@
 
 The format is that of Spark's Kafka connector: `{"orders": {"0": 23, "1": 42}}`. Each number is the next offset to read.
 A stream's offsets also contain the topic ids, so that a topic that was deleted and created again is not mistaken for
-the old one. Their key is `#topics`, which is not a valid topic name. The offsets of a stream that reads at cuts contain
-the cut (`CutPoint`) under `#cut`. Spark compares offsets as strings, so everything is sorted: equal offsets give equal
-JSON.
+the old one. Their key is `#topics`, which is not a valid topic name. The offsets of a stream with the option cut=true
+also contain a commit sequence (`CutPoint`), under `#cut`. Spark compares offsets as strings, so everything is sorted:
+equal offsets give equal JSON.
 """
 
 import json
@@ -51,7 +51,7 @@ class StreamOffsets:
     Attributes:
         next_offsets: the next offset to read, by topic and partition.
         topic_ids: the id of each topic, by name.
-        cut: the cut at these offsets; None for a stream that does not read at cuts.
+        cut: the cut that these offsets are; None for a stream without the option cut=true.
     """
 
     next_offsets: Mapping[TopicPartition, int]
@@ -60,7 +60,7 @@ class StreamOffsets:
 
     @property
     def point(self) -> CutPoint:
-        """Return the cut. Only for a stream that reads at cuts."""
+        """Return the cut that these offsets are. Only for a stream with the option cut=true."""
         assert self.cut is not None
         return self.cut
 

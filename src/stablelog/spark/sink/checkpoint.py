@@ -41,7 +41,7 @@ def plan_digest(checkpoint: str | None, batch_id: int) -> str:
         return ""
     sources = [_topic_offsets(line) for line in lines[METADATA_LINES:] if line != NO_OFFSET]
     if all(source.next_offsets for source in sources):
-        # Leave the cut out of the digest: commits in other topics change the cut, but not the records that the
+        # Leave out the field `cut`, a commit sequence: commits in other topics change it, but not the records that the
         # micro-batch reads.
         return digest_of([replace(source, cut=None).to_json() for source in sources])
     return digest_of(lines[1:])

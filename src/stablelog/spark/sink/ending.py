@@ -33,8 +33,8 @@ def commit_parts(
         digest: digest of the plan of this write (its source offsets); empty if unknown.
 
     Raises:
-        Refused: the write cannot be committed, and no row of it is committed. Or the same version was committed before
-            with another plan, that is, with other source offsets.
+        Refused: the write cannot be committed, and no row of it is committed. Or the same micro-batch or write was
+            committed before with another plan, that is, with other source offsets.
         Unavailable: no broker responds, so it is unknown whether the write is committed; repeat the call. Or Spark has
             not passed the message of each task; then nothing is committed.
     """
@@ -93,17 +93,17 @@ def _all_written(messages: Iterable[Any]) -> list[Written]:
 
 
 def _check_repeated(part: Part, digest: str, committed: str, *, by_another: bool) -> None:
-    """Check that this write may be skipped, because its version is committed already.
+    """Check that this micro-batch or write may be skipped, because its joint commit was made before.
 
     Args:
         part: the joint commit.
         digest: digest of the plan of this write (its source offsets).
         committed: digest of the plan that was committed.
-        by_another: whether another run of the writer committed the version after tasks of this run had begun.
+        by_another: whether another start of the query or job made the joint commit after these tasks had begun.
 
     Raises:
-        Refused: another plan was committed under this version, and rows of this write would be lost if they were
-            skipped. Or another driver uses the same checkpoint.
+        Refused: the joint commit was made with another plan, and rows of this write would be lost if they were skipped.
+            Or another driver uses the same checkpoint.
     """
     what = f"micro-batch {part.version} of query {part.key}"
     if not part.in_sequence:

@@ -23,11 +23,11 @@ class Part:
 
     Attributes:
         key: the key of the joint commit.
-        version: the version of the joint commit.
-        run: identifies this start of the writer; the same in all tasks.
-        order: the order of this run among all runs with the same key: a later run has a greater number.
+        version: the number of the joint commit under this key; for a stream, the number of the micro-batch.
+        run: identifies this start of the query or job; the same in all tasks.
+        order: a number that is greater for later starts of the query or job with the same key.
         retention_ms: how long the coordinator remembers the key.
-        in_sequence: whether a version begins only after the previous version is committed, as micro-batches do.
+        in_sequence: whether the writer begins a version only after it has committed the previous one, as in a stream.
     """
 
     key: str

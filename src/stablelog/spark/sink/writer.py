@@ -72,10 +72,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.order = order
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the pickled state of this writer for the tasks of a micro-batch, with the order of this run: a number
-        that is greater for later runs of the query.
+        """Return the pickled state of this writer for the tasks of a micro-batch, with a number that is greater for
+        later starts of the query (`order`).
 
-        The commit on the driver does not use the order.
+        The commit on the driver does not use this number.
         """
         order = _next_order(self.options) if self.order == joint.NO_ORDER else self.order
         return {**self.__dict__, "order": order}
@@ -177,8 +177,8 @@ def batch_writer(given: Mapping[str, str], schema: Any, *, overwrite: bool) -> B
 
 
 def _next_order(options: WriteOptions) -> int:
-    """Return a number for this run that is greater than those of earlier runs with the same key. By this number, the
-    broker recognizes and refuses tasks of earlier runs. Return NO_ORDER if the guarantee is at-least-once.
+    """Return a number that is greater than the numbers of earlier starts of this query or job. By this number, the
+    broker recognizes and refuses tasks of earlier starts. Return NO_ORDER if the guarantee is at-least-once.
 
     Raises:
         Unavailable: no broker responds.

@@ -1,8 +1,9 @@
 """Reader of a stream at cuts: each micro-batch consists of whole transactions over all topics of the stream.
 
-A cut is a commit sequence, with the offset in each partition before which all commits up to this sequence stand. The
-stream's offsets contain the next offset of each partition, and the cut. A commit in another topic of the transaction
-group changes the last cut, but no offset of the stream's partitions. Such a commit starts no micro-batch.
+A cut consists of a commit sequence R and of one offset for each partition. Before this offset, the partition has all
+its commits up to R, and no later ones. The stream's offsets contain the next offset of each partition, and the cut. A
+commit in another topic of the transaction group changes the last cut, but no offset of the stream's partitions. Such a
+commit starts no micro-batch.
 """
 
 import time
@@ -38,7 +39,7 @@ class CutStreamReader(StablelogStreamReader):
 
     @cached_property
     def cuts(self) -> Cuts:
-        """The object that requests cuts through the topics of this stream from the broker."""
+        """The object that requests the cuts of this stream's topics from the broker."""
         return Cuts(self.options, self.source, self._there)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name

@@ -73,7 +73,7 @@ class Cuts:
     # -- cuts --------------------------------------------------------------------------------------------------
 
     def latest(self, known: StreamOffsets | None = None) -> StreamOffsets:
-        """Return the last cut. It contains every commit that was acknowledged before this call.
+        """Return the offsets of the last cut. It contains every commit that was acknowledged before this call.
 
         Args:
             known: a recent cut. If these topics have no later commit, this cut is returned without further requests.
@@ -86,8 +86,8 @@ class Cuts:
         return self._through(cut)
 
     def _settled(self) -> Cut:
-        """Return the last cut. First wait until the markers of all commits that were acknowledged before this call are
-        durable, but only for a limited time.
+        """Return the last cut (a commit sequence, with its offset in each partition). First wait until the markers of
+        all commits that were acknowledged before this call are durable, but only for a limited time.
         """
         cut = first = self._ask(RESOLVED)
         for _ in range(SETTLING_TRIES):
@@ -105,18 +105,18 @@ class Cuts:
         return cut
 
     def at(self, commit_sequence: int) -> StreamOffsets:
-        """Return the cut at a resolved commit sequence: one whose markers, and those of all earlier commits, are
-        durable.
+        """Return the offset in each partition at the cut with this commit sequence. The markers of this commit and of
+        all earlier ones must be durable.
         """
         if not self._partitions:
             self._partitions = self._there()
         return self._through(self._ask(commit_sequence))
 
     def regained(self, commit_sequence: int) -> StreamOffsets | None:
-        """Wait until a commit sequence is resolved again after a start of the broker, and return its cut. Return None
-        if the broker does not know the commit sequence.
+        """Wait after a start of the broker until it knows that all markers of the commits up to this commit sequence
+        are durable. Then return the cut with this commit sequence; None if the broker does not know the commit.
 
-        After that start, a commit is resolved again when the broker has opened the partitions that contain its markers.
+        The broker knows it when it has opened the partitions that contain these markers.
         """
         try:
             return self.at(commit_sequence)
@@ -138,7 +138,7 @@ class Cuts:
             raise
 
     def _through(self, cut: Cut) -> StreamOffsets:
-        """Return the cut through all topics that existed when the broker made the cut.
+        """Return the offsets of a cut in all topics that existed when the broker made the cut.
 
         Transactions of the cut may have written into a topic that was created after the topics were listed. So list the
         topics again after the request for the cut.
@@ -169,8 +169,9 @@ class Cuts:
             latest: the last cut.
 
         Raises:
-            InvalidConfig: the bound is not a cut.
-            Unavailable: the cut has been removed from the log, or is not resolved yet.
+            InvalidConfig: the offsets of the option divide a transaction.
+            Unavailable: records at the cut have been removed from the log, or the broker does not know yet that all
+                commits before the cut have their markers.
         """
         if bound.kind == "latest":
             return latest
@@ -387,10 +388,12 @@ class _Listing:
 
 
 def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str, str]]:
-    """Return the ranges that a batch reads, at cuts if the option cut is set, and the ids of its topics.
+    """Return the ranges of offsets that a batch reads, and the ids of its topics. With the option cut, these ranges
+    divide no transaction.
 
     Raises:
-        InvalidConfig: the bounds of an option do not match the partitions, or are not cuts.
+        InvalidConfig: the offsets of an option do not match the partitions, or divide a transaction although the option
+            cut is set.
         Unavailable: requested offsets are not in the log.
     """
     if not options.cut:
