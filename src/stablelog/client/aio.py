@@ -265,7 +265,8 @@ class AsyncClient:
         Args:
             topics: one name or several.
             order: only "commit" is valid, because in no other order are transactions whole.
-            cut: whether a transaction covers all partitions of all topics. Otherwise each partition is read separately.
+            cut: whether to return each transaction once, with its records of all partitions of all topics. Otherwise
+                each partition is read separately.
             after: the commit sequence after which to begin: that of the last transaction that the caller has handled. 0
                 for the oldest transaction that is left, None for new commits only.
             wait: seconds to wait for another transaction before the reader ends; None for no limit.

@@ -1,5 +1,5 @@
-"""The client's side of DescribeCut, which returns a cut: a commit sequence up to which all partitions are complete, and
-the offset in each partition before which these commits stand.
+"""The client's side of DescribeCut, which returns a cut. A cut consists of a commit sequence R and of one offset for
+each partition: before this offset, the partition has all its commits up to R, and no later ones.
 """
 
 from collections.abc import Iterable
@@ -28,11 +28,12 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A cut through some topics: the offsets before which all commits up to one commit sequence stand.
+    """A cut of some topics: for each partition the offset before which it has all its commits up to commit sequence R,
+    and no later ones.
 
     Attributes:
         group: the transaction group; empty for the default group.
-        commit_sequence: R: all records of each commit up to R are before the offsets.
+        commit_sequence: the commit sequence R of the last commit in the cut.
         offsets: by topic and partition, the first position that is not in the cut.
         last_commit_sequence: the commit sequence of the last commit that was decided.
         holders: if R is below `last_commit_sequence`, the markers that are not durable yet. Their commits are not in
@@ -62,8 +63,9 @@ class Cut:
 def describe_cut(
     cluster: Cluster, topics: Iterable[str], commit_sequence: int = RESOLVED, *, group: str | None = None
 ) -> Cut:
-    """Return the cut at a commit sequence; by default at the last resolved one. A commit sequence is resolved when all
-    markers of the commits up to it are durable.
+    """Return for each partition the offset before which it has all commits up to a commit sequence, and no later ones
+    (a cut). By default, the commit sequence is the last resolved one. It is resolved when all markers of the commits up
+    to it are durable.
 
     Args:
         cluster: the brokers.

@@ -120,8 +120,8 @@ def supported(cluster: Cluster) -> bool:
 
 
 def next_order(cluster: Cluster) -> int:
-    """Return a number that is greater than all that were returned before. A run (start of the writing program) uses it
-    as its order among all runs.
+    """Return a number that is greater than all numbers that were returned before. A writer requests one at its start:
+    by these numbers the broker tells later starts of the writer from earlier ones.
 
     The number is a producer id: the broker gives each id once, in rising order, also after a restart.
 
@@ -159,13 +159,13 @@ def begin(
         version: the number of this joint commit under its key: from 0, rising with each commit; gaps are allowed.
         run: identifies the start of the writer, and is the same in all its tasks. The broker aborts open children of
             other runs of this version, and refuses new ones. With None, this call only asks and changes nothing.
-        order: the order of the run, from `next_order`; -1 for no order. A run with a lower order cannot take the
-            version over from this run. So tasks that an earlier run has left behind cannot prevent the commit of a
-            later run.
+        order: a number from `next_order`, which is greater for later starts of the writer; -1 for none. A run with a
+            lower number cannot take the version over from this run. So tasks that an earlier start has left behind
+            cannot prevent the commit of a later start.
         group: the transaction group.
 
     Raises:
-        Refused: another run began the version after this run, or has a greater order.
+        Refused: another start of the writer (run) began this version after this one, or has a greater order number.
         Unavailable: no response within the deadline.
     """
     request = BeginJointRequest(group=group, key=key, version=i64(version), run=run, order=i64(order))
@@ -198,12 +198,12 @@ def commit(
     Args:
         cluster: the brokers.
         key: the key of the joint commit.
-        version: the version of the joint commit.
+        version: the number of this joint commit under its key.
         children: (transactional id, producer id, producer epoch) of each; may be empty.
         group_offsets: consumer group offsets that become visible with the commit: (consumer group, topic, partition) to
             the next offset to read, or to (offset, metadata).
-        run: the run that commits. The broker refuses the commit if another run has begun the version since. With None,
-            the broker accepts the first commit, whichever run has begun the version.
+        run: the start of the writer that commits. The broker refuses the commit if another start of the writer has
+            begun this version since. With None, the broker accepts the first commit of this version from any start.
         retention_ms: how long the broker remembers the key of the joint commit after its last commit; `FOR_EVER` for no
             limit. Set it for keys that are used only once.
         digest: a hash of the version's content, at most 100 bytes. `begin` and `commit` return it, so that a writer
@@ -244,9 +244,10 @@ def abort(
     Args:
         cluster: the brokers.
         key: the key of the joint commit.
-        version: the version of the joint commit.
+        version: the number of this joint commit under its key.
         children: (transactional id, producer id, producer epoch) of each. Children that have ended already are ignored.
-        run: if given, all children of this run are aborted, and it can begin no more children of this version.
+        run: a start of the writer. If given, all children of this start are aborted, and it can begin no more children
+            of this version.
         group: the transaction group.
 
     Returns:

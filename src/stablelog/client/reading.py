@@ -1,4 +1,5 @@
-"""Reader of whole transactions of commit-ordered topics: either partition by partition, or over all partitions at cuts.
+"""Reader of whole transactions of commit-ordered topics: either of each partition separately, or of all partitions
+together.
 
 DescribeCommits (`client.commits`) returns the bounds of the transactions, and ordinary fetches return the records. The
 reader holds in memory one whole transaction of each partition, and those records of the next transactions that the same
@@ -279,7 +280,7 @@ def read_cuts(
 def _at_cuts(
     cluster: Cluster, topics: Sequence[str], after: int, group: str | None
 ) -> Iterator[CommittedTransaction | None]:
-    """Yield the transactions, each with its records of all partitions. Yield None while there is no later cut."""
+    """Yield the transactions, each with its records of all partitions. Yield None while there are no new ones."""
     streams: dict[TopicPartition, _Stream] = {}
     while True:
         cut = describe_cut(cluster, topics, group=group)
@@ -304,8 +305,8 @@ def _at_cuts(
 
 
 def _between(streams: dict[TopicPartition, _Stream], commit_sequence: int) -> Iterator[CommittedTransaction]:
-    """Yield the transactions of all partitions up to a cut, in the order of their commits. Each stream has the
-    transactions of one partition in that order.
+    """Yield the transactions of all partitions up to this commit sequence, in the order of their commits. Each stream
+    has the transactions of one partition in that order.
     """
     while True:
         nexts = [

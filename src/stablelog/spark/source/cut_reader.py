@@ -1,4 +1,5 @@
-"""Reader of a stream at cuts: each micro-batch consists of whole transactions over all topics of the stream.
+"""Reader of a stream with the option cut=true: each micro-batch consists of whole transactions over all topics of the
+stream.
 
 A cut consists of a commit sequence R and of one offset for each partition. Before this offset, the partition has all
 its commits up to R, and no later ones. The stream's offsets contain the next offset of each partition, and the cut. A

@@ -23,7 +23,7 @@ RESOLVED: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeCutRequest(Request):
-    """Request for the offsets at which the transactions up to a commit sequence end.
+    """Request for a cut: for each partition, the offset at which the transactions up to a commit sequence end.
 
     Attributes:
         group: the transaction group; empty for the default group. Null: the group that the topics belong to.
@@ -39,7 +39,7 @@ class DescribeCutRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutPartition(Nested):
-    """The offset of the cut in one partition.
+    """One partition in the response: the offset at which its transactions up to the commit sequence R of the cut end.
 
     Attributes:
         offset: the first position that is not in the cut.
@@ -57,7 +57,7 @@ class CutPartition(Nested):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutTopic(Nested):
-    """A topic of the cut, with the cut's offsets in all its partitions."""
+    """A topic in the response, with an offset for each of its partitions."""
 
     name: str = field(metadata=STRING)
     partitions: tuple[CutPartition, ...]
@@ -65,7 +65,7 @@ class CutTopic(Nested):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutHolder(Nested):
-    """A marker that is not durable yet. No cut can include its commit until the marker is durable.
+    """A commit marker that is not durable yet. No response has the offsets of this commit until the marker is durable.
 
     Attributes:
         transactional_id: the id of the transaction; empty if the broker does not know the id any more.
@@ -79,12 +79,12 @@ class CutHolder(Nested):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeCutResponse(Response):
-    """Response with the offsets of the cut, or with an error.
+    """Response with the offsets at which the transactions up to a commit sequence R end, or with an error.
 
     Attributes:
         error_message: the error as text; null without an error.
         group: the transaction group of the commit sequences; empty for the default group, and after an error.
-        commit_sequence: R, the commit sequence of this cut.
+        commit_sequence: R: the offsets include the commits up to this commit sequence, and no later ones.
         last_commit_sequence: the commit sequence of the last decided commit.
         holders: the markers of commits after R that are not durable yet.
     """

@@ -40,10 +40,11 @@ class BeginJointRequest(Request):
         group: the transaction group; empty for the default group.
         key: identifies a streaming query or an application, whose versions these are.
         version: increases with each commit of the key; gaps are allowed.
-        run: the run that asks. The broker aborts open children of other runs of this (key, version), and refuses new
-            ones. Null: the request only asks whether the version is open.
-        order: position of the run among the runs of the key. A run never takes a version from a run with a higher
-            order. -1: none.
+        run: the start of the writer that sends the request. The broker aborts open children that other starts of the
+            writer have in this (key, version), and refuses new ones. Null: the request only asks whether the version is
+            open.
+        order: a number that is greater for later starts of the writer. A start of the writer never takes a version from
+            one with a greater number. -1: none.
     """
 
     __api_key__: ClassVar = i16(ApiKey.BEGIN_JOINT)
@@ -107,13 +108,13 @@ class CommitJointRequest(Request):
     """Request to commit these open transactions as the children of one joint commit: all of them or none.
 
     Attributes:
-        run: the run that commits. The commit is refused if another run has begun the version since. Null: any run may
-            commit.
+        run: the start of the writer that commits. The commit is refused if another start of the writer has begun this
+            version since. Null: any start may commit.
         retention_ms: how long the broker remembers the key after its last commit, for keys that are used only once; -1
             for ever.
         digest: a description of the content of the version, at most 100 bytes. The broker does not interpret it. It
-            returns the digest to a later run that begins or commits the same version again.
-        children: if empty, only the version and the offsets are recorded.
+            returns the digest to a later start of the writer that begins or commits the same version again.
+        children: the transactions; if empty, only the version and the offsets are recorded.
         group_offsets: offsets of consumer groups, which take effect with the commit.
     """
 
@@ -135,8 +136,8 @@ class CommitJointResponse(Response):
     Attributes:
         error_message: names the child that cannot be committed.
         commit_sequence, committed_run, digest: as in BeginJointResponse.
-        already: whether the version, or a later one, was committed before. The children of the request are then not
-            part of the commit, unless the request is a repetition.
+        already: whether this version of the key, or a later one, was committed before. The children of the request are
+            then not part of that commit, unless the request is a repetition.
     """
 
     __api_key__: ClassVar = i16(ApiKey.COMMIT_JOINT)
@@ -153,7 +154,8 @@ class AbortJointRequest(Request):
     """Request to abort these children of a joint commit, unless its (key, version) is committed.
 
     Attributes:
-        run: if given, all children of this run are aborted, and the run can begin no more children of this version.
+        run: a start of the writer. If given, all children of this start are aborted, and it can begin no more children
+            of this version.
     """
 
     __api_key__: ClassVar = i16(ApiKey.ABORT_JOINT)
