@@ -94,7 +94,7 @@ class Broker:
             to_disk=config["stablelog.flush"] == "fsync", reserve=self.reserve, tasks=self.tasks
         )
         self.topics = Topics(disk, directory, config, self.now_ms, self.reserve, self.fail_partition)
-        self._offline: set[Partition] = set()  # Partitions that have failed since the start.
+        self._offline: set[Partition] = set()  # Partitions that have failed since the broker's start.
         self._refused_appends_told_ms = -REFUSED_APPENDS_TOLD_EVERY_MS
         self._is_started = False
         self._opening = Opening(
@@ -267,7 +267,7 @@ class Broker:
         self.scrub.start()
 
     def _on_open(self, partition: Partition, failed: Partition | None) -> None:
-        """Handle a partition that was opened after the start, or reopened after it had failed on a full disk.
+        """Handle a partition that was opened after the broker's start, or reopened after it had failed on a full disk.
 
         `failed` is the failed partition that the reopened one replaces.
         """

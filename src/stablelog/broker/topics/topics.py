@@ -50,7 +50,7 @@ class Topics:
 
     Attributes:
         cluster_id: id of the cluster that the data directory belongs to.
-        leader_epoch: the leader epoch of this start.
+        leader_epoch: the broker's leader epoch; each start of the broker has a greater one.
         clean: whether the last broker that used the directory has stopped cleanly.
         is_taking_over: whether Apache Kafka or an earlier version wrote the directory; False after `taken_over`.
         checkpoints: the offset checkpoints of the directory.

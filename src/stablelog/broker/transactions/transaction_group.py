@@ -103,9 +103,9 @@ class TransactionGroup:
         # The markers that are written to all their partitions. The coordinator does not know it yet.
         self._written: list[MarkerOrder] = []
         self._held_back: dict[TopicPartition, list[MarkerOrder]] = {}
-        # By open partition: the markers of decisions from before the start that the partition lacks because the disk is
-        # full, and the number of its first markers in `_held_back` that they replace. They are written before all other
-        # markers that wait for the partition.
+        # By open partition: the markers of earlier decisions that the partition lacks because the disk is full, and the
+        # number of its first markers in `_held_back` that they replace. They are written before all other markers that
+        # wait for the partition.
         self._settling: dict[TopicPartition, tuple[list[MarkerOrder], int]] = {}
         # By marker order: the partitions that still lack the marker.
         self._waiting_for: dict[OrderKey, set[TopicPartition]] = {}
@@ -249,7 +249,7 @@ class TransactionGroup:
 
         The markers are sorted by these fields. The transactional id is empty if the marker is written but not durable
         yet, if the disk has no space for a marker that a crash has lost, or if a crash may have lost the marker and the
-        partition was not opened since the start.
+        partition was not opened since the broker's start.
         """
         held = {
             (order.commit_sequence, order.transactional_id, *target)
@@ -271,7 +271,9 @@ class TransactionGroup:
         return sorted(held | awaited | settling | unsettled)
 
     def _settling_commits(self) -> Iterator[tuple[int, TopicPartition]]:
-        """Yield the commits from before the start whose markers an open partition lacks because the disk is full."""
+        """Yield the commits from before the broker's start whose markers an open partition lacks because the disk is
+        full.
+        """
         for target, (orders, _) in self._settling.items():
             for order in orders:
                 if order.transactional_id == REPAIR and order.commit_sequence >= 0:

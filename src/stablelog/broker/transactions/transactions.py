@@ -252,7 +252,7 @@ class Transactions:
             self._lacking.add(target)
 
     def partitions_opened(self) -> None:
-        """Note that all partitions that can be opened have been opened since the start."""
+        """Note that the broker has opened all partitions that can be opened."""
         for group in self:
             group.coordinator.table.partitions_opened()
 

@@ -143,8 +143,7 @@ class Maintenance:
 
         The log is trimmed only once all partitions are durable: until then a crash may lose a marker in a partition,
         and recovery needs the decision in the log to write the marker again. Nothing is trimmed while a partition has
-        failed or lacks markers from before the start, because the checkpoint does not contain the decisions of these
-        markers any more.
+        failed or lacks markers of earlier decisions, because the checkpoint does not contain these decisions any more.
         """
         if not journal.has_grown or await self._lacks_markers():
             return

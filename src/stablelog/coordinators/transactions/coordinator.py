@@ -317,10 +317,11 @@ class TransactionCoordinator:
         return draft.decision(EndAnswer(ErrorCode.none, *(txn.client if version >= TV2 else ())))
 
     def _is_first_since_start(self, txn: Transaction, version: int) -> bool:
-        """Whether a repeated EndTxn of a complete TV1 transaction is the first one since the start of the broker.
+        """Whether an EndTxn that repeats the end of a complete TV1 transaction is the first one that the broker gets
+        since its start.
 
-        If so, the coordinator records in the commit log that the transaction is over. A crash may have lost its marker
-        in a partition that is not open yet, and its records there must not join the producer's next transaction.
+        If so, the coordinator records in the commit log that the transaction has ended. A crash may have lost its
+        marker in a partition that is not open yet, and its records there must not join the producer's next transaction.
         """
         return version < TV2 and txn.state.is_complete and txn.settled_epoch < self._coordinator_epoch
 

@@ -162,11 +162,11 @@ class _Replay:
         """Read the leader epochs from their file, or rebuild them from the batch headers.
 
         They are rebuilt if the file is missing or damaged. They are also rebuilt if the file has a greater epoch than
-        the one of this start of the broker (each start has its own leader epoch).
+        the broker's own leader epoch.
 
         Raises:
-            Corrupt: a batch of a segment that was opened by its summary has a greater epoch than the one of this start
-                of the broker.
+            Corrupt: a batch of a segment that was opened by its summary has a greater epoch than the broker's own
+                leader epoch.
         """
         epochs = self._plan.directory.epochs()
         if epochs is not None and epochs.latest <= self._known.leader_epoch:
