@@ -92,16 +92,9 @@ class TransactionGroup:
         self._tasks = tasks
         self._now_ms = now_ms
         self._recorded_count = 0  # The number of changes of the coordinator's state that are in the journal.
-        # The decisions whose records are durable, and whose markers are not being written yet.
-        self._decided: deque[_Decided] = deque()
-        # The decisions whose markers are being written now. `_to_write` has the part of the markers that is not written
-        # yet.
-        self._in_writing: list[_Decided] = []
-        self._to_write: deque[tuple[TopicPartition, list[MarkerOrder]]] = deque()
-        # Whether `_to_write` has markers for more partitions than one turn of the event loop writes.
-        self._is_long = False
+        self._queue = MarkerQueue()
         # The markers that are written to all their partitions. The coordinator does not know it yet.
-        self._written: list[MarkerOrder] = []
+        self._written: deque[MarkerOrder] = deque()
         self._held_back: dict[TopicPartition, list[MarkerOrder]] = {}
         # By open partition: the markers of earlier decisions that the partition lacks because the disk is full, and the
         # number of its first markers in `_held_back` that they replace. They are written before all other markers that
