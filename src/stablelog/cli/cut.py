@@ -26,8 +26,8 @@ def cut(
     bootstrap: Bootstrap = BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show a cut: a commit sequence, the offset in each partition up to which exactly the transactions with a smaller
-    or equal commit sequence can be read, and the commit markers that are not written yet.
+    """Show a cut: a commit sequence R, and one offset for each partition. A reader up to these offsets gets exactly the
+    transactions with a commit sequence up to R. The command also shows the commit markers that are not written yet.
     """
     for topic in topics:
         # Check each topic first: for a missing topic `known_topic` fails at once, but `describe_cut` would retry until

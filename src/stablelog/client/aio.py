@@ -64,11 +64,11 @@ class AsyncTransaction:
     cancelled.
 
     Args:
-        begin: makes the transaction. Its argument is a callback, which the transaction calls once with its outcome.
+        begin: makes `writing`. Its argument is a callback, which `writing` calls once with the transaction's outcome.
         pool: the client's threads.
 
     Attributes:
-        writing: the same transaction with blocking calls and without futures.
+        writing: the object that sends the records and ends the transaction, by blocking calls. It has no futures.
     """
 
     def __init__(

@@ -223,7 +223,7 @@ def _in_partitions(
     """Yield the transactions of each partition, and None after a round in which no partition had one."""
     found = cluster.metadata(topics)
     if after > 0:
-        for topic in topics:  # one request for each topic, because their groups may differ
+        for topic in topics:  # one request for each topic, because their transaction groups may differ
             _check_nothing_removed(describe_cut(cluster, (topic,)), after)
     streams = [
         _Stream(cluster, (topic, partition), after)

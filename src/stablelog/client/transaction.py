@@ -19,10 +19,10 @@ class Transaction:
     As a context manager, the transaction commits at the end of the block, and aborts if the block raises.
 
     Args:
-        begin: makes the transaction. Its argument is a callback, which the transaction calls once with its outcome.
+        begin: makes `writing`. Its argument is a callback, which `writing` calls once with the transaction's outcome.
 
     Attributes:
-        writing: the same transaction without futures.
+        writing: the object that sends the records and ends the transaction. It has no futures.
     """
 
     def __init__(self, begin: Callable[[Callable[[Outcome], None]], Writing]) -> None:

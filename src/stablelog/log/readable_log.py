@@ -127,8 +127,8 @@ class ReadableLog:
         return self.start_offset if self.remote is None else min(self.remote.start_offset, self.start_offset)
 
     def known_start(self, isolation: Isolation) -> int:
-        """Return the same as `visible_start`. But while the list of remote segments is not known, return the local log
-        start offset.
+        """Return the first offset that a reader of this isolation level can read. While the list of remote segments is
+        not known, return the local log start offset.
         """
         try:
             return self.visible_start(isolation)

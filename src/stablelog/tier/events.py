@@ -97,7 +97,7 @@ class Events:
         try:
             state = SegmentState(event.state)
         except ValueError:
-            return  # A state of a later release of Kafka.
+            return  # Skip a state that only a later release of Kafka knows.
         if state is SegmentState.DELETE_FINISHED:
             self.states.pop(segment_id, None)
             self._own.discard(segment_id)

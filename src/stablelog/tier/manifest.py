@@ -1,10 +1,10 @@
 """A manifest: the list of the segments that a partition has in the object store.
 
-A manifest is the payload of an object in a chain of manifests (`tier.chain`). It is a file of record batches. The first
-record has the key `manifest`, and the data of the whole partition. Each further record describes one segment: it is the
-record that Kafka writes for a segment in a snapshot, and its custom metadata is the summary of the segment. From the
-summaries, a search for aborted transactions knows which segments have aborted transactions, and at which segment it can
-end.
+A manifest is the payload of an object in the store. Each new manifest of a partition is a new object, and the last one
+is valid (`tier.chain`). A manifest is a file of record batches. The first record has the key `manifest`, and the data
+of the whole partition. Each further record describes one segment: it is the record that Kafka writes for a segment in a
+snapshot, and its custom metadata is the summary of the segment. From the summaries, a search for aborted transactions
+knows which segments have aborted transactions, and at which segment it can end.
 
 The list of a partition with many segments is divided: older segments are in *parts*, objects of their own that never
 change, and the manifest names the parts. A publication therefore writes a few hundred KiB at most (`tier.parts`).
@@ -330,7 +330,9 @@ def encode_manifest(manifest: Manifest, now_ms: int) -> bytes:
 
 
 def encode_part(part_id: uuid.UUID, segments: Sequence[RemoteSegment], now_ms: int) -> tuple[Part, bytes]:
-    """Encode a part of a manifest. Return the part, as a manifest names it, and the content of its object."""
+    """Encode a part of a manifest. Return the entry that the manifest has for the part, and the content of the part's
+    object.
+    """
     content = _encode(PART_KEY, {"version": PART_VERSION, "count": len(segments)}, segments, now_ms)
     return Part(part_id, segments[0].base_offset, len(segments), len(content), crc32c(content)), content
 
@@ -481,8 +483,9 @@ def _with_latest(segment: RemoteSegment, before: CommitFiles | None) -> RemoteSe
 def _check(segments: Sequence[RemoteSegment]) -> None:
     for one, other in itertools.pairwise(segments):
         is_gap = one.end_offset < other.base_offset
-        # A gap is valid only behind a segment that is being deleted. Such segments are removed from the manifest in any
-        # order. And if the log start offset passes the end of the store, the next segment that is copied begins later.
+        # A gap between two segments is valid only if the first one is being deleted. Segments that are being deleted
+        # leave the manifest in any order. Also, if the log start offset moves past the last segment in the store, the
+        # next segment that is copied begins at this offset or later.
         if one.end_offset > other.base_offset or (is_gap and one.state is not SegmentState.DELETE_STARTED):
             raise Corrupt(
                 f"a manifest has a segment that ends at offset {one.end_offset}, and the next begins at {other.base_offset}"

@@ -27,7 +27,7 @@ CHAIN_NAME = re.compile(rf"(\d{{{EPOCH_DIGITS}}})-(\d{{{NUMBER_DIGITS}}})")
 
 
 class ChainName(NamedTuple):
-    """The name of an object in a partition's chain of manifests: the broker epoch of its writer, and a number."""
+    """The end of the key of a manifest, claim or fence (`tier.chain`): the broker epoch of its writer, and a number."""
 
     epoch: int
     number: int

@@ -84,8 +84,8 @@ class Entry(NamedTuple):
 
     @property
     def is_long(self) -> bool:
-        """Whether the transaction is long: whether it has at least LONG_COUNT extents. The positions in its extents
-        then count from 0, and a reader adds the entry's start position and leader epoch.
+        """Whether the transaction has at least LONG_COUNT extents. The positions in these extents then count from 0,
+        and their leader epoch is 0. A reader adds the start position and the leader epoch of this entry to them.
         """
         return self.extent_count >= LONG_COUNT
 

@@ -372,8 +372,9 @@ async def each_in_threads(
                 outcome = error
             spent_s.append(thread_s() - begun_s)
             outcomes.append((item, outcome))
-            # This thread stores the outcome before it reads `is_waking`. The caller clears `is_waking` before it takes
-            # outcomes. So either this thread wakes the caller, or the caller finds the outcome anyway.
+            # This thread stores the outcome first, and reads `is_waking` then. The caller clears `is_waking` first, and
+            # takes the outcomes then. So no outcome is missed: either this thread wakes the caller, or the caller is
+            # awake and finds the outcome.
             if not is_waking:
                 is_waking = True
                 loop.call_soon_threadsafe(woken.set)

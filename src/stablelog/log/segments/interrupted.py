@@ -51,9 +51,9 @@ def finish_interrupted(listing: Listing) -> None:
 def _finish(disk: Disk, directory: Path) -> None:
     names = _names(disk, directory)
     cleaned = [offset_of(name) for name in names if name.endswith(LOG + CLEANED)]
-    # The log file of a new segment is its last file that is renamed from `.cleaned` to `.swap`. If a log file still has
-    # the suffix `.cleaned`, its replacement has not begun, and its `.swap` files are removed. The `.swap` files of
-    # segments before it belong to other replacements, and stay.
+    # Compaction renames the files of a new segment from `.cleaned` to `.swap`, the log file last. If a log file still
+    # has the suffix `.cleaned`, the replacement by this segment has not begun, and the segment's `.swap` files are
+    # removed. The `.swap` files of segments before it belong to other replacements, and stay.
     not_begun = [
         name for name in names if name.endswith(SWAP) and cleaned and offset_of(name) >= min(cleaned)
     ]
