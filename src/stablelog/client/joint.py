@@ -206,8 +206,8 @@ def commit(
             begun this version since. With None, the broker accepts the first commit of this version from any start.
         retention_ms: how long the broker remembers the key of the joint commit after its last commit; `FOR_EVER` for no
             limit. Set it for keys that are used only once.
-        digest: a hash of the version's content, at most 100 bytes. `begin` and `commit` return it, so that a writer
-            that prepares the version again can compare the contents.
+        digest: a hash of what this commit contains, at most 100 bytes. `begin` and `commit` return it, so that a writer
+            that prepares the same version again can compare the contents.
         group: the transaction group.
 
     Raises:

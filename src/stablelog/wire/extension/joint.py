@@ -69,8 +69,8 @@ class BeginJointResponse(Response):
         last_version: the last version of the key that was committed; -1 if none was.
         committed_run: the run that committed this version; null if the version is open, is not the last committed one,
             or was committed without a run.
-        digest: the description of the version's content that its CommitJoint had; null if the version is open, is not
-            the last committed one, or was committed without a digest.
+        digest: the writer's description of what this version contains, from its CommitJoint; null if the version is
+            open, is not the last committed one, or was committed without a digest.
     """
 
     __api_key__: ClassVar = i16(ApiKey.BEGIN_JOINT)
@@ -112,9 +112,9 @@ class CommitJointRequest(Request):
             version since. Null: any start may commit.
         retention_ms: how long the broker remembers the key after its last commit, for keys that are used only once; -1
             for ever.
-        digest: a description of the content of the version, at most 100 bytes. The broker does not interpret it. It
-            returns the digest to a later start of the writer that begins or commits the same version again.
-        children: the transactions; if empty, only the version and the offsets are recorded.
+        digest: the writer's description of what this commit contains, at most 100 bytes. The broker does not interpret
+            it. It returns the digest to a later start of the writer that begins or commits the same version again.
+        children: the transactions; if there are none, only the version of the key and the offsets are recorded.
         group_offsets: offsets of consumer groups, which take effect with the commit.
     """
 

@@ -13,7 +13,7 @@ The key's record holds the last committed version. This has these effects:
 - The commit aborts the other children of its version and of earlier versions: those that it does not name. Children of
   these versions that begin or write later are refused.
 - Every client can ask for the run of the last commit, and for its digest, the writer's own description of the content.
-  So a writer that has computed the content of the version a second time can compare it with the committed version.
+  So a writer that has computed the records of the same version a second time can compare them with the committed ones.
 
 A child is committed under an epoch that its producer does not have, so the producer can do nothing more. When the
 child's markers are written, the coordinator forgets the child: the record of the key shows that its version is
@@ -48,8 +48,8 @@ from stablelog.wire.extension.transaction_groups import is_group_name
 KEY_SIZE_MAX: Final = 255
 RUN_SIZE_MAX: Final = 100
 DIGEST_SIZE_MAX: Final = 100
-# The number of superseded runs that a key remembers: runs from which a later run has taken the version. A run that is
-# no longer remembered could take the version over again.
+# The number of superseded runs that a key remembers: starts of the writer from which a later start has taken the open
+# version of the key. A run that is no longer remembered could take this version over again.
 SUPERSEDED_MAX: Final = 100
 # The number of children of other runs that one decision aborts when a run takes a version over.
 DISMISSED_AT_ONCE: Final = 100
@@ -72,12 +72,12 @@ class JointAnswer:
     Attributes:
         error: why the request was refused.
         message: the reason as text.
-        committed: whether the version, or a later one, was committed before this request.
+        committed: whether this version of the key, or a later one, was committed before this request.
         commit_sequence: the commit sequence of this version, if it is the last committed version of the key; -1
             otherwise.
         last_version: the last committed version, in an answer to BeginJoint; -1 if there is none.
-        run: the run (start of the writer) that committed the version; empty if unknown.
-        digest: the writer's description of the version's content; empty if unknown.
+        run: the run (start of the writer) that committed this version of the key; empty if unknown.
+        digest: the writer's description of what it committed under this version; empty if unknown.
     """
 
     error: ErrorCode = ErrorCode.none
@@ -208,8 +208,8 @@ class JointCommits:
             run: the start of the writer that commits. The commit is refused if another start of the writer has begun
                 this version since.
             retention_ms: the time after its last commit during which the key is remembered.
-            digest: a description of the content of the version, returned to later requests. The coordinator does not
-                interpret it.
+            digest: the writer's description of what this commit contains, returned to later requests. The coordinator
+                does not interpret it.
             now_ms: broker time.
         """
         known = self.check_commit(name, version, run)

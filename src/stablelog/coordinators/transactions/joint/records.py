@@ -47,11 +47,11 @@ class JointState:
     Attributes:
         last_version: the last committed version; -1 if there is none.
         commit_sequence: the commit sequence of that commit; -1 if there is none.
-        open_version: the version that a run has begun since; -1 if there is none.
+        open_version: the version that a run (start of the writer) has begun since that commit; -1 if there is none.
         retention_ms: the time after `update_ms` during which the key is remembered; -1 without limit.
         update_ms: the time of this record.
         run: the run (start of the writer) that has the open version; empty if that run has given the version up.
-        superseded: the runs that had the open version before, or have given the version up; oldest first.
+        superseded: the runs that had the open version before, or have given it up; oldest first.
         committed_run: the run that committed the last version; empty if the commit did not name it.
         digest: the description of the last version that its writer sent with the commit; empty if the commit had none.
         order: the greatest order number that a run has sent when it began the open version; -1 if none has sent one.
