@@ -253,7 +253,7 @@ def last_manifest(partition: RemotePartition) -> Steps[bytes | None]:
 
 
 def _read(partition: RemotePartition, name: ChainName, kind: Kind) -> Steps[bytes]:
-    """Read a claim, a manifest or a fence that the store has listed, and return its payload. Raises as `_payload` does."""
+    """Read a claim, manifest or fence that the store has listed, and return its payload. Raises as `_payload` does."""
     key = partition.chain_key(name)
     return _payload(key, (yield Get(key)), kind)
 

@@ -270,7 +270,7 @@ class Transactions:
 
     @property
     def are_all_marked(self) -> bool:
-        """Whether every open partition has all markers of the transactions that were decided before the broker started."""
+        """Whether every open partition has all markers of transactions that were decided before the broker started."""
         return not self._lacking
 
     @staticmethod
