@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from stablelog.broker.loop import turns
-from stablelog.broker.loop.turns import free_in_turns, in_turns
+from stablelog.broker.loop.turns import Turn, free_in_turns, in_turns
 
 
 @pytest.fixture(autouse=True)
@@ -16,6 +16,11 @@ def short_turns(monkeypatch):
 
 def turn_of_each_step(count, at_once):
     """The number of the turn in which each item was processed, and then that of the work that follows."""
+    return numbers_of_turns(lambda: in_turns(range(count), at_once=at_once))
+
+
+def numbers_of_turns(items):
+    """The number of the turn in which each item comes, and then that of the work that follows."""
 
     async def work():
         number = 0
@@ -29,7 +34,7 @@ def turn_of_each_step(count, at_once):
         counting = asyncio.ensure_future(count_turns())
         await asyncio.sleep(0)
         begun = number
-        numbers = [number - begun async for _ in in_turns(range(count), at_once=at_once)]
+        numbers = [number - begun async for _ in items()]
         numbers.append(number - begun)
         counting.cancel()
         return numbers
@@ -47,6 +52,18 @@ def test_work_that_follows_many_items_begins_in_a_turn_of_its_own():
 
 def test_no_items_take_no_turn():
     assert turn_of_each_step(0, at_once=1) == [0]
+
+
+def test_the_loops_within_a_loop_share_its_turn():
+    """Each inner loop is so short that a turn of its own would never be over."""
+
+    async def work(groups):
+        turn = Turn()
+        async for group in in_turns(groups, turn=turn):
+            async for item in in_turns(group, turn=turn):
+                yield item
+
+    assert len(set(numbers_of_turns(lambda: work([range(1)] * 5)))) == 5 + 1
 
 
 def test_the_items_of_dicts_and_lists_are_freed_in_turns():

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.broker import Broker
-from stablelog.broker.loop.turns import in_turns
+from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.topics.partition_state import Codes, PartitionState
 from stablelog.errors import Refused, Unavailable
 from stablelog.types import TopicPartition
@@ -53,13 +53,13 @@ class Context(NamedTuple):
 
 
 async def for_each(
-    items: Iterable[Item], answer: Callable[[Item], Result], *, at_once: int = 1
+    items: Iterable[Item], answer: Callable[[Item], Result], *, turn: Turn | None = None
 ) -> tuple[Result, ...]:
     """Call `answer` for each item (such as a topic of a request), and return the results in the order of the items.
 
     If the calls take long, other tasks of the event loop run between two items (see `in_turns`).
     """
-    return tuple([answer(item) async for item in in_turns(items, at_once=at_once)])
+    return tuple([answer(item) async for item in in_turns(items, turn=turn)])
 
 
 async def for_each_part(

@@ -21,7 +21,7 @@ from kio.schema.add_partitions_to_txn.v5.response import (
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
-from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
+from stablelog.broker.loop.turns import AT_ONCE_MAX, Turn, in_turns
 from stablelog.broker.topic_names import is_internal
 from stablelog.broker.topics.partition_state import CODES, PartitionState
 from stablelog.coordinators.transactions.states import State
@@ -72,7 +72,11 @@ async def _add(
             _allow_abort(broker, asked)
         return {target: code or ErrorCode.operation_not_attempted for target, code in refused.items()}
     names = {topic.name for topic in asked.topics}
-    crossing = {name for name in names if _is_refused(broker, asked.transactional_id, name)}
+    crossing = {
+        name
+        async for name in in_turns(names, at_once=AT_ONCE_MAX)
+        if _is_refused(broker, asked.transactional_id, name)
+    }
     if crossing:
         group = broker.transactions.get(group_of(asked.transactional_id))
         if group is not None and not asked.verify_only:
@@ -112,6 +116,7 @@ async def handle(
     """Handle the request."""
     async with context.appending:
         codes = [await _add(broker, asked, context.api_version) for asked in request.transactions]
+    turn = Turn()
     results = [
         AddPartitionsToTxnResult(
             transactional_id=asked.transactional_id,
@@ -124,15 +129,15 @@ async def handle(
                                 AddPartitionsToTxnPartitionResult(
                                     partition_index=index, partition_error_code=found[topic.name, index]
                                 )
-                                async for index in in_turns(topic.partitions, at_once=AT_ONCE_MAX)
+                                async for index in in_turns(topic.partitions, turn=turn)
                             ]
                         ),
                     )
-                    for topic in asked.topics
+                    async for topic in in_turns(asked.topics, turn=turn)
                 ]
             ),
         )
-        for asked, found in zip(request.transactions, codes, strict=True)
+        async for asked, found in in_turns(zip(request.transactions, codes, strict=True), turn=turn)
     ]
     return AddPartitionsToTxnResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results_by_transaction=tuple(results)

@@ -19,6 +19,7 @@ from kio.schema.delete_records.v2.response import (
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each
+from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.topic_names import check_not_own
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
 from stablelog.errors import Refused
@@ -52,13 +53,14 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, _context: Contex
             partition_index=asked.partition_index, low_watermark=start, error_code=ErrorCode.none
         )
 
+    turn = Turn()
     topics = tuple(
         [
             DeleteRecordsTopicResult(
                 name=topic.name,
-                partitions=await for_each(topic.partitions, partial(delete, topic.name)),
+                partitions=await for_each(topic.partitions, partial(delete, topic.name), turn=turn),
             )
-            for topic in request.topics
+            async for topic in in_turns(request.topics, turn=turn)
         ]
     )
     return DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=topics)

@@ -21,7 +21,7 @@ from stablelog.broker.apis import Broker, Context, code_for
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
 from stablelog.broker.fetch_sessions import FINAL_EPOCH, FULL_FETCH_EPOCH, NO_SESSION, FetchSession, Wanted
 from stablelog.broker.loop.tasks import in_thread
-from stablelog.broker.loop.turns import free_in_turns, in_turns
+from stablelog.broker.loop.turns import Turn, free_in_turns, in_turns
 from stablelog.broker.network.long_messages import ENTRY_COUNT_MAX
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
 from stablelog.broker.waiting import Poll
@@ -57,9 +57,10 @@ async def _session(broker: Broker, request: FetchRequest) -> FetchSession:
         Refused: the session does not exist any more, or its epoch does not match.
     """
     wanted: OrderedDict[TopicPartition, Wanted] = OrderedDict()
-    for topic in request.topics:
+    turn = Turn()
+    async for topic in in_turns(request.topics, turn=turn):
         name = _topic_name(broker, topic)
-        async for asked in in_turns(topic.partitions):
+        async for asked in in_turns(topic.partitions, turn=turn):
             wanted[name, asked.partition] = Wanted(
                 asked.fetch_offset, asked.size_max, asked.current_leader_epoch, topic.topic_id
             )
@@ -68,9 +69,10 @@ async def _session(broker: Broker, request: FetchRequest) -> FetchSession:
         if request.session_id != NO_SESSION:
             sessions.end(request.session_id)
         return sessions.begin(wanted, keep=request.session_epoch == FULL_FETCH_EPOCH)
-    forgotten = [
-        (_topic_name(broker, topic), index) for topic in request.forgotten for index in topic.partitions
-    ]
+    forgotten = []
+    async for gone in in_turns(request.forgotten, turn=turn):
+        name = _topic_name(broker, gone)
+        forgotten += [(name, index) for index in gone.partitions]
     return sessions.resume(request.session_id, request.session_epoch, wanted, forgotten)
 
 

@@ -108,12 +108,12 @@ def _lookup(partition: Partition, timestamp: int, isolation: Isolation) -> Looku
 async def _markers_durable(broker: Broker, request: ListOffsetsRequest) -> None:
     """Wait until readers can see all earlier writes, except those of open transactions."""
     waits = []
-    for topic in request.topics:
-        async for asked in in_turns(topic.partitions, at_once=BRIEF_MAX):
-            # Ignore the error of this partition here: the lookup of its offset reports the error.
-            with contextlib.suppress(Refused):
-                partition = broker.topics.partition(topic.name, asked.partition_index)
-                waits.append(broker.flush.durable(partition, partition.end_offset))
+    all_asked = ((topic.name, asked) for topic in request.topics for asked in topic.partitions)
+    async for name, asked in in_turns(all_asked, at_once=BRIEF_MAX):
+        # Ignore the error of this partition here: the lookup of its offset reports the error.
+        with contextlib.suppress(Refused):
+            partition = broker.topics.partition(name, asked.partition_index)
+            waits.append(broker.flush.durable(partition, partition.end_offset))
     for wait in waits:
         if wait is not None:
             # The partition was deleted or failed during the wait. The lookup of its offset reports that error.

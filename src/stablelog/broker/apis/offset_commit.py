@@ -19,7 +19,7 @@ from kio.schema.offset_commit.v9.response import (
 from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequestTopic
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
-from stablelog.broker.loop.turns import in_turns
+from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.topics.partition_state import CODES, Codes
 from stablelog.coordinators.consumer_groups.answers import (
     RETENTION_OF_BROKER,
@@ -46,16 +46,15 @@ async def offsets_asked(
     """
     commits: dict[TopicPartition, OffsetCommit] = {}
     codes: CodeByPartition = {}
-    for topic in topics:
-        async for asked in in_turns(topic.partitions):
-            partition = (topic.name, asked.partition_index)
-            code = partition_codes.of(broker.topics.state(*partition))
-            if code is not None:
-                codes[partition] = code
-            else:
-                commits[partition] = OffsetCommit(
-                    asked.committed_offset, asked.committed_leader_epoch, asked.committed_metadata
-                )
+    async for name, asked in in_turns((topic.name, asked) for topic in topics for asked in topic.partitions):
+        partition = (name, asked.partition_index)
+        code = partition_codes.of(broker.topics.state(*partition))
+        if code is not None:
+            codes[partition] = code
+        else:
+            commits[partition] = OffsetCommit(
+                asked.committed_offset, asked.committed_leader_epoch, asked.committed_metadata
+            )
     return commits, codes
 
 
@@ -111,6 +110,7 @@ async def handle(broker: Broker, request: OffsetCommitRequest, context: Context)
         else:
             codes |= await _commit(broker, request, commits, context)
     await broker.groups.settled()
+    turn = Turn()
     return OffsetCommitResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(
@@ -123,11 +123,11 @@ async def handle(broker: Broker, request: OffsetCommitRequest, context: Context)
                                 partition_index=asked.partition_index,
                                 error_code=codes[topic.name, asked.partition_index],
                             )
-                            async for asked in in_turns(topic.partitions)
+                            async for asked in in_turns(topic.partitions, turn=turn)
                         ]
                     ),
                 )
-                for topic in request.topics
+                async for topic in in_turns(request.topics, turn=turn)
             ]
         ),
     )

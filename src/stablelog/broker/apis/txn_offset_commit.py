@@ -18,7 +18,7 @@ from kio.schema.txn_offset_commit.v5.response import (
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, check_marked
 from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
 from stablelog.broker.apis.offset_commit import in_slices, offsets_asked
-from stablelog.broker.loop.turns import in_turns
+from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.topics.partition_state import CODES
 from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.coordinators.consumer_groups.answers import Membership, OffsetCommit
@@ -121,6 +121,7 @@ async def handle(
         codes = await _commit(broker, group, request, context)
         await group.journal.settled()
         await broker.groups.settled()
+    turn = Turn()
     return TxnOffsetCommitResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(
@@ -133,11 +134,11 @@ async def handle(
                                 partition_index=p.partition_index,
                                 error_code=codes.get((topic.name, p.partition_index), ErrorCode.none),
                             )
-                            async for p in in_turns(topic.partitions)
+                            async for p in in_turns(topic.partitions, turn=turn)
                         ]
                     ),
                 )
-                for topic in request.topics
+                async for topic in in_turns(request.topics, turn=turn)
             ]
         ),
     )

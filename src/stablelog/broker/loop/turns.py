@@ -19,10 +19,21 @@ Item = TypeVar("Item")
 
 
 class Turn:
-    """The time limit of one turn, which begins when this object is made."""
+    """The time limit of a turn. The first turn begins when this object is made.
+
+    Attributes:
+        number: how many turns have ended.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._end_s = self._loop.time() + TURN_S
+        self.number = 0
+
+    async def end(self) -> None:
+        """Let other tasks run, and begin the next turn."""
+        await asyncio.sleep(0)
+        self.number += 1
         self._end_s = self._loop.time() + TURN_S
 
     @property
@@ -31,7 +42,9 @@ class Turn:
         return self._loop.time() > self._end_s
 
 
-async def in_turns(items: Iterable[Item], *, at_once: int = 1) -> AsyncGenerator[Item]:
+async def in_turns(
+    items: Iterable[Item], *, at_once: int = 1, turn: Turn | None = None
+) -> AsyncGenerator[Item]:
     """Yield the items one by one. If the caller's work on them takes long, let other tasks run between two items.
 
     If other tasks ran in between, they run once more after the last item. Otherwise the last turn, and the work that
@@ -39,16 +52,21 @@ async def in_turns(items: Iterable[Item], *, at_once: int = 1) -> AsyncGenerator
 
     Args:
         items: the items to process.
-        at_once: this many of the first items are processed without a break.
+        at_once: this many of the first items are processed without a break. It has no effect with `turn`.
+        turn: the turn of the work that this loop is a part of. A loop within another loop, such as that over the
+            partitions of each topic, needs it: a turn of its own would begin with each topic, and would never be over.
     """
-    first = turn = Turn()
+    if turn is not None:
+        at_once = 0
+    else:
+        turn = Turn()
+    first = turn.number
     for number, item in enumerate(items):
         if number >= at_once and turn.is_over:
-            await asyncio.sleep(0)
-            turn = Turn()
+            await turn.end()
         yield item
-    if turn is not first:
-        await asyncio.sleep(0)
+    if turn.number != first:
+        await turn.end()
 
 
 async def free_in_turns(*containers: MutableMapping[Any, Any] | list[Any]) -> None:
