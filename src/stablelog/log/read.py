@@ -27,6 +27,8 @@ Work = Callable[[], Any]
 # A lookup in steps. It yields after each step, so that the event loop can serve other requests. If it yields a
 # function, the caller runs this function, perhaps in a thread, and sends the result back.
 Lookup = Generator[Work | None, Any, TimestampedOffset | None]
+# A read ends behind this number of abort markers, so that the event loop is not held by the list of their transactions.
+ABORTED_COUNT_MAX = 2000
 STEP_COUNT_MAX = 1000  # how many batch headers one step of a lookup reads, which takes some milliseconds
 
 
@@ -41,6 +43,9 @@ def read(
     segments: Segments, start: int, limit: int, size_max: int, *, committed: bool, at_least_one: bool
 ) -> Slice:
     """Read whole batches from `start`: at most `size_max` bytes, but one batch of any size if `at_least_one`.
+
+    A read that lists aborted transactions ends behind ABORTED_COUNT_MAX abort markers. It also lists the transactions
+    that are open at its end and are aborted later.
 
     Args:
         segments: the segments of the log. They contain `start` or end at it.
@@ -67,6 +72,9 @@ def read(
     if found.base_offset >= limit or (found.size > size_max and not at_least_one):
         return empty
     end_position, end_offset = segment.whole_batches(found, max(size_max, found.size))
+    if committed and segment.least_aborted_offset is not None:
+        begin = max(start, found.base_offset)
+        limit = min(limit, segment.txn_index.end_of_markers(begin, ABORTED_COUNT_MAX) or limit)
     if end_offset > limit:
         beyond = segment.find(limit)
         assert beyond is not None

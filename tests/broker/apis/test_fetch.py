@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import fetch as fetch_api
 from stablelog.broker.loop import turns
 from stablelog.env import pages
+from stablelog.log import read as log_read
 from tests.broker.desk import ABORT, batch, opened, part
 
 COMMITTED, UNCOMMITTED = 1, 0
@@ -138,6 +139,39 @@ def test_records_whose_pages_cannot_be_read_are_refused_and_told_once(monkeypatc
     assert [record.getMessage() for record in caplog.records].count(
         "a request cannot be served: reading t-0 failed: Input/output error (EIO)"
     ) == 1
+
+
+def test_a_fetch_that_ends_at_the_number_of_aborts_does_not_wait_for_more_bytes(monkeypatch):
+    """More records are there, so the client fetches them with its next request. The response is encoded in a thread."""
+    for module in (log_read, fetch_api):
+        monkeypatch.setattr(module, "ABORTED_COUNT_MAX", 2)
+    monkeypatch.setattr(fetch_api, "ENTRY_COUNT_MAX", 2)
+    encode, encoded_in = fetch_api.encode_fetch_response, []
+
+    def noted(*values):
+        encoded_in.append(threading.current_thread())
+        return encode(*values)
+
+    monkeypatch.setattr(fetch_api, "encode_fetch_response", noted)
+
+    async def conversation():
+        async with opened() as desk:
+            producer = await desk.init("a")
+            for sequence in range(3):
+                await desk.add("a", producer, ("t", 0))
+                await desk.produce(batch(b"x", producer=producer, sequence=sequence), transactional_id="a")
+                await desk.end("a", producer, ABORT)
+            await desk.durable()
+            lengths, offset = [], 0
+            for _ in range(2):
+                asked = fetch(desk, isolation=COMMITTED, offset=offset, min_bytes=1 if offset else 1 << 20)
+                found = (await asyncio.wait_for(asked, 30)).responses[0].partitions[0]
+                lengths.append(len(found.aborted_transactions))
+                offset += 2 * lengths[-1]
+            assert lengths == [2, 1]
+
+    asyncio.run(conversation())
+    assert [thread is threading.main_thread() for thread in encoded_in] == [False, True]
 
 
 def test_others_are_served_between_the_partitions_of_a_fetch(monkeypatch):

@@ -5,7 +5,8 @@ response is sent at once. For a partition that is opening or offline, the respon
 records. If the response were sent at once, Java's consumer would repeat its fetch at once, again and again, for as long
 as metadata names no other leader. The response also waits, without an error code, for a segment whose batch headers
 must first be checked (its *proof*). A read-committed fetch ends at the last stable offset, and its response lists
-exactly the aborted transactions of the returned records. A read-uncommitted fetch ends at the high watermark, and its
+exactly the aborted transactions of the returned records. For one partition it ends behind ABORTED_COUNT_MAX abort
+markers, and is then sent even if it has fewer than `min_bytes`. A read-uncommitted fetch ends at the high watermark, and its
 response lists none. At least one whole batch is returned, however large.
 Version notes: v4 isolation; v5 log start; v7 sessions (KIP-227); v12 the last fetched epoch; v13 topic ids.
 """
@@ -29,6 +30,7 @@ from stablelog.env.disk import Buffer
 from stablelog.env.pages import is_in_memory, populate
 from stablelog.errors import DiskError, NotLoaded, Refused, Unproven
 from stablelog.log.partition import Isolation, Partition
+from stablelog.log.read import ABORTED_COUNT_MAX
 from stablelog.types import TopicPartition
 from stablelog.wire.fetch import (
     FetchedPartition,
@@ -135,6 +137,7 @@ class Found:
         refused: whether a partition was refused. Partitions that are opening or offline, that cannot be read now, or
             whose next segment is not checked (proven) yet do not count: the fetch waits for them.
         size: bytes of all records that were read.
+        aborted_count: the number of aborted transactions that the response lists.
     """
 
     answers: dict[TopicPartition, FetchedPartition] = field(default_factory=dict)
@@ -142,6 +145,7 @@ class Found:
     loading: list[TopicPartition] = field(default_factory=list)
     refused: bool = False
     size: int = 0
+    aborted_count: int = 0
 
 
 async def _read_all(
@@ -162,6 +166,7 @@ async def _read_all(
         )
         found.answers[key] = answer
         found.size += answer.size
+        found.aborted_count += len(answer.aborted or ())
         if partition is not None:
             is_committed = isolation is Isolation.READ_COMMITTED
             found.seen.append(
@@ -241,6 +246,8 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
             if (
                 found.refused
                 or found.size >= request.size_min
+                # A read has ended at this number although more records are there.
+                or found.aborted_count >= ABORTED_COUNT_MAX
                 or not session.partitions
                 or loop.time() >= deadline
             ):
@@ -262,7 +269,7 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
     broker.metrics.fetched_size += found.size
     topics = await _topics_of(session, found.answers, incremental=incremental)
     answer = (version, correlation_id, ErrorCode.none, session.session_id, topics)
-    if sum(len(topic.partitions) for topic in topics) > ENTRY_COUNT_MAX:
+    if sum(len(topic.partitions) for topic in topics) + found.aborted_count > ENTRY_COUNT_MAX:
         buffers = await in_thread(broker.message_threads, encode_fetch_response, *answer)
         await _free(request, found, topics, session)
         return buffers

@@ -74,6 +74,11 @@ class TransactionIndex(IndexEntries):
         assert txn.first_offset <= txn.last_offset
         self._add(encode_entry(txn))
 
+    def end_of_markers(self, start: int, count: int) -> int | None:
+        """Return the offset behind the first `count` abort markers at or past `start`; None if there are fewer."""
+        place = self._count_below(LAST, start) + count - 1
+        return self[place].last_offset + 1 if place < self._count else None
+
     def collect(self, start: int, end: int) -> tuple[list[AbortedTxn], bool]:
         """Return the aborted transactions with offsets in [start, end), and whether the search is complete.
 
