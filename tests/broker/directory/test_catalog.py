@@ -7,6 +7,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from stablelog.broker.directory.catalog import (
     CATALOG_FILE,
@@ -34,6 +35,56 @@ def test_what_is_written_is_read():
     assert read_catalog(disk, DATA) == Catalog("cluster", 4, 2, TOPICS)
     disk.write_atomic(PATH, encode_catalog("cluster", 4, None, TOPICS))
     assert read_catalog(disk, DATA) == Catalog("cluster", 4, None, TOPICS)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_the_file_is_the_json_of_its_members_and_their_crc(count):
+    """Its entries are encoded one by one, and a release that encoded them all at once has written the same bytes."""
+    names = ["b", 'a-\N{SNOWMAN}-"quoted"', "c\\\n"][:count]
+    topics = [
+        ListedTopic(name, uuid.UUID(int=7), 2, {"z": "1", "a": '"'} if name > "b" else {}) for name in names
+    ]
+    content = {
+        "version": 2,
+        "cluster_id": 'a "cluster"',
+        "leader_epoch": 4,
+        "established_epoch": None,
+        "topics": {
+            one.name: {"id": str(one.topic_id), "partitions": 2, "configs": one.configs} for one in topics
+        },
+    }
+    checked = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    crc = f"{crc32c(checked.encode()):08x}"
+    found = encode_catalog('a "cluster"', 4, None, topics)
+    assert found == json.dumps({**content, "crc": crc}, indent=1).encode()
+
+
+@pytest.mark.parametrize("change", ["create", "configure", "delete"])
+def test_a_change_of_one_topic_encodes_no_other_topic(monkeypatch, change):
+    dumps, sizes = json.dumps, []
+
+    def counted(*args, **kwargs):
+        text = dumps(*args, **kwargs)
+        sizes.append(len(text))
+        return text
+
+    async def encoded_size(count):
+        async with opened(topics=[f"topic-{number:02d}" for number in range(count)], partitions=1) as desk:
+            topics = desk.broker.topics
+            changed = topics.get("topic-00")
+            with monkeypatch.context() as patched:
+                patched.setattr(json, "dumps", counted)
+                sizes.clear()
+                if change == "create":
+                    topics.create("new", 1, {})
+                elif change == "configure":
+                    topics.configure(changed, {"retention.ms": "5000"})
+                else:
+                    topics.unlist("topic-00")
+                    topics.release(changed)
+            return sum(sizes)
+
+    assert asyncio.run(encoded_size(20)) == asyncio.run(encoded_size(2))
 
 
 def test_version_1_is_read_too():

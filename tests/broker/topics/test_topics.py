@@ -321,3 +321,21 @@ def test_a_damaged_list_of_topics_is_not_taken_for_an_empty_one():
     disk.write_atomic(HERE / "cluster.json", b'{"version": 1')
     with pytest.raises(Corrupt, match=r"cluster\.json"):
         loaded(disk)
+
+
+def test_topics_with_the_same_settings_share_the_settings_of_their_logs(monkeypatch):
+    """A change of the broker's settings is applied to thousands of topics in one turn of the event loop."""
+    config = BrokerConfig({})
+    disk = SimDisk()
+    disk.make_dir(HERE)
+    topics = Topics(disk, HERE, config, lambda: 0)
+    topics.load(clean=True)
+    for number in range(10):
+        topics.create(f"t{number}", 1, {"retention.ms": "5000"} if number == 3 else {})
+    made, log_config = [], config.log_config
+    monkeypatch.setattr(config, "log_config", lambda configs: made.append(configs) or log_config(configs))
+    config.set_dynamic({"log.retention.ms": "7000"})
+    topics.reconfigure()
+    assert len(made) == 2
+    found = {topic.name: topic.partitions[0].config.retention_ms for topic in topics}
+    assert found == {f"t{number}": 5000 if number == 3 else 7000 for number in range(10)}

@@ -53,13 +53,13 @@ class Context(NamedTuple):
 
 
 async def for_each(
-    items: Iterable[Item], answer: Callable[[Item], Result], *, turn: Turn | None = None
+    items: Iterable[Item], answer: Callable[[Item], Result], *, at_once: int = 1, turn: Turn | None = None
 ) -> tuple[Result, ...]:
     """Call `answer` for each item (such as a topic of a request), and return the results in the order of the items.
 
     If the calls take long, other tasks of the event loop run between two items (see `in_turns`).
     """
-    return tuple([answer(item) async for item in in_turns(items, turn=turn)])
+    return tuple([answer(item) async for item in in_turns(items, at_once=at_once, turn=turn)])
 
 
 async def for_each_part(

@@ -9,6 +9,8 @@ import json
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +23,31 @@ CATALOG_FILE = "cluster.json"
 VERSION = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ListedTopic:
-    """One topic of the list in `cluster.json`."""
+    """One topic of the list in `cluster.json`. It keeps its entry encoded, so that the list of thousands of topics is
+    written again quickly.
+    """
 
     name: str
     topic_id: uuid.UUID
     partition_count: int
     configs: dict[str, str]
+
+    @cached_property
+    def entry(self) -> str:
+        """The entry of the topic in the file, indented, with a line break before it."""
+        first, *lines, last = json.dumps({self.name: self._fields()}, indent=1).splitlines()
+        assert (first, last) == ("{", "}")
+        return "".join(f"\n {line}" for line in lines)
+
+    @cached_property
+    def checked_entry(self) -> str:
+        """The entry of the topic in the text that the CRC covers."""
+        return _compact({self.name: self._fields()})[1:-1]
+
+    def _fields(self) -> dict[str, Any]:
+        return {"id": str(self.topic_id), "partitions": self.partition_count, "configs": self.configs}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,29 +74,25 @@ def encode_catalog(
     cluster_id: str, leader_epoch: int, established_epoch: int | None, topics: Iterable[ListedTopic]
 ) -> bytes:
     """Encode the list of topics as JSON. The last member is a CRC over the other members."""
-    content: dict[str, Any] = {
-        "version": VERSION,
-        "cluster_id": cluster_id,
-        "leader_epoch": leader_epoch,
-        "established_epoch": established_epoch,
-        "topics": {
-            topic.name: {
-                "id": str(topic.topic_id),
-                "partitions": topic.partition_count,
-                "configs": topic.configs,
-            }
-            for topic in topics
-        },
-    }
-    return json.dumps({**content, "crc": _crc(content)}, indent=1).encode()
+    listed = list(topics)
+    others = {"cluster_id": cluster_id, "leader_epoch": leader_epoch, "established_epoch": established_epoch}
+    # The members `topics` and `version` are the last two in the sorted order in which the CRC covers them.
+    checked_entries = [topic.checked_entry for topic in sorted(listed, key=attrgetter("name"))]
+    checked = f'{_compact(others)[:-1]},"topics":{{{",".join(checked_entries)}}},"version":{VERSION}}}'
+    head = json.dumps({"version": VERSION, **others}, indent=1).removesuffix("\n}")
+    entries = ",".join([topic.entry for topic in listed])
+    end = "\n }" if listed else "}"
+    return f'{head},\n "topics": {{{entries}{end},\n "crc": "{_crc(checked)}"\n}}'.encode()
 
 
-def _crc(content: dict[str, Any]) -> str:
-    """Return the CRC of the list of topics, as eight hex digits.
+def _compact(content: dict[str, Any]) -> str:
+    """Encode as JSON without spaces and with sorted names: this is what the CRC of the list of topics covers."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
-    The CRC covers `content`, encoded as JSON without spaces and with sorted names.
-    """
-    return f"{crc32c(json.dumps(content, sort_keys=True, separators=(',', ':')).encode()):08x}"
+
+def _crc(checked: str) -> str:
+    """Return the CRC of the list of topics, as eight hex digits."""
+    return f"{crc32c(checked.encode()):08x}"
 
 
 def read_catalog(disk: Disk, directory: Path) -> Catalog | None:
@@ -99,7 +114,7 @@ def read_catalog(disk: Disk, directory: Path) -> Catalog | None:
             refuse_newer("the list of topics", version, VERSION)
         if version not in (1, VERSION):
             raise ValueError(f"it has version {version!r}, and this release reads version {VERSION}")
-        if version == VERSION and content.pop("crc") != _crc(content):
+        if version == VERSION and content.pop("crc") != _crc(_compact(content)):
             raise ValueError("its CRC does not match its content")
         topics = [
             ListedTopic(name, uuid.UUID(entry["id"]), int(entry["partitions"]), dict(entry["configs"]))

@@ -4,6 +4,7 @@ import uuid
 from dataclasses import dataclass, field
 
 from stablelog.broker.config import group_of_topic, order_of
+from stablelog.broker.directory.catalog import ListedTopic
 from stablelog.broker.topic_names import is_internal
 from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.log.model import LogConfig
@@ -31,6 +32,7 @@ class Topic:
     log_config: LogConfig
     partitions: dict[int, Partition] = field(default_factory=dict)
     offline: dict[int, str] = field(default_factory=dict)
+    _listed: ListedTopic | None = None
 
     def state(self, index: int) -> PartitionState:
         """Return the state of the partition with this index: open, or the reason why it serves no requests."""
@@ -52,6 +54,16 @@ class Topic:
                 return f"{self.name}-{index} is offline: {failure}. Run `stablelog verify` for details"
             case _:
                 return f"{self.name} has partitions 0 to {self.partition_count - 1}, not {index}"
+
+    @property
+    def listed(self) -> ListedTopic:
+        """The topic as the list of topics has it. The object is the same until the topic changes."""
+        known = self._listed
+        if known is None or known.partition_count != self.partition_count or known.configs != self.configs:
+            known = self._listed = ListedTopic(
+                self.name, self.topic_id, self.partition_count, dict(self.configs)
+            )
+        return known
 
     @property
     def is_internal(self) -> bool:

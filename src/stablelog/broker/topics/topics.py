@@ -8,13 +8,13 @@ import logging
 import resource
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.config import BrokerConfig, check_change
-from stablelog.broker.directory.catalog import CATALOG_FILE, ListedTopic, encode_catalog, read_catalog
+from stablelog.broker.directory.catalog import CATALOG_FILE, encode_catalog, read_catalog
 from stablelog.broker.directory.kafka_import import find_topics
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.topic_names import check_not_own, is_internal
@@ -175,10 +175,7 @@ class Topics:
             self.cluster_id,
             self.leader_epoch,
             self._established_epoch,
-            [
-                ListedTopic(topic.name, topic.topic_id, topic.partition_count, topic.configs)
-                for topic in self._topics.values()
-            ],
+            [topic.listed for topic in self._topics.values()],
         )
         try:
             self._reserve.write_atomic(path, content)
@@ -414,8 +411,10 @@ class Topics:
 
     def reconfigure(self, topics: "list[Topic] | None" = None) -> None:
         """Apply the present settings to the open partitions of these topics (by default of all topics)."""
+        # Most topics have the same settings: thousands of topics share the result.
+        log_config = cache(lambda own: self._config.log_config(dict(own)))
         for topic in topics if topics is not None else self:
-            topic.log_config = self._config.log_config(topic.configs)
+            topic.log_config = log_config(frozenset(topic.configs.items()))
             for partition in topic.partitions.values():
                 partition.reconfigure(topic.log_config)
 
