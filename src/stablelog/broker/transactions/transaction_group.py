@@ -13,8 +13,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
 from typing import Any, TypeVar
 
 from stablelog.batch.markers import Marker, MarkerType
@@ -120,16 +118,19 @@ class TransactionGroup:
     def _end_offsets(self, targets: Sequence[TopicPartition]) -> list[int]:
         """Return the end offsets of partitions: 0 if a partition is not open, OFFSET_UNKNOWN if it does not exist."""
         ends: list[int] = []
-        for name, those in groupby(targets, key=itemgetter(0)):
-            topic = self._topics.get(name)
-            partitions: Mapping[int, Partition] = {} if topic is None else topic.partitions
-            count = 0 if topic is None else topic.partition_count
-            ends += [
-                partition.end_offset
-                if (partition := partitions.get(index)) is not None
-                else (0 if index < count else OFFSET_UNKNOWN)
-                for _, index in those
-            ]
+        last_name: str | None = None
+        partitions: Mapping[int, Partition] = {}
+        count = 0
+        for name, index in targets:
+            if name != last_name:
+                last_name, topic = name, self._topics.get(name)
+                partitions = {} if topic is None else topic.partitions
+                count = 0 if topic is None else topic.partition_count
+            partition = partitions.get(index)
+            if partition is not None:
+                ends.append(partition.end_offset)
+            else:
+                ends.append(0 if index < count else OFFSET_UNKNOWN)
         return ends
 
     def load(self) -> None:

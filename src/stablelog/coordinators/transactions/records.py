@@ -32,8 +32,7 @@ KIP-939.
 """
 
 import struct
-from itertools import groupby
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from stablelog.coordinators.record_fields import (
@@ -41,12 +40,11 @@ from stablelog.coordinators.record_fields import (
     INT32,
     INT64,
     FieldReader,
-    compact_string,
     string,
     tagged_fields,
 )
 from stablelog.coordinators.transactions.log_ends import NO_ENDS, LogEnds
-from stablelog.coordinators.transactions.partition_set import PartitionSet
+from stablelog.coordinators.transactions.partition_set import PartitionSet, encode_partitions
 from stablelog.coordinators.transactions.states import State
 from stablelog.coordinators.transactions.transaction import TV2, Transaction
 from stablelog.errors import refuse_newer
@@ -170,22 +168,14 @@ _numbers_of: Final = attrgetter(*(field for field, _ in TAGS.values()))  # In th
 
 def encode_transaction(txn: Transaction) -> bytes:
     """Encode the state of a transactional id, in version 1."""
-    partitions = txn.ends.partitions or txn.partitions.in_order
-    topics = [
-        (topic, [index for _, index in those]) for topic, those in groupby(partitions, key=itemgetter(0))
-    ]
     parts = [_VERSION, HEAD.pack(txn.producer_id, txn.producer_epoch, txn.timeout_ms, txn.state)]
     if txn.state is State.EMPTY:
         assert not txn.partitions
         parts.append(encode_uvarint(0))  # No partitions: a null array, as Kafka writes it.
-    else:
-        parts.append(encode_uvarint(len(topics) + 1))
-        for topic, indexes in topics:
-            parts += (
-                compact_string(topic),
-                encode_uvarint(len(indexes) + 1),
-                struct.pack(f">{len(indexes)}ix", *indexes),  # The last byte: no tagged fields.
-            )
+    elif not txn.ends or txn.ends.partitions is txn.partitions.in_order:
+        parts.append(txn.partitions.encoded)
+    else:  # The ends have the order of a record that was read.
+        parts.append(encode_partitions(txn.ends.partitions))
     fields = [
         (tag, layout.pack(number))
         for (tag, layout, default), number in zip(_WRITTEN, _numbers_of(txn), strict=True)
