@@ -18,16 +18,29 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 from crc32c import crc32c
+from kio.schema.add_partitions_to_txn.v3.request import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from kio.schema.create_topics.v5.request import CreatableTopic, CreateTopicsRequest
 from kio.schema.delete_records.v2.request import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from kio.schema.end_txn.v3.request import EndTxnRequest
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v11.request import FetchPartition, FetchRequest, FetchTopic
+from kio.schema.init_producer_id.v4.request import InitProducerIdRequest
+from kio.schema.offset_commit.v8.request import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kio.schema.offset_fetch.v8.request import OffsetFetchRequest, OffsetFetchRequestGroup
 from kio.schema.produce.v8.request import PartitionProduceData, ProduceRequest, TopicProduceData
 
 from bench import loop_watch
@@ -63,7 +76,7 @@ def run(run_count: int, divisor: int, tell: Callable[[str], object]) -> list[Sec
     """
     section = Section("The longest hold of the event loop by one callback", beside="")
     for number in range(run_count):
-        for load in (records, producers, ids, segments, partitions):
+        for load in (records, producers, ids, segments, partitions, topics):
             tell(f"{load.__name__}, run {number + 1} of {run_count}")
             with tempfile.TemporaryDirectory(prefix="loop-") as directory:
                 load(Path(directory) / "data", divisor, section)
@@ -278,6 +291,124 @@ def partitions(data: Path, divisor: int, section: Section) -> None:
             admin.delete_topics(["wide"])["wide"].result()
 
         held("deletion of a topic of 10,000 partitions", delete)
+
+
+# -- many topics ---------------------------------------------------------------------------------------------------
+
+
+def topics(data: Path, divisor: int, section: Section) -> None:
+    """Requests that name thousands of topics of one partition, and changes of one topic beside them."""
+    names = [f"topic-with-a-usual-name-{number:05d}" for number in range(3_500 // divisor)]
+    with loop_watch.serve(data) as watch, cluster_of(watch) as cluster:
+        connection = cluster.any_connection()
+        admin = AdminClient({"bootstrap.servers": watch.broker.bootstrap, **QUIET})
+
+        def change(name: str) -> None:
+            create(watch, name, 1, {})
+            configure(watch, name, {"retention.ms": "100000000"})
+            admin.delete_topics([name])[name].result()
+
+        def write(some: list[str]) -> None:
+            for is_committed in (True, False):
+                transaction(connection, some, is_committed=is_committed)
+
+        work = {
+            "a transaction in 3,500 topics": write,
+            "Fetch of 3,500 topics": lambda some: fetch_of(connection, some),
+            "OffsetCommit and OffsetFetch of 3,500 topics": lambda some: commit_offsets(connection, some),
+        }
+        change("first")
+        for begin in range(0, len(names), 500):
+            create_all(connection, names[begin : begin + 500])
+        for do in work.values():
+            do(names[:1])
+        held = noted(watch, section)
+        held("a topic is created, changed and deleted beside 3,500", lambda: change("another"))
+        for what, do in work.items():
+            held(what, partial(do, names))
+
+
+def create_all(connection: Connection, names: list[str]) -> None:
+    """Create topics of one partition."""
+    asked = tuple(
+        CreatableTopic(name=name, num_partitions=1, replication_factor=1, assignments=(), configs=())
+        for name in names
+    )
+    answer = connection.call(
+        CreateTopicsRequest(topics=asked, timeout=timedelta(seconds=MANY_S), validate_only=False)
+    )
+    assert all(topic.error_code is ErrorCode.none for topic in answer.topics)
+
+
+def transaction(connection: Connection, names: list[str], *, is_committed: bool) -> None:
+    """Add a partition of each topic to a transaction, and end it."""
+    producer = connection.call(
+        InitProducerIdRequest(
+            transactional_id="wide",
+            transaction_timeout=timedelta(minutes=10),
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+    )
+    who = producer.producer_id, producer.producer_epoch
+    added = connection.call(
+        AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="wide",
+            v3_and_below_producer_id=who[0],
+            v3_and_below_producer_epoch=who[1],
+            v3_and_below_topics=tuple(AddPartitionsToTxnTopic(name=name, partitions=(0,)) for name in names),
+        )
+    )
+    codes = {
+        one.partition_error_code
+        for topic in added.results_by_topic_v3_and_below
+        for one in topic.results_by_partition
+    }
+    assert codes == {ErrorCode.none}
+    ended = connection.call(
+        EndTxnRequest(
+            transactional_id="wide", producer_id=who[0], producer_epoch=who[1], committed=is_committed
+        )
+    )
+    assert ended.error_code is ErrorCode.none
+
+
+def fetch_of(connection: Connection, names: list[str]) -> None:
+    """Begin a fetch session of a partition of each topic, and wait for records that do not come."""
+    wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=100_000)
+    answer = connection.call(
+        FetchRequest(
+            replica_id=-1,
+            max_wait=timedelta(milliseconds=100),
+            min_bytes=1,
+            isolation_level=1,
+            session_id=0,
+            session_epoch=0,
+            topics=tuple(FetchTopic(topic=name, partitions=(wanted,)) for name in names),
+            forgotten_topics_data=(),
+            rack_id="",
+        )
+    )
+    assert len(answer.responses) == len(names)
+
+
+def commit_offsets(connection: Connection, names: list[str]) -> None:
+    """Commit an offset of a partition of each topic, and ask for all offsets of the group."""
+    offset = OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=0, committed_leader_epoch=-1, committed_metadata=""
+    )
+    connection.call(
+        OffsetCommitRequest(
+            group_id="wide",
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=tuple(OffsetCommitRequestTopic(name=name, partitions=(offset,)) for name in names),
+        )
+    )
+    group = OffsetFetchRequestGroup(group_id="wide", topics=None)
+    answer = connection.call(OffsetFetchRequest(groups=(group,), require_stable=True))
+    assert len(answer.groups[0].topics) == len(names)
 
 
 # -- requests ------------------------------------------------------------------------------------------------------

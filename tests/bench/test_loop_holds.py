@@ -15,6 +15,7 @@ from bench.report import Section
         (loop_holds.ids, 1),
         (loop_holds.segments, 3),
         (loop_holds.partitions, 4),
+        (loop_holds.topics, 4),
     ],
 )
 def test_each_load_tells_the_longest_hold(tmp_path, load, row_count):
