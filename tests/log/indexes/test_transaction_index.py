@@ -4,6 +4,7 @@ import pytest
 
 from stablelog.errors import Corrupt
 from stablelog.log.indexes import transaction_index
+from stablelog.log.indexes.minima import Minima
 from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex, encode_entry
 from stablelog.log.segments import segment as segment_module
 from stablelog.log.verify import verify_directory
@@ -73,6 +74,21 @@ def test_a_long_row_of_aborts_behind_an_open_transaction_is_searched_without_loo
     assert made.collect(10, 20) == ([], False)
     assert made.collect(10, 101)[0] == [AbortedTxn(1, 100, 101, 7)]
     assert looked_at < 100
+
+
+def test_a_search_in_few_entries_of_a_long_index_does_not_read_all_entries(monkeypatch):
+    """As the first fetch after a start: the tree of minima covers no entry yet."""
+    entries = [AbortedTxn(1, 2 * n, 2 * n + 1, 2 * n + 2) for n in range(5000)]
+    made = TransactionIndex(b"".join(encode_entry(entry) for entry in entries))
+    covered, extend_to = [], Minima.extend_to
+    monkeypatch.setattr(
+        Minima, "extend_to", lambda self, count: covered.append(count) or extend_to(self, count)
+    )
+    assert made.collect(1000, 3000) == (entries[500:1500], True)
+    assert covered == []
+    assert made.collect(0, 9000) == (entries[:4500], True)
+    assert made.collect(1000, 3000) == (entries[500:1500], True)
+    assert covered == [5000, 5000]
 
 
 def test_the_worked_example_of_the_abort_index():

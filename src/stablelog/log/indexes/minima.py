@@ -22,6 +22,10 @@ class Minima:
         self._levels: list[array[int]] = [array("q")]
         self._values_in = values_in
 
+    def __len__(self) -> int:
+        """The number of values that the tree covers."""
+        return len(self._levels[0])
+
     def extend_to(self, count: int) -> None:
         """Add the values that were appended to the list, so that the tree covers `count` values."""
         row = self._levels[0]

@@ -28,6 +28,8 @@ VERSION = 0
 FIRST, LAST, STABLE = struct.Struct(">10xq"), struct.Struct(">18xq"), struct.Struct(">26xq")
 # Up to this number of entries, a search reads each of them. In more entries, it uses the tree of minima.
 SCAN_COUNT_MAX = 64
+# Up to this number of entries, a search also reads each of them if more entries are missing in the tree.
+LONG_SCAN_COUNT_MAX = 4096
 
 
 class AbortedTxn(NamedTuple):
@@ -89,7 +91,10 @@ class TransactionIndex(IndexEntries):
         stop = self._count_below(STABLE, end)
         complete = stop < self._count
         high = stop + 1 if complete else self._count
-        if high - low <= SCAN_COUNT_MAX:
+        count = high - low
+        # After a start, the tree of an index of a million entries would hold the event loop for longer than the search.
+        is_tree_longer = self._count - len(self._minima) > count
+        if count <= (LONG_SCAN_COUNT_MAX if is_tree_longer else SCAN_COUNT_MAX):
             places: Iterable[int] = (place for place in range(low, high) if self._first(place) < end)
         else:
             self._minima.extend_to(self._count)
