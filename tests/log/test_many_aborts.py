@@ -3,9 +3,12 @@
 import pytest
 
 from stablelog.batch.header import headers_in
+from stablelog.batch.markers import Marker, MarkerType, encode_marker
+from stablelog.batch.records import Record, encode_batch
 from stablelog.log import read as log_read
 from stablelog.log.partition import Isolation
-from tests.log.timeline import Log, write
+from stablelog.testing.sim_disk import SimDisk
+from tests.log.timeline import DIRECTORY, NOW_MS, Log, write
 
 COUNT_MAX = 4
 
@@ -61,6 +64,34 @@ def test_a_read_within_a_batch_before_an_abort_marker_returns_this_batch():
         assert found.aborted == log.partition.aborted_in(
             start - start % 3 if start < 3 else start, found.end_offset
         )
+
+
+def test_a_read_ends_behind_the_last_batch_of_a_segment_that_ends_with_a_gap(monkeypatch):
+    """Compaction has removed the batches behind the abort marker."""
+    monkeypatch.setattr(log_read, "ABORTED_COUNT_MAX", 1)
+    disk = SimDisk()
+    disk.make_dir(DIRECTORY)
+    record = [Record(0, NOW_MS, None, b"")]
+    data = encode_batch(record, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    abort = encode_marker(
+        Marker(MarkerType.ABORT, 0),
+        base_offset=1,
+        leader_epoch=0,
+        producer_id=1,
+        producer_epoch=0,
+        timestamp_ms=NOW_MS,
+    )
+    disk.write_atomic(DIRECTORY / f"{0:020d}.log", data + abort)
+    disk.write_atomic(DIRECTORY / f"{10:020d}.log", encode_batch(record, base_offset=10))
+    log = Log.__new__(Log)
+    log.disk, log.directory, log.now_ms, log.config = disk, DIRECTORY, NOW_MS, Log().config
+    log.partition = log.open(clean=True, recovery_point=None)
+    found = reads(log)
+    assert [(one.end_offset, len(one.aborted), one.size > 0) for one in found] == [
+        (2, 1, True),
+        (11, 0, True),
+    ]
+    log.partition.close(clean=False)
 
 
 def test_an_uncommitted_read_goes_on():

@@ -77,9 +77,9 @@ def read(
         limit = min(limit, segment.txn_index.end_of_markers(begin, ABORTED_COUNT_MAX) or limit)
     if end_offset > limit:
         beyond = segment.find(limit)
-        assert beyond is not None
-        assert beyond.base_offset >= limit, "a watermark lies between batches"
-        end_position, end_offset = beyond.position, limit
+        assert beyond is None or beyond.base_offset >= limit, "a limit lies between batches"
+        # If there is no batch beyond the limit, compaction has removed all batches from there to the segment's end.
+        end_position, end_offset = segment.size if beyond is None else beyond.position, limit
     if segment.damaged_batches:
         segment.check_undamaged(found.position, found.position + found.size)
         damaged = segment.damaged_behind(found.position)
