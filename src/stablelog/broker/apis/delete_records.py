@@ -70,10 +70,10 @@ async def _load_commit_indexes(broker: Broker, request: DeleteRecordsRequest) ->
     """Load the commit indexes in an object store that the deletion needs: if an offset is in the middle of a transaction,
     the view in commit order begins behind this transaction.
     """
-    for topic in request.topics:
-        for asked in topic.partitions:
-            with contextlib.suppress(*PARTITION_ERRORS):  # the deletion gets the same error, and reports it
-                partition = broker.topics.partition(topic.name, asked.partition_index, PARTITION_CODES)
-                view = partition.view
-                if view is not None and 0 <= asked.offset < partition.start_offset:
-                    await broker.tiering.reads.loading(partial(view.whole_from, asked.offset))
+    all_asked = ((topic.name, asked) for topic in request.topics for asked in topic.partitions)
+    async for name, asked in in_turns(all_asked):
+        with contextlib.suppress(*PARTITION_ERRORS):  # the deletion gets the same error, and reports it
+            partition = broker.topics.partition(name, asked.partition_index, PARTITION_CODES)
+            view = partition.view
+            if view is not None and 0 <= asked.offset < partition.start_offset:
+                await broker.tiering.reads.loading(partial(view.whole_from, asked.offset))
