@@ -103,6 +103,8 @@ FIELDS = {
     "remote.log.delete.on.disable": "is_deleted_on_disable",
     "local.retention.ms": "local_retention_ms",
     "local.retention.bytes": "local_retention_bytes",
+    "stablelog.remote.drop.aborted": "drops_aborted_copies",
+    "stablelog.local.drop.aborted": "drops_aborted",
 }
 
 

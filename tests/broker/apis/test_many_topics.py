@@ -101,7 +101,7 @@ OFFSET = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
         pytest.param(
             DELETE_RECORDS,
             2,
-            1 + 3,
+            1 + 2,
             {
                 "timeout": timedelta(seconds=60),
                 "topics": topics_with({"partition_index": 0, "offset": -1}),

@@ -1,6 +1,7 @@
 """A broker serves a commit-ordered topic over both tiers: fetches, cuts, commits and deletions need the local log no more."""
 
 import asyncio
+import dataclasses
 from datetime import timedelta
 
 from kio.schema.errors import ErrorCode
@@ -89,18 +90,59 @@ def test_all_is_as_before_when_the_local_segments_are_gone(tmp_path):
             log_of(desk).prove()
             assert await said(desk) == before
             middle = before[0][4][0]  # in a transaction of one record
-            answer = await desk.ask_with(
-                ApiKey.DELETE_RECORDS,
-                2,
-                {
-                    "timeout": timedelta(seconds=30),
-                    "topics": [{"name": "t", "partitions": [{"partition_index": 0, "offset": middle}]}],
-                },
-            )
-            assert answer.topics[0].partitions[0].low_watermark == middle
+            assert await deleted(desk, middle) == middle
             assert await committed(desk, middle) == [row for row in before[0] if row[0] >= middle]
             assert (await desk.fetch("t", 0, middle - 1)).error_code is ErrorCode.offset_out_of_range
             assert (await cut_at(desk, 0))[0] == middle
             assert (await cut_at(desk, 0))[1] > 0
 
     asyncio.run(asyncio.wait_for(conversation(), 60))
+
+
+def test_records_are_deleted_though_the_local_index_of_the_offset_was_lost(tmp_path):
+    """The offset is on the local disk, in a segment whose whole commit index only the store has."""
+    disk = SimDisk()
+
+    async def conversation():
+        async with tiered(tmp_path.as_uri(), disk, configs=ORDERED) as desk:
+            log = log_of(desk)
+            producer = await desk.init("x")
+            await desk.add("x", producer, ("t", 0))
+            await desk.produce(batch(b"x0", producer=producer, sequence=0), transactional_id="x")
+            log.roll(desk.broker.now_ms())
+            await desk.produce(batch(b"x1", producer=producer, sequence=1), transactional_id="x")
+            await desk.end("x", producer, True)
+            await desk.durable()
+            log.roll(desk.broker.now_ms())
+            await desk.produce(batch(b"last"))
+            await desk.broker.tiering.copy_all()
+            kept = log.size - log.segments()[0].size
+            kept = dataclasses.replace(log.config, local_retention_ms=-1, local_retention_bytes=kept)
+            log.reconfigure(kept)
+            log.apply_retention(desk.broker.now_ms() + 1)
+            assert log.start_offset > 0
+            before, directory = await committed(desk, 0), log.directory
+            assert [value for _, value in before] == [b"x0", b"x1", b"last"]
+        for name in disk.list_dir(directory):
+            if ".commit" in name:
+                disk.remove(directory / name)
+        async with tiered(tmp_path.as_uri(), disk, configs=ORDERED) as desk:
+            await desk.opened("t")
+            log_of(desk).prove()
+            assert await deleted(desk, before[1][0]) == before[2][0]
+            assert await committed(desk, before[2][0]) == before[2:]
+
+    asyncio.run(asyncio.wait_for(conversation(), 60))
+
+
+async def deleted(desk, offset):
+    """The new log start offset after a deletion of all records before an offset."""
+    partition = {"partition_index": 0, "offset": offset}
+    answer = await desk.ask_with(
+        ApiKey.DELETE_RECORDS,
+        2,
+        {"timeout": timedelta(seconds=30), "topics": [{"name": "t", "partitions": [partition]}]},
+    )
+    found = answer.topics[0].partitions[0]
+    assert found.error_code is ErrorCode.none
+    return found.low_watermark

@@ -6,9 +6,7 @@ affected. The new log start is in a file of the partition when the response is s
 log starts of all partitions is written later, within `CHECKPOINT_S` seconds.
 """
 
-import contextlib
 import logging
-from functools import partial
 
 from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest
 from kio.schema.delete_records.v2.response import (
@@ -18,7 +16,7 @@ from kio.schema.delete_records.v2.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.topic_names import check_not_own
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
@@ -32,48 +30,42 @@ log = logging.getLogger(__name__)
 
 async def handle(broker: Broker, request: DeleteRecordsRequest, _context: Context) -> DeleteRecordsResponse:
     """Handle the request."""
-    await _load_commit_indexes(broker, request)
-
-    def delete(name: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
-        try:
-            check_not_own(name)
-            partition = broker.topics.partition(name, asked.partition_index, PARTITION_CODES)
-            before = partition.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
-            start = broker.reserve.attempt(lambda: partition.delete_records(before), frees=True)
-        except PARTITION_ERRORS as error:
-            if not isinstance(error, Refused):
-                log.warning("records of %s-%d were not deleted: %s", name, asked.partition_index, error)
-            return DeleteRecordsPartitionResult(
-                partition_index=asked.partition_index,
-                low_watermark=-1,
-                error_code=PARTITION_CODES.of_error(error),
-            )
-        broker.waiters.wake(partition)
-        return DeleteRecordsPartitionResult(
-            partition_index=asked.partition_index, low_watermark=start, error_code=ErrorCode.none
-        )
-
     turn = Turn()
-    topics = tuple(
-        [
-            DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=await for_each(topic.partitions, partial(delete, topic.name), turn=turn),
-            )
-            async for topic in in_turns(request.topics, turn=turn)
-        ]
-    )
-    return DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=topics)
+    topics = [
+        DeleteRecordsTopicResult(
+            name=topic.name,
+            partitions=tuple(
+                [
+                    await _delete(broker, topic.name, asked)
+                    async for asked in in_turns(topic.partitions, turn=turn)
+                ]
+            ),
+        )
+        async for topic in in_turns(request.topics, turn=turn)
+    ]
+    return DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
 
 
-async def _load_commit_indexes(broker: Broker, request: DeleteRecordsRequest) -> None:
-    """Load the commit indexes in an object store that the deletion needs: if an offset is in the middle of a transaction,
-    the view in commit order begins behind this transaction.
+async def _delete(broker: Broker, name: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+    """Delete records of one partition. The deletion may need commit indexes in an object store: then they are loaded, and
+    the deletion begins again. It has the same result whether an earlier attempt has moved the start or not.
     """
-    all_asked = ((topic.name, asked) for topic in request.topics for asked in topic.partitions)
-    async for name, asked in in_turns(all_asked):
-        with contextlib.suppress(*PARTITION_ERRORS):  # the deletion gets the same error, and reports it
-            partition = broker.topics.partition(name, asked.partition_index, PARTITION_CODES)
-            view = partition.view
-            if view is not None and 0 <= asked.offset < partition.start_offset:
-                await broker.tiering.reads.loading(partial(view.whole_from, asked.offset))
+    try:
+        check_not_own(name)
+        partition = broker.topics.partition(name, asked.partition_index, PARTITION_CODES)
+        before = partition.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
+        start = await broker.tiering.reads.loading(
+            lambda: broker.reserve.attempt(lambda: partition.delete_records(before), frees=True)
+        )
+    except PARTITION_ERRORS as error:
+        if not isinstance(error, Refused):
+            log.warning("records of %s-%d were not deleted: %s", name, asked.partition_index, error)
+        return DeleteRecordsPartitionResult(
+            partition_index=asked.partition_index,
+            low_watermark=-1,
+            error_code=PARTITION_CODES.of_error(error),
+        )
+    broker.waiters.wake(partition)
+    return DeleteRecordsPartitionResult(
+        partition_index=asked.partition_index, low_watermark=start, error_code=ErrorCode.none
+    )
