@@ -199,23 +199,30 @@ def many_partitions(section: Section, run_count: int, count: int) -> None:
 
 @contextlib.contextmanager
 def sampled(broker: EmbeddedBroker) -> Iterator[dict[str, float]]:
-    """Note the greatest memory of the broker and the greatest size of its cache on the disk, while the block runs."""
+    """Note the greatest memory of the broker and the greatest size of its cache on the disk, while the block runs.
+
+    The last samples are taken when the block has ended. So a short block has samples, too.
+    """
     greatest = {"memory": 0.0, "disk": 0.0}
     is_over = threading.Event()
 
     def sample() -> None:
-        while not is_over.wait(SAMPLE_S):
-            greatest["memory"] = max(greatest["memory"], memory_mb(broker.pid))
-            cached = stored_size(broker.data / "remote-log-index-cache") / MIB
-            greatest["disk"] = max(greatest["disk"], cached)
+        greatest["memory"] = max(greatest["memory"], memory_mb(broker.pid))
+        cached = stored_size(broker.data / "remote-log-index-cache") / MIB
+        greatest["disk"] = max(greatest["disk"], cached)
 
-    thread = threading.Thread(target=sample)
+    def sample_until_over() -> None:
+        while not is_over.wait(SAMPLE_S):
+            sample()
+
+    thread = threading.Thread(target=sample_until_over)
     thread.start()
     try:
         yield greatest
     finally:
         is_over.set()
         thread.join()
+        sample()
 
 
 async def backfill(broker: EmbeddedBroker, topic: str, ends: list[int]) -> int:
