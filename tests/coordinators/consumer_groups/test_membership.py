@@ -1,6 +1,9 @@
+import struct
+
 import pytest
 
 from stablelog.coordinators.consumer_groups.membership import (
+    SUBSCRIPTIONS_SIZE_MAX,
     TRANSITIONS,
     Group,
     IllegalStepError,
@@ -116,3 +119,33 @@ def test_whoever_shares_no_protocol_with_all_does_not_fit_in() -> None:
     assert group.supports("consumer", ["b"])
     assert not group.supports("consumer", ["a", "c"])
     assert not group.supports("connect", ["b"])
+
+
+def a_subscription(topic: str, size: int) -> bytes:
+    """A member's metadata of this size, with one topic."""
+    head = struct.pack(">hih", 0, 1, len(topic)) + topic.encode()
+    return head + bytes(size - len(head))
+
+
+@pytest.mark.parametrize(
+    ("subscriptions", "known"),
+    [
+        ([a_subscription("t", SUBSCRIPTIONS_SIZE_MAX)], {"t"}),
+        ([a_subscription("t", SUBSCRIPTIONS_SIZE_MAX)] * 5, {"t"}),
+        ([a_subscription("t", SUBSCRIPTIONS_SIZE_MAX - 20), a_subscription("u", 20)], {"t", "u"}),
+        ([a_subscription("t", SUBSCRIPTIONS_SIZE_MAX - 20), a_subscription("u", 21)], None),
+    ],
+)
+def test_large_subscriptions_are_not_read_and_every_topic_may_be_one_of_them(
+    subscriptions: list[bytes], known: set[str] | None
+) -> None:
+    group = a_group()
+    for number, subscription in enumerate(subscriptions):
+        member = a_member(str(number), joined=True)
+        member.protocols = (("range", subscription),)
+        group.add(member, "consumer")
+    group.state = State.PREPARING_REBALANCE
+    group.begin_generation(1)
+    assert group.subscribed == known
+    assert group.is_subscribed_to("t")
+    assert group.is_subscribed_to("other") is (known is None)

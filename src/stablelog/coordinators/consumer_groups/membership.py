@@ -30,6 +30,9 @@ from stablelog.coordinators.consumer_groups.records import GroupValue, MemberVal
 
 CONSUMER_PROTOCOL = "consumer"
 CLASSIC_TYPE = "classic"
+# If the members' different subscriptions are larger together, in bytes, the group's topics count as unknown. Reading them
+# would hold the event loop.
+SUBSCRIPTIONS_SIZE_MAX = 128 << 10
 
 
 class State(StrEnum):
@@ -130,7 +133,8 @@ class Group:
         is_prolonged: whether a new member has joined in the current part of that wait, so that a further part follows.
         initial_delay_ms, initial_left_ms: length of the current part of that wait, and how much longer it may become.
             Set only during the wait.
-        subscribed: topics that the members subscribe to; None if unknown.
+        subscribed: topics that the members subscribe to; None if unknown. Then every topic may be one of them, so their
+            offsets do not expire while the group has members.
         recorded: value of the group's last record in the log; None if it has none.
     """
 
@@ -275,9 +279,12 @@ class Group:
     def _subscriptions(self) -> frozenset[str] | None:
         if self.protocol_type != CONSUMER_PROTOCOL:
             return None
+        subscriptions = {member.metadata(self.protocol_name) for member in self.members.values()}
+        if sum(map(len, subscriptions)) > SUBSCRIPTIONS_SIZE_MAX:
+            return None
         topics: set[str] = set()
-        for member in self.members.values():
-            subscribed = subscribed_topics(member.metadata(self.protocol_name))
+        for subscription in subscriptions:
+            subscribed = subscribed_topics(subscription)
             if subscribed is None:
                 return None
             topics.update(subscribed)
