@@ -11,9 +11,16 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from stablelog.errors import Refused
-from stablelog.wire.messages import PREFIX, decode_request, message_class
+from stablelog.wire.messages import (
+    PREFIX,
+    decode_request,
+    has_many_topics,
+    message_class,
+    produce_in_steps,
+)
 from stablelog.wire.produce import (
     ITEMS_MAX,
+    STEP_COUNT,
     PartitionRecords,
     ProducedPartition,
     ProducedTopic,
@@ -94,6 +101,22 @@ def test_more_topics_and_partitions_than_a_client_needs_are_refused():
     assert len(decode_request(0, 9, asked(ITEMS_MAX))[1].topics[0].partitions) == ITEMS_MAX - 1
     with pytest.raises(Refused, match="items"):
         decode_request(0, 9, asked(ITEMS_MAX + 1))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("count", [STEP_COUNT, STEP_COUNT + 1, 2 * STEP_COUNT + 5])
+def test_many_topics_are_decoded_in_steps_with_the_same_result(version, count):
+    frame = frame_of(version, "id", 1, [(f"t-{number}", [(number, b"batch")]) for number in range(count)])
+    found = []
+
+    def decode():
+        found.append((yield from produce_in_steps(version, frame)))
+
+    assert len(list(decode())) == (count - 1) // STEP_COUNT
+    assert found == [decode_request(0, version, frame)]
+    assert has_many_topics(version, frame) is (count > STEP_COUNT)
+    with pytest.raises(Refused, match="not a produce request"):
+        list(produce_in_steps(version, frame[:-4]))
 
 
 def test_tagged_fields_that_nobody_knows_are_passed_over():

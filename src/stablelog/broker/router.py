@@ -77,7 +77,7 @@ class Router:
                 f"API key {api_key} is supported in versions {api.first_version} to {api.last_version}, not {api_version}",
             )
         is_prepared = (api_key, api_version) in self._prepared
-        if is_prepared and connection.decoding.is_brief(api_key, frame):
+        if is_prepared and connection.decoding.is_brief(api_key, api_version, frame):
             client_id, request = decode_request(api_key, api_version, frame)
         else:
             client_id, request = await connection.decoding.request(

@@ -10,7 +10,7 @@ import importlib
 import io
 import struct
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import cache, lru_cache
 from typing import Any, Final
 
@@ -25,6 +25,17 @@ from stablelog.wire.guard import Buffer, checked, skip_tagged_fields
 from stablelog.wire.shapes import APIS_WITH_NEWER_ERRORS, error_for, reshape_request, reshape_response
 from stablelog.wire.versions import adapt, entity_in, refuse_nulls
 
+# What decoders raise if the bytes are not a request.
+_UNDECODABLE: Final = (
+    SerialError,
+    ValueError,
+    OverflowError,
+    struct.error,
+    UnicodeError,
+    MemoryError,
+    TypeError,
+    KeyError,
+)
 PREFIX = struct.Struct(">hhi")  # The first fields of a request: API key, API version, correlation id.
 CLIENT_ID_SIZE = struct.Struct(">h")
 RESPONSE_HEADER = struct.Struct(">i")
@@ -89,11 +100,7 @@ def decode_request(api_key: int, version: int, frame: Buffer) -> tuple[str | Non
     Raises:
         Refused: the bytes are not a request of this API and version.
     """
-    if version < APIS[api_key].served_from:
-        raise Refused(
-            ErrorCode.unsupported_version,
-            f"{ApiKey(api_key).snake_name} version {version} is not supported: it is older than record batches of version 2",
-        )
+    _check_served(api_key, version)
     try:
         if api_key in BY_HAND:
             first_flexible, decode = BY_HAND[api_key]
@@ -104,20 +111,44 @@ def decode_request(api_key: int, version: int, frame: Buffer) -> tuple[str | Non
         if APIS[api_key].repeats_request and len(frame) - at <= _REPEATED_SIZE_MAX:
             return client_id, _decode_once(api_key, version, bytes(frame[at:]))
         return client_id, _decode_body(api_key, version, frame, at)
-    except (
-        SerialError,
-        ValueError,
-        OverflowError,
-        struct.error,
-        UnicodeError,
-        MemoryError,
-        TypeError,
-        KeyError,
-    ) as error:
-        name = ApiKey(api_key).snake_name
+    except _UNDECODABLE as error:
+        raise _not_a_request(api_key, version, error) from error
+
+
+def has_many_topics(version: int, frame: Buffer) -> bool:
+    """Whether a Produce request has so many topics that `produce_in_steps` should decode it. False if it cannot be
+    decoded.
+    """
+    try:
+        _, at = _read_header(frame, flexible=version >= produce.VERSION_FLEXIBLE)
+        return produce.has_many_topics(version, frame, at)
+    except _UNDECODABLE:
+        return False
+
+
+def produce_in_steps(
+    version: int, frame: Buffer
+) -> Generator[None, None, tuple[str | None, produce.ProduceRequest]]:
+    """Decode a Produce request as `decode_request` does. Yield between two steps, which take about 1 ms each."""
+    _check_served(ApiKey.PRODUCE, version)
+    try:
+        client_id, at = _read_header(frame, flexible=version >= produce.VERSION_FLEXIBLE)
+        return client_id, (yield from produce.decode_in_steps(version, frame, at))
+    except _UNDECODABLE as error:
+        raise _not_a_request(ApiKey.PRODUCE, version, error) from error
+
+
+def _check_served(api_key: int, version: int) -> None:
+    if version < APIS[api_key].served_from:
         raise Refused(
-            ErrorCode.invalid_request, f"not a {name} request of version {version}: {error!r}"
-        ) from error
+            ErrorCode.unsupported_version,
+            f"{ApiKey(api_key).snake_name} version {version} is not supported: it is older than record batches of version 2",
+        )
+
+
+def _not_a_request(api_key: int, version: int, error: Exception) -> Refused:
+    name = ApiKey(api_key).snake_name
+    return Refused(ErrorCode.invalid_request, f"not a {name} request of version {version}: {error!r}")
 
 
 def _decode_body(api_key: int, version: int, frame: Buffer, at: int = 0) -> Any:

@@ -10,7 +10,7 @@ What versions add: v5 log start; v8 error messages; v9 flexible.
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,9 +34,10 @@ from stablelog.wire.shapes import error_for
 VERSION_WITH_LOG_START = 5
 VERSION_WITH_MESSAGES = 8
 VERSION_FLEXIBLE = 9
-# The maximum number of topics and partitions of a request, all together. A request is decoded on the event loop. The
-# default of `stablelog.max.partitions` is 10,000.
+# The maximum number of topics and partitions of a request, all together. A request is decoded on the event loop, and the
+# partitions of one topic in one step. The default of `stablelog.max.partitions` is 10,000.
 ITEMS_MAX = 12_000
+STEP_COUNT = 300  # A request with more topics is decoded in steps of this many topics, of about 1 ms each.
 
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 ACKS_ALL = -1
@@ -98,6 +99,18 @@ class ProducedTopic(NamedTuple):
     partitions: Sequence[ProducedPartition]
 
 
+def has_many_topics(version: int, frame: Buffer, at: int) -> bool:
+    """Whether the body of a request that begins at `at` has so many topics that it is decoded in steps.
+
+    Raises:
+        ValueError, struct.error: as `decode_produce_request`.
+    """
+    flexible = version >= VERSION_FLEXIBLE
+    _, at = read_text(frame, at, flexible=flexible)
+    count, _ = read_size(frame, at + _ACKS_AND_TIMEOUT.size, INT32, flexible=flexible)
+    return count > STEP_COUNT
+
+
 def decode_produce_request(version: int, frame: Buffer, at: int) -> ProduceRequest:
     """Decode the body of a request that begins at `at`. Bytes behind the request are ignored.
 
@@ -106,6 +119,17 @@ def decode_produce_request(version: int, frame: Buffer, at: int) -> ProduceReque
             not UTF-8, or a field that must not be null is null.
         struct.error: the frame ends too early.
     """
+    steps = decode_in_steps(version, frame, at)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            request: ProduceRequest = end.value
+            return request
+
+
+def decode_in_steps(version: int, frame: Buffer, at: int) -> Generator[None, None, ProduceRequest]:
+    """Decode a request as `decode_produce_request` does. Yield after each STEP_COUNT topics."""
     data = memoryview(frame)
     items = Items(ITEMS_MAX)
     flexible = version >= VERSION_FLEXIBLE
@@ -113,7 +137,9 @@ def decode_produce_request(version: int, frame: Buffer, at: int) -> ProduceReque
     acks, _timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(data, at)
     topics = []
     topic_count, at = read_count(data, at + _ACKS_AND_TIMEOUT.size, "topics", items, flexible=flexible)
-    for _ in range(topic_count):
+    for number in range(topic_count):
+        if number and number % STEP_COUNT == 0:
+            yield
         name, at = read_text(data, at, flexible=flexible)
         if name is None:
             raise ValueError("the name of a topic is null")

@@ -11,6 +11,8 @@ from stablelog.broker.loop import turns
 from stablelog.broker.loop.tasks import in_thread
 from stablelog.broker.network import long_messages
 from stablelog.broker.network.long_messages import REQUEST_SIZE_MAX
+from stablelog.errors import Refused
+from stablelog.wire.produce import STEP_COUNT
 from tests.broker.desk import COMMIT, batch, frame, opened, part, produce_fields, read_answer
 
 METADATA, OFFSET_COMMIT, ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT = 3, 8, 25, 28
@@ -118,6 +120,64 @@ def test_the_requests_of_a_connection_are_begun_in_their_order(monkeypatch):
             asked.append(asyncio.ensure_future(desk.router.respond(desk.stranger, metadata_of(short, 7))))
             await asyncio.gather(*asked)
             assert begun == [1, 2, 3, 4, 5, 6, 7]
+
+    asyncio.run(asyncio.wait_for(conversation(), 60))
+
+
+def produce_to(names, correlation_id=1, version=9):
+    topics = tuple(
+        part(
+            0,
+            version,
+            "request",
+            "TopicProduceData",
+            name=name,
+            partition_data=produce_fields(version, name, 0, batch(b"v"))["topic_data"][0].partition_data,
+        )
+        for name in names
+    )
+    fields = produce_fields(version, "t", 0, batch(b"v")) | {"topic_data": topics}
+    return frame(0, version, correlation_id, **fields)
+
+
+def test_a_produce_request_of_many_topics_is_decoded_in_turns_and_not_passed_by_later_ones(monkeypatch):
+    monkeypatch.setattr(turns, "TURN_S", -1)
+
+    async def conversation():
+        async with opened() as desk:
+            begun = []
+
+            async def begin(_broker, request, context):
+                begun.append((context.correlation_id, len(request.topics)))
+
+            desk.router.handlers |= {METADATA: begin, 0: begin}
+            desk.router.prepare(METADATA, 9)
+            desk.router.prepare(0, 9)
+            many = 3 * STEP_COUNT + 1
+            frames = [produce_to(unknown(many), 1), metadata_of(unknown(1), 2), produce_to(unknown(1), 3)]
+            asked = [asyncio.ensure_future(desk.router.respond(desk.stranger, data)) for data in frames]
+            turn_count = 0
+            while not begun:
+                await asyncio.sleep(0)
+                turn_count += 1
+            assert turn_count > 3
+            await asyncio.gather(*asked)
+            assert begun == [(1, many), (2, 1), (3, 1)]
+
+    asyncio.run(asyncio.wait_for(conversation(), 60))
+
+
+@pytest.mark.parametrize("count", [1, STEP_COUNT + 1])
+def test_a_produce_request_of_an_old_version_or_with_damage_is_refused_however_long_it_is(count):
+    async def conversation():
+        async with opened() as desk:
+            desk.router.prepare(0, 9)
+            data = produce_to(unknown(count))
+            old = data[:2] + (2).to_bytes(2, "big") + data[4:]
+            with pytest.raises(Refused, match="version 2 is not supported"):
+                await desk.router.respond(desk.stranger, old)
+            with pytest.raises(Refused, match="not a produce request of version 9"):
+                await desk.router.respond(desk.stranger, data[:-40])
 
     asyncio.run(asyncio.wait_for(conversation(), 60))
 

@@ -6,16 +6,19 @@ hold the event loop long enough for all its clients to notice.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from stablelog.broker.loop.tasks import in_thread, in_thread_to_its_end
+from stablelog.broker.loop.turns import Turn
 from stablelog.env.disk import Buffer
 from stablelog.wire.api import APIS, ApiKey
-from stablelog.wire.messages import decode_request, encode_response
+from stablelog.wire.messages import decode_request, encode_response, has_many_topics, produce_in_steps
+
+Result = TypeVar("Result")
 
 REQUEST_SIZE_MAX = 16 << 10  # The size in bytes of the largest request that is decoded on the event loop.
 ENTRY_COUNT_MAX = 300  # The number of entries of the largest response that is encoded on the event loop.
@@ -31,12 +34,16 @@ class Decoding:
         self._turn = asyncio.Lock()
         self._count = 0  # The number of requests that a thread decodes, or that wait for a thread.
 
-    def is_brief(self, api_key: int, frame: Buffer) -> bool:
+    def is_brief(self, api_key: int, version: int, frame: Buffer) -> bool:
         """Whether `decode_request` takes so little time that it may run on the event loop.
 
-        The request must be small or a Produce request, and all earlier requests must have been decoded.
+        The request must be small, or a Produce request of few topics, and all earlier requests must have been decoded.
         """
-        return self._count == 0 and (api_key == ApiKey.PRODUCE or len(frame) <= REQUEST_SIZE_MAX)
+        if self._count:
+            return False
+        return len(frame) <= REQUEST_SIZE_MAX or (
+            api_key == ApiKey.PRODUCE and not has_many_topics(version, frame)
+        )
 
     async def request(
         self,
@@ -46,7 +53,7 @@ class Decoding:
         frame: Buffer,
         prepare: Callable[[int, int], None],
     ) -> tuple[str | None, Any]:
-        """Decode a request in a thread, once all requests before it have been decoded.
+        """Decode a request in a thread, or a Produce request in turns, once all requests before it have been decoded.
 
         Args:
             threads: the thread pool that decodes.
@@ -64,10 +71,23 @@ class Decoding:
                 # Decode a Produce request on the event loop, so that no thread refers to its buffer: the buffer is used
                 # for another request as soon as this request has ended.
                 if api_key == ApiKey.PRODUCE:
-                    return decode_request(api_key, version, frame)
+                    return await _in_turns(produce_in_steps(version, frame))
                 return await in_thread_to_its_end(threads, decode_request, api_key, version, frame)
         finally:
             self._count -= 1
+
+
+async def _in_turns(steps: Generator[None, None, Result]) -> Result:
+    """Return the result of a generator. If its steps take long, let other tasks run between two of them."""
+    turn = Turn()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        if turn.is_over:
+            await turn.end()
 
 
 async def encoded(
