@@ -146,6 +146,20 @@ def test_what_is_remembered_is_bounded_for_a_session_and_for_all(monkeypatch):
     assert len(sessions) == 3, "what has ended takes no room"
 
 
+def test_a_request_that_changes_more_than_a_session_may_store_ends_the_session_and_changes_nothing(
+    monkeypatch,
+):
+    monkeypatch.setattr(fetch_sessions, "SESSION_PARTITIONS_MAX", 5)
+    sessions = FetchSessions(10)
+    session = sessions.begin(wanted(("t", 0)), keep=True)
+    many = wanted(*(("t", index) for index in range(6)))
+    forgotten = [("t", index) for index in range(6)]
+    code = code_of(sessions.resume, session.session_id, 1, many, forgotten)
+    assert code is ErrorCode.fetch_session_id_not_found
+    assert list(session.partitions) == [("t", 0)]
+    assert len(sessions) == 0
+
+
 def test_names_that_no_topic_can_have_are_not_remembered():
     """The names of unknown topics are up to 32 KB long."""
     sessions = FetchSessions(10)

@@ -76,7 +76,7 @@ async def for_each_part(
     If the calls take long, other tasks of the event loop run between two of them. The time of a turn goes on from one
     item to the next, so that many items of one part each are divided as one item of many parts is.
     """
-    pairs = [(item, part) for item in items for part in parts(item)]
+    pairs = ((item, part) for item in items for part in parts(item))
     results = iter([answer(item, part) async for item, part in in_turns(pairs, at_once=at_once)])
     return await for_each(items, lambda item: join(item, tuple(islice(results, len(parts(item))))))
 
