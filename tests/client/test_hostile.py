@@ -17,7 +17,7 @@ from stablelog.client.connection import Connection
 from stablelog.client.cuts import describe_cut
 from stablelog.client.producer import Producer
 from stablelog.errors import StablelogError, Unavailable
-from stablelog.wire.api import APIS
+from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.fetch import read_fetch_response
 from stablelog.wire.messages import message_class
 from tests.client.faults import LENGTH, Proxy, frame
@@ -186,3 +186,21 @@ def test_an_answer_about_something_else_is_no_answer(stablelog_broker):
         pytest.raises(Unavailable, match=f"does not contain the requested topic '{topic}'"),
     ):
         cluster.metadata([topic])
+
+
+@pytest.mark.parametrize(
+    ("served", "message"),
+    [
+        ((0, 1), "supports PRODUCE only up to version 1, but this client only from version 3 on"),
+        ((99, 100), "supports PRODUCE only from version 99 on, but this client only up to version 12"),
+    ],
+)
+def test_versions_that_the_client_does_not_know_are_refused_by_name(
+    stablelog_broker, monkeypatch, served, message
+):
+    with Cluster(stablelog_broker.bootstrap) as cluster:
+        connection = cluster.any_connection()
+        monkeypatch.setattr(Connection, "versions", {ApiKey.PRODUCE: served})
+        with pytest.raises(Unavailable) as refused:
+            connection.version(ApiKey.PRODUCE)
+    assert message.lower() in str(refused.value).lower()

@@ -133,6 +133,11 @@ class Connection:
             raise Unavailable(
                 f"{self.address} supports {_name(api_key)} only from version {first} on, but this client only up to version {version}"
             )
+        oldest = APIS[api_key].served_versions.start
+        if version < oldest:
+            raise Unavailable(
+                f"{self.address} supports {_name(api_key)} only up to version {last}, but this client only from version {oldest} on"
+            )
         return version
 
     # --- requests ---
