@@ -16,7 +16,7 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -53,9 +53,11 @@ from stablelog.batch.header import CRC_START, Codec
 from stablelog.batch.records import Record, encode_batch
 from stablelog.client.cluster import LATEST, MAX_TIMESTAMP, Cluster
 from stablelog.client.connection import Connection
+from stablelog.client.joint import Shown, abort, begin, commit
+from stablelog.wire.extension.children import child_id
 
 HOLD_MS_MAX = 20.0
-INIT_PRODUCER_ID = 22
+INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN = 22, 24
 FETCH_SIZE = 50 << 20
 SEGMENT_SIZE = 1 << 30
 RECORD_SIZE = 100_000
@@ -76,7 +78,7 @@ def run(run_count: int, divisor: int, tell: Callable[[str], object]) -> list[Sec
     """
     section = Section("The longest hold of the event loop by one callback", beside="")
     for number in range(run_count):
-        for load in (records, producers, ids, segments, partitions, topics):
+        for load in (records, producers, ids, children, segments, partitions, topics):
             tell(f"{load.__name__}, run {number + 1} of {run_count}")
             with tempfile.TemporaryDirectory(prefix="loop-") as directory:
                 load(Path(directory) / "data", divisor, section)
@@ -190,15 +192,71 @@ def ids(data: Path, divisor: int, section: Section) -> None:
 
 
 def init_producer_ids(connection: Connection, count: int) -> None:
-    """InitProducerId for so many transactional ids, many on their way at a time."""
-    flexible_version = 4
-    for number in range(count + IN_FLIGHT):
-        if number < count:
-            name = f"id-{number}".encode()
-            body = bytes((len(name) + 1,)) + name + struct.pack(">iqhb", 60_000, -1, -1, 0)
-            connection.send(INIT_PRODUCER_ID, flexible_version, [body], flexible=True)
-        if number >= IN_FLIGHT:
-            connection.receive(flexible=True)
+    """InitProducerId for so many transactional ids."""
+    ids = (f"id-{number}" for number in range(count))
+    many_requests(connection, INIT_PRODUCER_ID, 4, map(init_producer_id, ids))
+
+
+def many_requests(
+    connection: Connection, api_key: int, version: int, bodies: Iterable[bytes]
+) -> list[memoryview]:
+    """Send requests of a flexible version, many on their way at a time; the answers."""
+    answers, under_way = [], 0
+    for body in bodies:
+        if under_way == IN_FLIGHT:
+            answers.append(connection.receive(flexible=True))
+            under_way -= 1
+        connection.send(api_key, version, [body], flexible=True)
+        under_way += 1
+    return answers + [connection.receive(flexible=True) for _ in range(under_way)]
+
+
+def compact(text: str) -> bytes:
+    """A compact string."""
+    return bytes((len(text) + 1,)) + text.encode()
+
+
+def init_producer_id(transactional_id: str) -> bytes:
+    """An InitProducerId of version 4."""
+    return compact(transactional_id) + struct.pack(">iqhb", 600_000, -1, -1, 0)
+
+
+# -- joint commits -------------------------------------------------------------------------------------------------
+
+
+def children(data: Path, divisor: int, section: Section) -> None:
+    """Joint commits of 10,000 children that are open in ten partitions: committed, taken over by another run, aborted."""
+    count = 10_000 // divisor
+    with loop_watch.serve(data) as watch, cluster_of(watch) as cluster:
+        create(watch, "t", 10, {})
+        held = noted(watch, section)
+        commit(cluster, "query", 0, open_children(cluster, 0, "a", 1))
+        first = open_children(cluster, 1, "a", count)
+        held("joint commit of 10,000 children", lambda: commit(cluster, "query", 1, first))
+        open_children(cluster, 2, "a", count)
+        held("another run takes over 10,000 children", lambda: begin(cluster, "query", 2, "b"))
+        second = open_children(cluster, 2, "b", count)
+        held("abort of 10,000 children", lambda: abort(cluster, "query", 2, second))
+
+
+def open_children(cluster: Cluster, version: int, run: str, count: int) -> list[Shown]:
+    """Begin a version of a joint commit, and as many children, each of which has a partition."""
+    begin(cluster, "query", version, run)
+    ids = [child_id("query", version, run, number, 0) for number in range(count)]
+    connection = cluster.any_connection()
+    answers = many_requests(connection, INIT_PRODUCER_ID, 4, map(init_producer_id, ids))
+    # Behind the throttle time and the error code.
+    shown = [(i, *struct.unpack_from(">qh", answer, 6)) for i, answer in zip(ids, answers, strict=True)]
+    many_requests(connection, ADD_PARTITIONS_TO_TXN, 3, map(add_partition, shown))
+    return shown
+
+
+def add_partition(shown: Shown) -> bytes:
+    """An AddPartitionsToTxn of version 3 for one of ten partitions."""
+    transactional_id, producer_id, producer_epoch = shown
+    identity = struct.pack(">qh", producer_id, producer_epoch)
+    partition = struct.pack(">bib", 2, producer_id % 10, 0)
+    return compact(transactional_id) + identity + b"\2" + compact("t") + partition + b"\0"
 
 
 # -- a log of many bytes -------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from bench.report import Section
         (loop_holds.records, 2),
         (loop_holds.producers, 4),
         (loop_holds.ids, 1),
+        (loop_holds.children, 3),
         (loop_holds.segments, 3),
         (loop_holds.partitions, 4),
         (loop_holds.topics, 4),

@@ -438,7 +438,7 @@ def test_a_commit_that_was_not_written_before_a_kill_is_not_there_after_it():
 
     async def after(desk):
         assert desk.values() == []
-        assert desk.broker.transactions.default.coordinator.table.last_sequence == 0
+        assert desk.broker.transactions.default.coordinator.table.sequences.last == 0
         assert len(desk.broker.topics.partition("t", 0).open_transactions()) == 1
 
     assert run(disk, after) == []

@@ -6,7 +6,7 @@ import random
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.transactions.joint.coordinator import ChildShown
+from stablelog.coordinators.transactions.joint.answers import ChildShown
 from stablelog.errors import Unavailable
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.api import ApiKey

@@ -735,7 +735,7 @@ def test_a_topic_made_again_in_another_group_begins_anew():
             assert desk.values("ta") == [b"new"]
             for name in ("a", "b"):
                 group = desk.broker.transactions.get(name)
-                last = group.coordinator.table.last_sequence
+                last = group.coordinator.table.sequences.last
                 assert group.resolved_commit_sequence == last == (2 if name == "a" else 1)
 
     run(conversation)

@@ -80,7 +80,7 @@ class Transactions:
             (
                 0.5,
                 lambda: (
-                    f"met-sequence {conversation.coordinator.table.last_sequence + chance.randint(-1, 3)}"
+                    f"met-sequence {conversation.coordinator.table.sequences.last + chance.randint(-1, 3)}"
                 ),
             ),
             (1, self.knows),

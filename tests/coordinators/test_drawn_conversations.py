@@ -20,7 +20,8 @@ from stablelog.coordinators.consumer_groups.answers import JoinAnswer, SyncAnswe
 from stablelog.coordinators.transactions import idle_ids, spare_ids, table
 from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
 from stablelog.coordinators.transactions.decisions import MarkerOrder, TransactionConfig
-from stablelog.coordinators.transactions.joint.coordinator import ChildShown
+from stablelog.coordinators.transactions.joint.answers import ChildShown
+from stablelog.coordinators.transactions.joint.checks import is_of_run
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
 from stablelog.coordinators.transactions.records import transaction_key
 from stablelog.errors import Refused
@@ -74,15 +75,15 @@ class Transactions(test_transaction_scripts.Conversation):
 
     def await_sequences(self) -> None:
         """`await-sequences`: no commit is decided."""
-        self.coordinator.table.are_sequences_known = False
+        self.coordinator.table.sequences.are_known = False
 
     def sequences_met(self) -> None:
         """`sequences-met`: commits are decided again."""
-        self.coordinator.table.are_sequences_known = True
+        self.coordinator.table.sequences.are_known = True
 
     def met_sequence(self, sequence: str) -> None:
         """`met-sequence 7`: a partition has it in a marker."""
-        self.lines.append(f"is new: {self.coordinator.table.met_sequence(int(sequence))}")
+        self.lines.append(f"is new: {self.coordinator.table.sequences.met(int(sequence))}")
 
     def durable(self, answer: str) -> None:
         """`durable yes`, `durable no`, `durable never`: whether all markers are, for whoever asks from now on."""
@@ -101,7 +102,11 @@ class Transactions(test_transaction_scripts.Conversation):
         children = [
             ChildShown(self.producers[n].transactional_id, *self.producers[n].identity) for n in names
         ]
-        found = self.coordinator.joint.has_open(children, JointName("", key), int(version), run)
+        joint = self.coordinator.joint
+        found = any(map(joint.is_open, children)) or any(
+            is_of_run(child, int(version), run or "-") and joint.is_ongoing(transactional_id)
+            for transactional_id, child in joint.children(JointName("", key))
+        )
         self.lines.append(f"has open: {found}")
 
     def knows(self, text: str, producer_id: str) -> None:
@@ -115,7 +120,7 @@ class Transactions(test_transaction_scripts.Conversation):
         self.run(command)
         c = self.coordinator
         counts = (
-            c.table.last_sequence,
+            c.table.sequences.last,
             c.table.resolved_sequence,
             c.table.item_count,
             c.table.change_count,

@@ -26,7 +26,7 @@ def counted_before_its_markers_are_durable(_awaited):
 
 
 def counted_when_decided(_resolved):
-    return property(lambda self: self.coordinator.table.last_sequence)
+    return property(lambda self: self.coordinator.table.sequences.last)
 
 
 def counted_when_the_decision_is_durable(_resolved):
@@ -42,7 +42,7 @@ def counted_when_no_group_waits_for_anything(resolved):
 
 
 def recovered_as_decided(_resolved):
-    return property(lambda self: next(iter(self._unmarked), self._next_sequence) - 1)
+    return property(lambda self: next(iter(self._unmarked), self.sequences.next) - 1)
 
 
 def a_cut_one_too_far(offset_after):

@@ -137,7 +137,7 @@ OF_THE_BROKER = {
     "replication-offset-checkpoint": first_line("replication-offset-checkpoint"),
     "transactional id": record(COMMIT_LOG, transaction_key("x"), struct.pack(">h40x", 2), 2),
     "of a group": record(f"{COMMIT_LOG}.pay", group_key("pay"), struct.pack(">hqq", 1, 0, 0), 1),
-    "joint commit": record(COMMIT_LOG, joint_key("", "x"), struct.pack(">h60x", 2), 2),
+    "joint commit": record(COMMIT_LOG, joint_key("", "x"), struct.pack(">h60x", 3), 3),
     "another kind": record(COMMIT_LOG, struct.pack(">h", 10_002) + string("x"), b"value", 10_002),
     "committed offset": record(OFFSETS_LOG, encode_offset_key("g", "t", 0), struct.pack(">h40x", 5), 5),
     "consumer group": record(OFFSETS_LOG, encode_group_key("g"), struct.pack(">h40x", 5), 5),

@@ -230,7 +230,7 @@ class Broker:
         yield Sample("stablelog_fetch_sessions", (), len(self.fetch_sessions))
         yield from self.tiering.samples()
         for group in self.transactions:
-            last, resolved = group.coordinator.table.last_sequence, group.resolved_commit_sequence
+            last, resolved = group.coordinator.table.sequences.last, group.resolved_commit_sequence
             yield Sample("stablelog_last_commit_sequence", (group.name,), last)
             yield Sample("stablelog_resolved_commit_sequence", (group.name,), resolved)
 

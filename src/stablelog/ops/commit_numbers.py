@@ -17,6 +17,7 @@ from stablelog.batch.header import BatchHeader
 from stablelog.batch.markers import read_marker
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.broker.topic_names import group_of_log
+from stablelog.coordinators.transactions.commit_sequences import FIRST_SEQUENCE
 from stablelog.coordinators.transactions.joint.records import decode_joint
 from stablelog.coordinators.transactions.producer_ids import BLOCK_SIZE, GIVEN_ID_MAX
 from stablelog.coordinators.transactions.records import (
@@ -30,7 +31,6 @@ from stablelog.coordinators.transactions.records import (
     group_key,
     read_key,
 )
-from stablelog.coordinators.transactions.table import FIRST_SEQUENCE
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, NewerFormat, naming
 from stablelog.log.files.names import (

@@ -11,9 +11,9 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.markers import read_marker
-from stablelog.broker.apis import begin_joint, commit_joint
+from stablelog.broker.apis import commit_joint
 from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
-from stablelog.coordinators.transactions.joint import coordinator as joint_coordinator
+from stablelog.coordinators.transactions.joint.acceptance import ENDED_AT_ONCE
 from stablelog.errors import Refused
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk
@@ -136,8 +136,9 @@ class PhotographedDisk(SimDisk):
             del inode.content[len(inode.content) - len(joined) :]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_crash_at_any_moment_leaves_all_or_nothing(seed, monkeypatch):
+@pytest.mark.parametrize(("seed", "at_once"), [(0, ENDED_AT_ONCE), (1, ENDED_AT_ONCE), (2, 1), (3, 1)])
+def test_a_crash_at_any_moment_leaves_all_or_nothing(seed, at_once, monkeypatch):
+    """Also of a joint commit that takes several decisions."""
     monkeypatch.setattr(
         "stablelog.broker.durability.flush.IN_PLACE_S", 1e9
     )  # one thread, so that moments can be told apart
@@ -145,6 +146,8 @@ def test_a_crash_at_any_moment_leaves_all_or_nothing(seed, monkeypatch):
 
     async def conversation():
         async with opened(disk) as desk:
+            joint = desk.broker.transactions.default.coordinator.joint
+            joint.at_once = at_once
             await begin(desk)
             one, two = await child(desk, part=1), await child(desk, part=2, dialect=FIRST)
             lost = await child(desk, part=2, attempt=1)
@@ -195,7 +198,7 @@ async def look(disk, told, what):
         assert open_count(desk) == 0, what
         assert [desk.values("t", partition) for partition in range(2)] == values, what
         broker = desk.broker.transactions.default
-        assert broker.resolved_commit_sequence == broker.coordinator.table.last_sequence, what
+        assert broker.resolved_commit_sequence == broker.coordinator.table.sequences.last, what
         return found.committed
 
 
@@ -349,13 +352,12 @@ def test_offsets_that_another_commit_overtakes_are_not_written():
     run(conversation)
 
 
-def test_many_children_of_another_run_are_aborted_by_several_decisions(monkeypatch):
+def test_many_children_of_another_run_are_aborted_by_several_decisions():
     """Also if the new run commits before all of them are aborted."""
-    monkeypatch.setattr(joint_coordinator, "DISMISSED_AT_ONCE", 2)
-    monkeypatch.setattr(begin_joint, "DISMISSED_AT_ONCE", 2)
 
     async def conversation():
         async with opened() as desk:
+            desk.broker.transactions.default.coordinator.joint.at_once = 2
             await begin(desk, run="r1")
             old = [await child(desk, part=part) for part in range(7)]
             for one in old:

@@ -56,7 +56,7 @@ class Pipeline:
     @property
     def last(self):
         """The number of the last transaction that was decided."""
-        return self.desk.broker.transactions.default.coordinator.table.last_sequence
+        return self.desk.broker.transactions.default.coordinator.table.sequences.last
 
     async def begin(self):
         """Begin a transaction, up to its end."""
@@ -84,7 +84,7 @@ async def state_of(objects):
         await desk.opened("t")
         await desk.durable()
         table = desk.broker.transactions.default.coordinator.table
-        return table.last_sequence, max(committed_offset(desk), 0), committed_values(desk)
+        return table.sequences.last, max(committed_offset(desk), 0), committed_values(desk)
 
 
 def committed_values(desk):

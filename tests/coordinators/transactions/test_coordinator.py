@@ -15,7 +15,7 @@ from stablelog.coordinators.transactions.decisions import (
     OpenTransaction,
     TransactionConfig,
 )
-from stablelog.coordinators.transactions.joint.coordinator import ChildShown
+from stablelog.coordinators.transactions.joint.answers import ChildShown
 from stablelog.coordinators.transactions.log_ends import LogEnd
 from stablelog.coordinators.transactions.producer_ids import ProducerIds, ProducerIdSpace
 from stablelog.coordinators.transactions.records import (
@@ -228,7 +228,7 @@ def test_numbers_go_on_after_a_restart_even_if_the_id_was_forgotten() -> None:
         for record in records:
             restarted.table.replay(*record)
         restarted.loaded(0)
-        assert restarted.table.last_sequence == 3
+        assert restarted.table.sequences.last == 3
         who = init(restarted)
         assert who.producer_id >= 3
         add(restarted, who, T0)
@@ -241,7 +241,7 @@ def test_no_commit_gets_a_number_that_a_partition_may_have() -> None:
     add(c, who, T0)
     add(c, other, T0, name="b")
     name = JointName("", "k")
-    c.table.are_sequences_known = False
+    c.table.sequences.are_known = False
     before = c.table.checkpoint()
     for _ in range(2):
         refused = end(c, who, commit=True)
@@ -250,8 +250,8 @@ def test_no_commit_gets_a_number_that_a_partition_may_have() -> None:
         assert joint.answer.error is ErrorCode.coordinator_load_in_progress
     assert c.table.checkpoint() == before
     assert end(c, other, commit=False, name="b").answer.error is ErrorCode.none, "an abort needs none"
-    assert [c.table.met_sequence(sequence) for sequence in (4, 7, 7, 3)] == [True, True, False, False]
-    c.table.are_sequences_known = True
+    assert [c.table.sequences.met(sequence) for sequence in (4, 7, 7, 3)] == [True, True, False, False]
+    c.table.sequences.are_known = True
     assert end(c, who, commit=True).markers[0].commit_sequence == 8
     assert c.joint.commit(name, 0, [], now_ms=0).answer.commit_sequence == 9
 
@@ -263,7 +263,7 @@ def test_the_last_cut_waits_for_the_slowest_commit() -> None:
         who = init(c, name)
         add(c, who, T0, name=name)
         decisions.append(end(c, who, commit=True, name=name))
-    assert (c.table.last_sequence, c.table.resolved_sequence) == (3, 0)
+    assert (c.table.sequences.last, c.table.resolved_sequence) == (3, 0)
     marked(c, decisions[1])
     assert c.table.resolved_sequence == 0
     marked(c, decisions[0])
@@ -406,17 +406,18 @@ def test_children_are_open_until_they_have_ended() -> None:
     late = child._replace(producer_epoch=7)
 
     def found() -> list[bool]:
-        named = [c.joint.has_open([one], joint, 3) for one in (child, late)]
-        of_runs = [
-            c.joint.has_open([], joint, *which) for which in ((3, "run"), (4, "run"), (3, "walk"), (3,))
+        return [
+            c.joint.is_open(child),
+            c.joint.is_open(late),
+            c.joint.is_ongoing(name),
+            c.joint.is_ongoing("a"),
         ]
-        return [*named, *of_runs, c.joint.has_open([late], joint, 3, "run")]
 
-    assert found() == [False] * 7
+    assert found() == [False] * 4
     add(c, who, T0, name=name)
-    assert found() == [True, False, True, False, False, False, True]
+    assert found() == [True, False, True, False]
     c.joint.abort(joint, 3, [child], now_ms=0)
-    assert found() == [False] * 7
+    assert found() == [False] * 4
 
 
 @pytest.mark.parametrize("has_begun", [True, False])
@@ -431,7 +432,7 @@ def test_a_child_that_was_turned_away_is_not_committed(has_begun: bool) -> None:
     decision = c.joint.commit(JointName("", "k"), 0, [child], now_ms=0)
     assert decision.answer.error is ErrorCode.invalid_txn_state
     assert "refused a partition" in (decision.answer.message or "")
-    assert (decision.records, decision.markers, c.table.last_sequence) == ([], [], 0)
+    assert (decision.records, decision.markers, c.table.sequences.last) == ([], [], 0)
 
 
 def test_by_hand_only_open_transactions_are_aborted() -> None:
@@ -476,7 +477,7 @@ def test_a_group_does_not_take_another_groups_numbers() -> None:
         marked(other, end(other, who, commit=True, name=f"{i}"))
     c.table.replay(*other.table.checkpoint()[0])
     c.loaded(0)
-    assert c.table.last_sequence == 0
+    assert c.table.sequences.last == 0
 
 
 def test_kinds_of_kafkas_that_are_not_known_are_skipped_and_those_of_a_later_release_refused() -> None:

@@ -11,7 +11,7 @@ from stablelog.coordinators.record_fields import Record
 from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
 from stablelog.coordinators.transactions.decisions import TransactionConfig
 from stablelog.coordinators.transactions.idle_ids import DECODED_MAX, IdleIds, idle_value
-from stablelog.coordinators.transactions.joint.coordinator import ChildShown
+from stablelog.coordinators.transactions.joint.answers import ChildShown
 from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.records import decode_transaction, encode_transaction, read_idle_head
 from stablelog.coordinators.transactions.states import State

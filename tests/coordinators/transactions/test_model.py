@@ -38,7 +38,11 @@ from tests.scale import examples
 PARTITIONS: tuple[TopicPartition, ...] = (("t", 0), ("t", 1), ("__consumer_offsets", 0))
 IDS = ("a", "b")
 TIMEOUT_MS = 1_000
-SHORT_WAIT = (ErrorCode.concurrent_transactions, ErrorCode.not_enough_replicas)
+SHORT_WAIT = (
+    ErrorCode.concurrent_transactions,
+    ErrorCode.not_enough_replicas,
+    ErrorCode.coordinator_load_in_progress,
+)
 COMMIT_LOG_BLOCK = 3  # producer ids in a block: small, so that blocks run out
 
 
@@ -297,7 +301,7 @@ class World:
 
     def replayed(
         self, log: list[list[tuple[bytes, bytes | None]]]
-    ) -> tuple[TransactionCoordinator, Decision[None]]:
+    ) -> tuple[TransactionCoordinator, Decision[bool]]:
         """A coordinator that has read a commit log, and what it orders."""
         coordinator = self.new_coordinator()
         for records in log:
@@ -305,7 +309,7 @@ class World:
                 coordinator.table.replay(key, value)
         return coordinator, coordinator.loaded(self.now_ms)
 
-    def loaded(self, decision: Decision[None]) -> None:
+    def loaded(self, decision: Decision[bool]) -> None:
         """What was read from our own log needs no records."""
         assert not decision.records
 
@@ -615,7 +619,7 @@ class World:
         slices, _ = self.coordinator.table.list_transactions(now_ms=self.now_ms)
         found = [*itertools.chain.from_iterable(slices)]
         assert all(d.state in ("Empty", "CompleteCommit", "CompleteAbort") for d in found)
-        assert self.coordinator.table.resolved_sequence == self.coordinator.table.last_sequence
+        assert self.coordinator.table.resolved_sequence == self.coordinator.table.sequences.last
 
     def in_order(self, last_sequence: int, order: MarkerOrder) -> bool:
         return order.commit_sequence > last_sequence
@@ -660,7 +664,7 @@ def state_of(coordinator: TransactionCoordinator) -> object:
     found = [*itertools.chain.from_iterable(slices)]
     joints = sorted(coordinator.table.joints.records())
     described = sorted(str(coordinator.table.get(one.transactional_id)) for one in found)
-    return described, joints, coordinator.table.last_sequence
+    return described, joints, coordinator.table.sequences.last
 
 
 def run(numbers: list[int]) -> World:

@@ -22,7 +22,7 @@ from stablelog.coordinators.transactions.decisions import (
     OpenTransaction,
     TransactionConfig,
 )
-from stablelog.coordinators.transactions.joint.coordinator import ChildShown, JointAnswer
+from stablelog.coordinators.transactions.joint.answers import ChildShown, JointAnswer
 from stablelog.coordinators.transactions.joint.records import decode_joint
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
 from stablelog.coordinators.transactions.records import (
@@ -397,7 +397,7 @@ class Conversation:
     def watermarks(self) -> None:
         """`watermarks`: the last commit and the last one up to which all have their markers."""
         c = self.coordinator
-        self.lines.append(f"last g={c.table.last_sequence} resolved g={c.table.resolved_sequence}")
+        self.lines.append(f"last g={c.table.sequences.last} resolved g={c.table.resolved_sequence}")
 
     # -- behind the commands -----------------------------------------------------------------------------------
 

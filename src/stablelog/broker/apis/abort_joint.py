@@ -12,28 +12,34 @@ the abort markers are written. While the disk is full, a request that has no ope
 from kio.static.primitive import i64
 
 from stablelog.broker.apis import Broker, Context
-from stablelog.coordinators.transactions.joint.coordinator import ChildShown, JointAnswer
+from stablelog.broker.loop.turns import in_turns
+from stablelog.broker.transactions.joint_commits import JointRequests
+from stablelog.coordinators.transactions.joint.answers import ChildShown, JointAnswer
 from stablelog.errors import Refused
 from stablelog.wire.extension.children import JointName
 from stablelog.wire.extension.joint import AbortJointRequest, AbortJointResponse
 
 
+async def _abort(broker: Broker, request: AbortJointRequest) -> JointAnswer:
+    name = JointName(request.group, request.key)
+    group = broker.transactions.made(request.group, "AbortJoint")
+    joint = JointRequests(group, name, request.version, tasks=broker.tasks, now_ms=broker.now_ms)
+    children = [
+        ChildShown(c.transactional_id, c.producer_id, c.producer_epoch)
+        async for c in in_turns(request.children)
+    ]
+    is_answered = group.coordinator.joint.check_abort(name, request.version, request.run) is not None
+    if broker.reserve.is_full and not is_answered and not await joint.has_open(children, request.run):
+        broker.reserve.check("AbortJoint")
+    return await joint.abort(children, request.run)
+
+
 async def handle(broker: Broker, request: AbortJointRequest, _context: Context) -> AbortJointResponse:
     """Handle the request."""
-    name = JointName(request.group, request.key)
-    children = [ChildShown(c.transactional_id, c.producer_id, c.producer_epoch) for c in request.children]
     try:
-        group = broker.transactions.made(request.group, "AbortJoint")
-        joint = group.coordinator.joint
-        is_answered = joint.check_abort(name, request.version, children, request.run) is not None
-        if not is_answered and not joint.has_open(children, name, request.version, request.run):
-            broker.reserve.check("AbortJoint")
+        answer = await _abort(broker, request)
     except Refused as refused:
         answer = JointAnswer(refused.code, str(refused))
-    else:
-        answer = await group.carry_out(
-            joint.abort(name, request.version, children, run=request.run, now_ms=broker.now_ms())
-        )
     return AbortJointResponse(
         error_code=answer.error,
         error_message=answer.message,

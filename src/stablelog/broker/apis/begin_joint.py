@@ -13,7 +13,8 @@ the version and its run is durable in the commit log.
 from kio.static.primitive import i64
 
 from stablelog.broker.apis import Broker, Context
-from stablelog.coordinators.transactions.joint.coordinator import DISMISSED_AT_ONCE, JointAnswer
+from stablelog.broker.transactions.joint_commits import JointRequests
+from stablelog.coordinators.transactions.joint.answers import JointAnswer
 from stablelog.errors import Refused
 from stablelog.wire.extension.children import JointName
 from stablelog.wire.extension.joint import BeginJointRequest, BeginJointResponse
@@ -28,15 +29,8 @@ async def handle(broker: Broker, request: BeginJointRequest, _context: Context) 
     except Refused as refused:
         answer = JointAnswer(refused.code, str(refused))
     else:
-        joint = group.coordinator.joint
-        decision = joint.begin(
-            name, request.version, request.run, order=request.order, now_ms=broker.now_ms()
-        )
-        left = joint.superseded_children(name, request.version, request.run or "") if decision.records else []
-        answer = await group.carry_out(decision)
-        for begin in range(0, len(left), DISMISSED_AT_ONCE):
-            some = left[begin : begin + DISMISSED_AT_ONCE]
-            await group.carry_out(joint.dismiss(some, now_ms=broker.now_ms()))
+        joint = JointRequests(group, name, request.version, tasks=broker.tasks, now_ms=broker.now_ms)
+        answer = await joint.begin(request)
     return BeginJointResponse(
         error_code=answer.error,
         error_message=answer.message,

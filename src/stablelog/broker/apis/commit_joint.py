@@ -18,10 +18,13 @@ from kio.static.primitive import i64
 
 from stablelog.broker.apis import Broker, Context, check_marked
 from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
+from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topics.partition_state import CODES
+from stablelog.broker.transactions.joint_commits import JointRequests
 from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.coordinators.consumer_groups.answers import OffsetCommit
-from stablelog.coordinators.transactions.joint.coordinator import ChildShown, JointAnswer
+from stablelog.coordinators.transactions.joint.answers import ChildShown, JointAnswer
+from stablelog.coordinators.transactions.joint.checks import check_child_count
 from stablelog.errors import Refused
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import JointName
@@ -105,29 +108,31 @@ def _drop(broker: Broker, group: TransactionGroup, child: ChildShown) -> None:
 
 async def _commit(broker: Broker, request: CommitJointRequest) -> JointAnswer:
     group = broker.transactions.made(request.group, "CommitJoint")
-    joint = group.coordinator.joint
     name = JointName(request.group, request.key)
-    children = [ChildShown(c.transactional_id, c.producer_id, c.producer_epoch) for c in request.children]
+    check_child_count(len(request.children))
+    joint = JointRequests(group, name, request.version, tasks=broker.tasks, now_ms=broker.now_ms)
+    children = [
+        ChildShown(c.transactional_id, c.producer_id, c.producer_epoch)
+        async for c in in_turns(request.children)
+    ]
+    await group.may_commit()
     offsets: ChildShown | None = None
-    is_answered = joint.check_commit(name, request.version, request.run) is not None
-    if not is_answered and (request.group_offsets or not joint.has_open(children, name, request.version)):
-        broker.reserve.check("CommitJoint")
+    is_answered = group.coordinator.joint.check_commit(name, request.version, request.run) is not None
+    if broker.reserve.is_full and not is_answered:
+        ends_some = not request.group_offsets and await joint.has_open(children)
+        if not ends_some:
+            broker.reserve.check("CommitJoint")
     if request.group_offsets and not is_answered:
         check_marked(broker, OFFSETS_PARTITION, ErrorCode.coordinator_load_in_progress)
         offsets = await _write_offsets(broker, group, request, name)
         children.append(offsets)
-    decision = joint.commit(
-        name,
-        request.version,
-        children,
-        run=request.run,
-        retention_ms=request.retention_ms,
-        digest=request.digest,
-        now_ms=broker.now_ms(),
-    )
-    if offsets is not None and decision.answer.error is not ErrorCode.none:
+    try:
+        answer = await joint.commit(request, children)
+    except Refused as refused:
+        answer = JointAnswer(refused.code, str(refused))
+    if offsets is not None and answer.error is not ErrorCode.none:
         _drop(broker, group, offsets)
-    return await group.carry_out(decision)
+    return answer
 
 
 async def handle(broker: Broker, request: CommitJointRequest, _context: Context) -> CommitJointResponse:

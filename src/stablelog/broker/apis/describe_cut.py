@@ -100,7 +100,7 @@ def _resolved(broker: Broker, numbers: TransactionGroup | None, group: str, aske
         Refused: the commit is not resolved, or the broker does not know yet whether it is.
     """
     resolved = 0 if numbers is None else numbers.resolved_commit_sequence
-    last = 0 if numbers is None else numbers.coordinator.table.last_sequence
+    last = 0 if numbers is None else numbers.coordinator.table.sequences.last
     if 0 <= asked <= resolved:
         return asked
     unsettled = [] if numbers is None else numbers.unsettled_commits()
@@ -163,7 +163,7 @@ def _describe(broker: Broker, request: DescribeCutRequest) -> DescribeCutRespons
         error_code=ErrorCode.none,
         group=group,
         commit_sequence=i64(wanted),
-        last_commit_sequence=i64(0 if numbers is None else numbers.coordinator.table.last_sequence),
+        last_commit_sequence=i64(0 if numbers is None else numbers.coordinator.table.sequences.last),
         topics=topics,
         holders=holders,
     )

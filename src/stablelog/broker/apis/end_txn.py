@@ -20,6 +20,8 @@ async def handle(broker: Broker, request: EndTxnRequest, context: Context) -> En
         group = broker.transactions.of_id(request.transactional_id)
     except Refused as refused:
         return EndTxnResponse(throttle_time=NO_THROTTLE, error_code=refused.code)
+    if request.committed:
+        await group.may_commit()
     answer = await group.carry_out(
         group.coordinator.end(
             request.transactional_id,

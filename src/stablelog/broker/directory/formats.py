@@ -55,7 +55,7 @@ COMMIT_LOG_VALUES: Final = {
         transaction_records.GROUP_STATE_VALUE,
         transaction_records.GROUP_VALUE_VERSION,
     ),
-    transaction_records.JOINT_KIND: (joint_records.JOINT_VALUE, joint_records.VALUE_VERSION),
+    transaction_records.JOINT_KIND: (joint_records.JOINT_VALUE, joint_records.VALUE_VERSION_ACCEPTED),
 }
 OFFSETS_LOG_VALUES: Final = {
     0: (group_records.OFFSET_VALUE, group_records.VALUE_VERSION_LAST),

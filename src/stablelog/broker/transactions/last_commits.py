@@ -42,7 +42,7 @@ class LastCommits:
         self._unread = {group: self._partitions(group) for group in transactions}
         for group, partitions in self._unread.items():
             if partitions:
-                group.coordinator.table.are_sequences_known = False
+                group.coordinator.table.sequences.are_known = False
 
     def _partitions(self, group: TransactionGroup) -> list[TopicPartition]:
         return [
@@ -64,7 +64,7 @@ class LastCommits:
                 found = await asyncio.gather(*(self._read(threads, group, *at) for at in partitions))
                 if found:
                     self._transactions.meet_sequence(group, *max(found))
-                group.coordinator.table.are_sequences_known = True
+                group.coordinator.table.sequences.are_known = True
 
     async def _read(
         self, threads: ThreadPoolExecutor, group: TransactionGroup, topic_name: str, index: int

@@ -65,6 +65,7 @@ class TransactionGroup:
 
     Attributes:
         durable_sequence: the commit sequence of the last commit whose decision is durable; 0 for none.
+        committing: held while a joint commit is decided, which may take several turns of the event loop.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class TransactionGroup:
         self._waiting_for: dict[OrderKey, set[TopicPartition]] = {}
         self._durability = MarkerDurability(topics)
         self.durable_sequence = 0
+        self.committing = asyncio.Lock()
         self._appended_sequence = 0
         self.coordinator = TransactionCoordinator(
             config,
@@ -147,7 +149,7 @@ class TransactionGroup:
         self._recorded_count = self.coordinator.table.change_count
         decision = self.coordinator.loaded(self._now_ms())
         self._append(decision)
-        if decision.records:
+        if decision.answer:
             self.journal.sync()
         done = []
         for order in decision.markers:
@@ -212,18 +214,30 @@ class TransactionGroup:
 
     async def carry_out(self, decision: Decision[Answer]) -> Answer:
         """Append a decision's records, wait until they are durable and its markers are written. Return its answer."""
-        self._append(decision)
-        if decision.markers:
-            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._write_when_durable(decision, done)
-            await done
-        else:
-            await self.journal.settled()
+        done = self.begin_to_carry_out(decision)
+        await (self.journal.settled() if done is None else done)
         return decision.answer
+
+    def begin_to_carry_out(self, decision: Decision[Any]) -> "asyncio.Future[None] | None":
+        """Append a decision's records. Return a future that is done when its markers, and those of all earlier
+        decisions, are written; None if it has no markers.
+        """
+        self._append(decision)
+        if not decision.markers:
+            return None
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._write_when_durable(decision, done)
+        return done
+
+    async def may_commit(self) -> None:
+        """Wait until no long joint commit of the group is being decided."""
+        while self.coordinator.joint.acceptance.is_pending:
+            async with self.committing:
+                pass
 
     def _append(self, decision: Decision[Any]) -> None:
         self._record(decision.records)
-        sequence = self.coordinator.table.last_sequence
+        sequence = self.coordinator.table.sequences.last
         if sequence > self._appended_sequence:
             self._appended_sequence = sequence
             self.journal.after(lambda: self._commits_durable(sequence))

@@ -279,8 +279,9 @@ class Transactions:
 
         Log an error if the group's commit log does not contain this commit.
         """
-        last = group.coordinator.table.last_sequence
-        if group.coordinator.table.met_sequence(sequence):
+        sequences = group.coordinator.table.sequences
+        last = sequences.last
+        if sequences.met(sequence):
             log.error(
                 "%s-%d has commit %d in its markers, and the commit log of %s ends at commit %d: the commit log has lost "
                 "its end, or is from an older backup. New commits get sequences above %d; `stablelog repair` checks all "

@@ -266,7 +266,7 @@ class TransactionCoordinator:
 
         With `open_only`, only the end of an open transaction may add records. Any other request that would add a record
         gets the answer COORDINATOR_LOAD_IN_PROGRESS, and changes nothing. With or without `open_only`, a commit gets
-        this answer while `table.are_sequences_known` is False.
+        this answer while `table.sequences.are_known` is False.
         """
         version = TV2 if api_version >= END_TXN_TV2 else TV1
         shown = Identity(producer_id, producer_epoch)
@@ -283,7 +283,7 @@ class TransactionCoordinator:
                     ErrorCode.coordinator_load_in_progress, f"{transactional_id} has no open transaction"
                 )
             if event is Event.COMMIT:
-                self.table.check_sequences()
+                self.table.sequences.check()
         except Refused as refused:
             return Decision(EndAnswer(for_version(refused.code, api_version, TXN_KNOWS_FENCED)))
         assert state is not None
@@ -402,12 +402,15 @@ class TransactionCoordinator:
     def abort_overdue(self, now_ms: int, count_max: int = TICK_COUNT_MAX) -> Decision[bool]:
         """Abort open transactions that have timed out: at most `count_max`, and none after TICK_PARTITION_COUNT partitions.
 
-        The producer of such a transaction may continue: InitProducerId gives it the new epoch.
+        The producer of such a transaction may continue: InitProducerId gives it the new epoch. While a long joint commit
+        is being decided, nothing is aborted, because its children may be among these transactions.
 
         Returns:
             The decision. Its answer is True if more transactions may have timed out.
         """
         draft = Draft(now_ms)
+        if self.joint.acceptance.is_pending:
+            return draft.decision(answer=False)
         partition_count = 0
         for transactional_id, txn in self.table.overdue(now_ms, count_max):
             self._ending.fence(transactional_id, txn, draft, owner_may_ask=True)
@@ -433,6 +436,8 @@ class TransactionCoordinator:
         txn = self.table.get(transactional_id)
         if txn is None:
             return Decision(EndAnswer(ErrorCode.transactional_id_not_found))
+        if self.joint.acceptance.has(transactional_id):
+            return Decision(EndAnswer(ErrorCode.concurrent_transactions))
         draft = Draft(now_ms)
         try:
             self._ending.fence(transactional_id, txn, draft, owner_may_ask=True)
@@ -442,20 +447,24 @@ class TransactionCoordinator:
 
     # -- start ---------------------------------------------------------------------------------------------
 
-    def loaded(self, now_ms: int) -> Decision[None]:
+    def loaded(self, now_ms: int) -> Decision[bool]:
         """Finish the replay of the commit log, after `table.replay` was called for all its records.
 
         Returns:
             The markers of all transactions that are decided and not complete, in order. The caller holds the markers of
-            each partition back until the partition is open, and then passes them to `reconcile`. If the decision has
-            records, they must be durable before any client writes to a partition. These records are for decisions that
-                Apache Kafka wrote and that lack markers: they contain the end offsets of the partitions.
+            each partition back until the partition is open, and then passes them to `reconcile`. The answer says
+            whether the records of the decision must be durable before any client writes to a partition. It is True if
+            Apache Kafka wrote decisions that lack markers: the records then contain the end offsets of the partitions.
+            Other records belong to joint commits (`JointCommits.loaded`).
         """
         draft = Draft(now_ms, self.table.loaded(self._coordinator_epoch, now_ms))
+        must_be_durable = bool(draft.records)
+        self.joint.loaded(draft)
+        draft.markers.clear()
         for transactional_id in self.table.decided():
             order = self._ending.order(transactional_id, self.table.known(transactional_id))
             draft.markers.append(order._replace(repeated=True))
-        return draft.decision(None)
+        return draft.decision(must_be_durable)
 
     def reconcile(
         self,

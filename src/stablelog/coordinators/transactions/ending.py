@@ -127,7 +127,7 @@ class Ending:
         if state is not State.PREPARE_COMMIT:
             commit_sequence = NO_SEQUENCE
         elif commit_sequence is None:
-            commit_sequence = self._table.take_sequence()
+            commit_sequence = self._table.sequences.take()
         previous_producer_id, last_producer_epoch = txn.predecessor
         if raise_epoch:
             previous_producer_id = client.producer_id

@@ -9,14 +9,13 @@ has had. An id without an open transaction takes less (`idle_ids`).
 """
 
 import itertools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
-
-from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.deadlines import Deadlines
 from stablelog.coordinators.live_state import LiveState
 from stablelog.coordinators.record_fields import Record
+from stablelog.coordinators.transactions.commit_sequences import CommitSequences
 from stablelog.coordinators.transactions.decisions import Listed
 from stablelog.coordinators.transactions.idle_ids import IdleIds, idle_value
 from stablelog.coordinators.transactions.joint.table import JointTable
@@ -40,11 +39,8 @@ from stablelog.coordinators.transactions.recovery import DecisionHistory
 from stablelog.coordinators.transactions.spare_ids import Barrier, SpareIds
 from stablelog.coordinators.transactions.states import Event, State, next_state
 from stablelog.coordinators.transactions.transaction import NO_SEQUENCE, Identity, Transaction
-from stablelog.errors import Refused
 from stablelog.types import TopicPartition
-from stablelog.wire.extension.transaction_groups import group_in_words
 
-FIRST_SEQUENCE: Final = 1  # The first commit sequence is 1, so that 0 stands for "before the first commit".
 # The maximum number of decisions that a checkpoint writes in one batch: pending ones, and ones from before the broker's
 # start. Such a batch takes about 10 ms.
 UNDIVIDED_MAX: Final = 500
@@ -64,10 +60,9 @@ class TransactionTable:
     Attributes:
         history: decisions from before the broker's start, for partitions that have not been opened yet.
         joints: the keys of joint commits.
+        sequences: the commit sequences of the group.
         turned_away: by transactional id, the producer whose transaction was refused a partition, and can only be
             aborted. In memory only.
-        are_sequences_known: False while partitions may contain commit sequences that are missing in the commit log.
-            While it is False, no commit is decided.
     """
 
     def __init__(
@@ -80,7 +75,7 @@ class TransactionTable:
         self.history = DecisionHistory()
         self.joints = JointTable(expiration_ms)
         self.turned_away: dict[str, Identity] = {}
-        self.are_sequences_known = True
+        self.sequences = CommitSequences(group)
         self._group = group
         self._expiration_ms = expiration_ms
         self._producer_ids = producer_ids
@@ -92,7 +87,6 @@ class TransactionTable:
         # By producer id: the transactional id that has it, if that id has an open transaction.
         self._owners: dict[int, str] = {}
         self._timeouts: Deadlines[str] = Deadlines()
-        self._next_sequence = FIRST_SEQUENCE
         # The transactional ids whose transaction is decided and lacks markers, in the order of the decisions.
         self._decided: dict[str, None] = {}
         # By commit sequence, in rising order: the transactional ids of the commit, while it lacks markers.
@@ -114,6 +108,16 @@ class TransactionTable:
         assert txn is not None, f"{transactional_id} is unknown"
         return txn
 
+    def changed(self, looked_up: Mapping[str, Transaction]) -> list[str]:
+        """Return those of these ids whose open transaction has changed since it was looked up.
+
+        An id without an open transaction has no state that could be compared: it is returned if it has one now.
+        """
+        live = self._live
+        return [
+            i for i, txn in looked_up.items() if live.get(i) is not txn and (txn.state.is_open or i in live)
+        ]
+
     def owner(self, producer_id: int) -> str | None:
         """Return the transactional id that has a producer id; None if no id has it."""
         owner = self._owners.get(producer_id)
@@ -124,18 +128,13 @@ class TransactionTable:
         return self.owner(producer_id) is not None or self.history.knows(target, producer_id)
 
     @property
-    def last_sequence(self) -> int:
-        """The commit sequence of the last decided commit; 0 before the first."""
-        return self._next_sequence - 1
-
-    @property
     def resolved_sequence(self) -> int:
         """The greatest commit sequence up to which all markers of all commits are written; 0 before the first.
 
         After a start of the broker, the number may be too high: a partition that was not reconciled yet may have lost
         markers.
         """
-        unmarked = next(iter(self._unmarked), self._next_sequence)
+        unmarked = next(iter(self._unmarked), self.sequences.first_undecided)
         least = self.history.least_sequence
         return (unmarked if least is None else min(unmarked, least)) - 1
 
@@ -200,7 +199,7 @@ class TransactionTable:
     @property
     def change_count(self) -> int:
         """The number of changes of this table since the broker's start. Every change is recorded in the commit log."""
-        return self._change_count + self.joints.change_count
+        return self._change_count + self.joints.change_count + self.sequences.take_count
 
     @property
     def item_count(self) -> int:
@@ -259,39 +258,6 @@ class TransactionTable:
         spare = self._spare_ids.take()
         assert spare is None or spare.producer_id not in self._owners
         return spare
-
-    def check_sequences(self) -> None:
-        """Refuse a commit while another commit may already have the next commit sequence.
-
-        Raises:
-            Refused: coordinator_load_in_progress.
-        """
-        if not self.are_sequences_known:
-            raise Refused(
-                ErrorCode.coordinator_load_in_progress,
-                f"the broker is reading the last commits in the partitions of {group_in_words(self._group)} after a start; try again",
-            )
-
-    def take_sequence(self) -> int:
-        """Take the next commit sequence.
-
-        The caller must then decide the commit, because commit sequences have no gaps.
-        """
-        assert self.are_sequences_known
-        self._change_count += 1
-        self._next_sequence += 1
-        return self._next_sequence - 1
-
-    def met_sequence(self, sequence: int) -> bool:
-        """Note that a marker in a partition has this commit sequence: the next commit gets a greater one.
-
-        Returns:
-            Whether the commit log does not contain this commit, because the log has lost its end, or is an older copy
-            than the partition.
-        """
-        is_new = sequence >= self._next_sequence
-        self._next_sequence = max(self._next_sequence, sequence + 1)
-        return is_new
 
     def met_producer(self, producer_id: int) -> None:
         """Note that a partition contains this producer id, which must not be handed out again."""
@@ -362,9 +328,9 @@ class TransactionTable:
         elif isinstance(subject, GroupKey) and value is not None and subject.group == self._group:
             state = decode_group(value)
             self._producer_ids.replay(state.producer_ids_end)
-            self._next_sequence = max(self._next_sequence, state.commit_sequence_next)
+            self.sequences.skip_past(state.commit_sequence_next - 1)
         elif isinstance(subject, JointKey):
-            self._next_sequence = max(self._next_sequence, self.joints.replay(subject.name, value) + 1)
+            self.sequences.skip_past(self.joints.replay(subject.name, value))
 
     def _replay_transaction(self, transactional_id: str, value: bytes | None) -> None:
         self._decided.pop(transactional_id, None)
@@ -379,7 +345,7 @@ class TransactionTable:
             self._idle.put_encoded(transactional_id, idle_value(txn, value))
         self._latest_ms = max(self._latest_ms, txn.latest_ms)
         self.met_producer(max(txn.producer_id, txn.next_producer_id))
-        self._next_sequence = max(self._next_sequence, txn.commit_sequence + 1)
+        self.sequences.skip_past(txn.commit_sequence)
         if txn.state.is_decided:
             self._decided[transactional_id] = None
             # Only Kafka writes a decision that keeps the producer's epoch and lacks the end offsets. Such a decision
@@ -481,5 +447,5 @@ class TransactionTable:
         return self._idle.value(transactional_id) if txn is None else encode_transaction(txn)
 
     def _group_record(self) -> Record:
-        state = GroupState(self._producer_ids.reserved_end, self._next_sequence)
+        state = GroupState(self._producer_ids.reserved_end, self.sequences.next)
         return group_key(self._group), encode_group(state)

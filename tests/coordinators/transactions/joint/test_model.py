@@ -5,10 +5,13 @@ children. Drivers of one key know nothing of each other: they write the same ver
 hold at any time: all children of a (key, version) that a commit has named are committed, with its one number, or none
 of them; and nothing else of that version ever is. And whoever asks for the last version learns what it was made of, and
 no driver loses a version to one that has started earlier.
+
+In some worlds one decision ends one or two children, so that most joint commits are decided by several decisions, with
+other requests, crashes and checkpoints in between.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -18,9 +21,13 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.markers import MarkerType
 from stablelog.coordinators.transactions import ending as transaction_ending
-from stablelog.coordinators.transactions.decisions import MarkerOrder
+from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
+from stablelog.coordinators.transactions.decisions import Decision, MarkerOrder
 from stablelog.coordinators.transactions.ending import EPOCH_MAX
-from stablelog.coordinators.transactions.joint.coordinator import OFFSETS_TIMEOUT_MS, ChildShown, JointAnswer
+from stablelog.coordinators.transactions.joint.acceptance import ENDED_AT_ONCE
+from stablelog.coordinators.transactions.joint.answers import ChildShown, JointAnswer
+from stablelog.coordinators.transactions.joint.checks import is_superseded
+from stablelog.coordinators.transactions.joint.coordinator import OFFSETS_TIMEOUT_MS
 from stablelog.coordinators.transactions.joint.records import decode_joint
 from stablelog.coordinators.transactions.records import JointKey, TransactionKey, decode_transaction, read_key
 from stablelog.coordinators.transactions.states import State
@@ -39,6 +46,7 @@ from tests.scale import examples
 KEYS = (JointName("", "k"), JointName("g", "l"))
 OFFSETS = PARTITIONS[2]
 Truth = tuple[int, frozenset[str]]
+AT_ONCE = (1, 2, ENDED_AT_ONCE)
 
 
 @dataclass(eq=False)
@@ -79,8 +87,15 @@ class Driver:
 class JointWorld(World):
     """Drivers and tasks beside the plain producers."""
 
-    def __init__(self, numbers: Iterator[int]) -> None:
+    def __init__(self, numbers: Iterator[int], at_once: int = ENDED_AT_ONCE) -> None:
+        self.at_once = at_once  # how many children one decision ends
+        self.given: dict[tuple[int, ...], str] = {}  # producer id and epoch to the id that has got them
         super().__init__(numbers)
+        self.accepting: Callable[[], None] | None = (
+            None  # answers the long joint commit that is being decided
+        )
+        self.to_dismiss: list[tuple[JointName, int]] = []
+        self.long_count = self.torn_count = self.waited_count = 0
         self.drivers: list[Driver] = []
         self.tasks: list[Task] = []
         self.attempts = 0
@@ -94,9 +109,26 @@ class JointWorld(World):
         self.late_commits: list[tuple[JointName, int, list[ChildShown], str | None]] = []
         self.told_already = self.told_refused = self.zombies_refused = self.told_digest = self.too_old = 0
 
+    def new_coordinator(self) -> TransactionCoordinator:
+        coordinator = super().new_coordinator()
+        coordinator.joint.at_once = self.at_once
+        return coordinator
+
+    def loaded(self, decision: Decision[bool]) -> None:
+        """Only the ends of accepted children are written again, and nobody has to wait for that."""
+        assert not decision.answer
+        self.torn_count += bool(decision.records)
+        self.append(decision)
+
+    def carry_out(self, decision: Decision[object], answer: Callable[[], None] = lambda: None) -> None:
+        code = getattr(decision.answer, "error", None)
+        self.waited_count += code is ErrorCode.coordinator_load_in_progress
+        super().carry_out(decision, answer)
+
     def handed_out(self, transactional_id: str, shown: tuple[int, int]) -> None:
         """A producer id passes from a forgotten child to another child, and nothing of it is open or can be."""
         producer_id, _ = shown
+        self.given[tuple(shown)] = transactional_id
         former = self.holders.get(producer_id, transactional_id)
         self.holders[producer_id] = transactional_id
         if former == transactional_id:
@@ -120,6 +152,7 @@ class JointWorld(World):
                 continue
             committed: dict[str, tuple[int, tuple[int, int, int]]] = {}
             joint: tuple[JointName, int, int] | None = None
+            accepted: set[str] = set()
             for key, value in records:
                 subject = read_key(key)
                 if value is None:
@@ -129,29 +162,38 @@ class JointWorld(World):
                     if state.last_version >= 0 and (subject.name, state.last_version) not in self.truth:
                         joint = (subject.name, state.last_version, state.commit_sequence)
                         self.made_of[subject.name, state.last_version] = state.digest
+                        accepted = {self.given[identity] for identity in state.accepted}
                 elif isinstance(subject, TransactionKey):
                     txn = decode_transaction(value)
                     if txn.state is State.PREPARE_COMMIT:
                         shown = (txn.producer_id, txn.producer_epoch, txn.update_ms)
                         committed[subject.transactional_id] = (txn.commit_sequence, shown)
-            self.note_commit(joint, committed)
+            self.note_commit(joint, committed, accepted)
         self.commit_log_noted = self.commit_log_synced
 
     def note_commit(
-        self, joint: tuple[JointName, int, int] | None, committed: dict[str, tuple[int, tuple[int, int, int]]]
+        self,
+        joint: tuple[JointName, int, int] | None,
+        committed: dict[str, tuple[int, tuple[int, int, int]]],
+        accepted: set[str],
     ) -> None:
         children = {i for i in committed if child_of(i) is not None}
         if joint is not None:
             name, version, g = joint
             assert all(v < version for n, v in self.truth if n == name), "a version went back"
-            self.truth[name, version] = (g, frozenset(children))
+            assert not (children and accepted), "children of a long joint commit were decided with it"
+            self.truth[name, version] = (g, frozenset(children | accepted))
             for transactional_id in children:
                 child = child_of(transactional_id)
                 assert child is not None
                 assert (child.name, child.version, committed[transactional_id][0]) == joint
             assert self.decided.setdefault(g, (-1, -1, g)) == (-1, -1, g), "a number was given twice"
-        else:
-            assert not children, f"a child was committed alone: {children}"
+        for transactional_id in children if joint is None else ():
+            child = child_of(transactional_id)
+            assert child is not None
+            g, together = self.truth[child.name, child.version]
+            assert transactional_id in together, f"a child was committed alone: {transactional_id}"
+            assert committed[transactional_id][0] == g
         for transactional_id, (g, shown) in committed.items():
             self.committed_ids[shown[:2]] = transactional_id
             if transactional_id not in children:
@@ -167,6 +209,8 @@ class JointWorld(World):
     def crash(self) -> None:
         super().crash()
         self.open.clear()  # what was not durable has not been
+        self.accepting = None
+        self.to_dismiss.clear()
         for driver in self.drivers:
             driver.waiting = False
             driver.offsets = None  # the broker that worked on the request is gone
@@ -232,6 +276,8 @@ class JointWorld(World):
                 task.begun = True
 
         self.carry_out(decision, answered)
+        if decision.records:
+            self.to_dismiss.append((name, task.version))
 
     def zombie_step(self, task: Task) -> None:
         """It has reported, and does not stop."""
@@ -379,6 +425,10 @@ class JointWorld(World):
             driver.waiting = True
 
         def answered() -> None:
+            if answer.error is ErrorCode.coordinator_load_in_progress:
+                if driver is not None:
+                    driver.waiting = False
+                return
             if answer.error is not ErrorCode.none:
                 assert (name, version) not in self.truth or answer.error is not ErrorCode.none
                 self.told_refused += 1
@@ -409,7 +459,41 @@ class JointWorld(World):
                 driver.version += 1 + (self.choose(8) == 0)
                 self.plan(driver)
 
-        self.carry_out(decision, answered)
+        if decision.records:
+            self.to_dismiss.append((name, version))
+        if decision.records and self.coordinator.joint.acceptance.is_pending:
+            self.long_count += 1
+            self.carry_out(decision)
+            self.accepting = answered
+        else:
+            self.carry_out(decision, answered)
+
+    def end_accepted(self) -> None:
+        """The next decision of a long joint commit; its answer is given after the last one."""
+        g = self.coordinator.table.sequences.last
+        assert self.coordinator.table.resolved_sequence < g, "a part of a commit is in a cut"
+        decision = self.coordinator.joint.end_accepted(now_ms=self.now_ms)
+        if self.coordinator.joint.acceptance.is_pending or self.accepting is None:
+            self.carry_out(decision)
+        else:
+            answered, self.accepting = self.accepting, None
+            self.carry_out(decision, answered)
+
+    def dismiss_some(self) -> None:
+        """Abort children that a decision has left, a few at a time."""
+        name, version = self.to_dismiss[-1]
+        joint = self.coordinator.joint
+        run = self.coordinator.table.joints.get(name).run
+        over = version <= self.coordinator.table.joints.get(name).last_version
+        left = [
+            transactional_id
+            for transactional_id, child in joint.children(name)
+            if (child.version <= version if over else is_superseded(child, version, run))
+            and joint.may_be_dismissed(transactional_id)
+        ]
+        if not left:
+            self.to_dismiss.pop()
+        self.carry_out(joint.dismiss(left[: self.at_once], now_ms=self.now_ms))
 
     def driver_aborts(self, driver: Driver) -> None:
         """As Spark does it, also for a commit whose answer was lost."""
@@ -430,6 +514,18 @@ class JointWorld(World):
     # -- what happens ---------------------------------------------------------------------------------------------
 
     def step(self) -> None:
+        if self.coordinator.joint.acceptance.is_pending:
+            kind = self.choose(12)
+            if kind < 2:
+                self.end_accepted()
+                return
+            if kind == 2:
+                self.sync_commit_log()
+            elif kind == 3:
+                self.crash()
+        if self.to_dismiss and self.at_once < ENDED_AT_ONCE and self.choose(4) == 0:
+            self.dismiss_some()
+            return
         kind = self.choose(20)
         drivers = [d for d in self.drivers if not d.dead]
         tasks = self.tasks[-12:] if self.choose(6) == 0 else [t for d in drivers for t in d.tasks]
@@ -469,6 +565,15 @@ class JointWorld(World):
                 assert order.commit_sequence == g, f"committed in {target} with another number"
 
     def settle(self) -> None:
+        while self.coordinator.joint.acceptance.is_pending:
+            self.end_accepted()
+        self.sync_commit_log()
+        # What a crash has kept from being dismissed, the next commit of the key would find.
+        self.to_dismiss = [
+            (name, max(v for n, v in self.truth if n == name)) for name in {n for n, _ in self.truth}
+        ]
+        while self.to_dismiss:
+            self.dismiss_some()
         self.now_ms += OFFSETS_TIMEOUT_MS
         super().settle()
         for task in self.tasks:
@@ -485,8 +590,8 @@ class JointWorld(World):
             self.check_digest(name, version, answer)
 
 
-def run(numbers: list[int]) -> JointWorld:
-    world = JointWorld(iter(numbers))
+def run(numbers: list[int], at_once: int = ENDED_AT_ONCE) -> JointWorld:
+    world = JointWorld(iter(numbers), at_once)
     while world.numbers.__length_hint__():
         world.step()
     world.settle()
@@ -496,9 +601,9 @@ def run(numbers: list[int]) -> JointWorld:
 
 
 @settings(max_examples=examples(100), deadline=None)
-@given(st.lists(st.integers(0, 59), min_size=10, max_size=400))
-def test_all_children_are_committed_with_one_number_or_none(numbers: list[int]) -> None:
-    run(numbers)
+@given(st.lists(st.integers(0, 59), min_size=10, max_size=400), st.sampled_from(AT_ONCE))
+def test_all_children_are_committed_with_one_number_or_none(numbers: list[int], at_once: int) -> None:
+    run(numbers, at_once)
 
 
 @pytest.mark.parametrize("epoch_max", [EPOCH_MAX, 4], ids=["many epochs", "few epochs"])
@@ -507,8 +612,8 @@ def test_so_they_are_in_long_histories(seed: int, epoch_max: int, monkeypatch: p
     monkeypatch.setattr(transaction_ending, "EPOCH_MAX", epoch_max)
     monkeypatch.setattr(transaction_ending, "CLIENT_EPOCH_MAX", epoch_max - 1)
     chance = random.Random(seed)
-    for _ in range(2):
-        run([chance.randrange(60) for _ in range(8000)])
+    for at_once in (AT_ONCE[seed % 2], ENDED_AT_ONCE):
+        run([chance.randrange(60) for _ in range(8000)], at_once)
 
 
 def test_histories_of_joint_commits_are_not_trivial() -> None:
@@ -526,3 +631,12 @@ def test_histories_of_joint_commits_are_not_trivial() -> None:
     assert sum(world.zombies_refused for world in worlds) > 5
     assert sum(world.reused for world in worlds) > 50
     assert sum(world.leader_epoch for world in worlds) > 30
+
+
+def test_histories_of_long_joint_commits_are_not_trivial() -> None:
+    chance = random.Random(11)
+    worlds = [run([chance.randrange(60) for _ in range(8000)], at_once=1 + i % 2) for i in range(16)]
+    assert sum(world.long_count for world in worlds) > 20
+    assert sum(world.torn_count for world in worlds) > 5, "a crash was to come before all children were ended"
+    assert sum(world.waited_count for world in worlds) > 1, "other commits were to wait"
+    assert sum(world.checkpoint_count for world in worlds) > 2

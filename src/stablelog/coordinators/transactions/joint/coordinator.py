@@ -3,8 +3,9 @@
 The *children* of a joint commit are transactions whose ids contain a key, a version and a run
 (`wire.extension.children`). Any client writes them like any transaction, but no child can be committed alone. The
 commit of all children with one key and version is one decision: the record of the key and the records of these children
-go into the commit log as one batch, with one commit sequence. From then on it is like any commit; the markers of all
-children have that sequence.
+go into the commit log as one batch, with one commit sequence. If there are many children, the record of the key alone
+is the commit, and several batches with the records of the children follow it (`joint.acceptance`). From then on it is
+like any commit; the markers of all children have that sequence.
 
 The key's record holds the last committed version. This has these effects:
 
@@ -24,69 +25,41 @@ A *run* is one start of the writer of the children. The *order* of a run tells e
 Source: docs/decisions/0006-joint-commit.md.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.transactions.decisions import Decision, Draft
 from stablelog.coordinators.transactions.ending import Ending
+from stablelog.coordinators.transactions.joint.acceptance import ENDED_AT_ONCE, Acceptance, end_child
+from stablelog.coordinators.transactions.joint.answers import ChildShown, JointAnswer, committed_before
+from stablelog.coordinators.transactions.joint.checks import (
+    DIGEST_SIZE_MAX,
+    check_belongs,
+    check_names,
+    is_of_run,
+    is_superseded,
+)
 from stablelog.coordinators.transactions.joint.records import FOR_EVER, NO_ORDER, NO_VERSION, JointState
-from stablelog.coordinators.transactions.joint.table import UNKNOWN
 from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.refusals import turned_away
-from stablelog.coordinators.transactions.states import Event, State
+from stablelog.coordinators.transactions.states import State
 from stablelog.coordinators.transactions.table import TransactionTable
-from stablelog.coordinators.transactions.transaction import NO_SEQUENCE, TV2, Identity, Transaction
+from stablelog.coordinators.transactions.transaction import TV2, Identity, Transaction
 from stablelog.errors import Refused
 from stablelog.types import TopicPartition
-from stablelog.wire.extension.children import VERSION_MAX, JointName, child_id, child_of
-from stablelog.wire.extension.transaction_groups import is_group_name
+from stablelog.wire.extension.children import Child, JointName, child_id, child_of
 
-# The maximum size of a key in bytes, so that the transactional ids of its children are not too long.
-KEY_SIZE_MAX: Final = 255
-RUN_SIZE_MAX: Final = 100
-DIGEST_SIZE_MAX: Final = 100
 # The number of superseded runs that a key remembers: starts of the writer from which a later start has taken the open
 # version of the key. A run that is no longer remembered could take this version over again.
 SUPERSEDED_MAX: Final = 100
-# The number of children of other runs that one decision aborts when a run takes a version over.
-DISMISSED_AT_ONCE: Final = 100
 OFFSETS_TIMEOUT_MS: Final = 60_000
 OFFSETS_PART: Final = "offsets"
-
-
-class ChildShown(NamedTuple):
-    """A child in a request: its transactional id, and the producer id and epoch that the request has for it."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class JointAnswer:
-    """Answer to BeginJoint, CommitJoint or AbortJoint.
-
-    Attributes:
-        error: why the request was refused.
-        message: the reason as text.
-        committed: whether this version of the key, or a later one, was committed before this request.
-        commit_sequence: the commit sequence of this version, if it is the last committed version of the key; -1
-            otherwise.
-        last_version: the last committed version, in an answer to BeginJoint; -1 if there is none.
-        run: the run (start of the writer) that committed this version of the key; empty if unknown.
-        digest: the writer's description of what it committed under this version; empty if unknown.
-    """
-
-    error: ErrorCode = ErrorCode.none
-    message: str | None = None
-    committed: bool = False
-    commit_sequence: int = NO_SEQUENCE
-    last_version: int = NO_VERSION
-    run: str = ""
-    digest: str = ""
+NOT_CHECKED: Final[Mapping[str, Transaction]] = MappingProxyType({})
+_ABORTED: Final = (State.PREPARE_ABORT, State.COMPLETE_ABORT)
 
 
 class JointCommits:
@@ -97,12 +70,18 @@ class JointCommits:
         ending: ends transactions.
         attempt_prefix: a part of the transactional ids of the children that the broker begins itself. It differs at
             every start of the broker, so that these ids are new.
+
+    Attributes:
+        acceptance: the children of a long joint commit whose end is not decided.
+        at_once: the number of children that one decision ends.
     """
 
     def __init__(self, table: TransactionTable, ending: Ending, attempt_prefix: int) -> None:
         self._table = table
         self._joints = table.joints
         self._ending = ending
+        self.acceptance = Acceptance(table, ending)
+        self.at_once = ENDED_AT_ONCE
         self._attempt_prefix = attempt_prefix
         self._attempt_count = 0
 
@@ -120,18 +99,20 @@ class JointCommits:
         """Begin a version of a joint commit for `run` (a start of the writer). The answer says whether the version is
         committed already. If it is not, it belongs to `run` from now on.
 
-        The open children of this version that belong to other runs are then aborted, at most DISMISSED_AT_ONCE of them.
-        If the decision has records, the caller passes the rest (`superseded_children`) to `dismiss`, in slices of that
-        size. New children of those runs are refused. If `order` is lower than the order of a run that had the version
-        before, `run` is an earlier start of the writer, and the request is refused.
+        The open children of this version that belong to other runs are then aborted, and new children of those runs
+        are refused. If the key has many children (`has_many_children`), this decision aborts none of them. The caller
+        then passes those that `is_superseded` names to `dismiss`, a few at a time.
+
+        If `order` is lower than the order of a run that had the version before, `run` is an earlier start of the
+        writer, and the request is refused.
         """
         draft = Draft(now_ms)
         state = self._joints.get(name)
         answer = JointAnswer(last_version=state.last_version)
         try:
-            _check_names(name, version, run)
+            check_names(name, version, run)
             if version <= state.last_version:
-                answer = replace(_committed(state, version), last_version=state.last_version)
+                answer = replace(committed_before(state, version), last_version=state.last_version)
             elif run and (version, run) != (state.open_version, state.run):
                 self._take_over(name, state, version, run, order, draft)
         except Refused as refused:
@@ -151,26 +132,31 @@ class JointCommits:
             state, open_version=version, run=run, superseded=superseded, order=order, update_ms=draft.now_ms
         )
         self._joints.put(name, value, draft.records)
-        for transactional_id in self.superseded_children(name, version, run)[:DISMISSED_AT_ONCE]:
-            self._dismiss(transactional_id, draft)
+        if not self.has_many_children(name):
+            for transactional_id, child in self.children(name):
+                if is_superseded(child, version, run):
+                    self._dismiss(transactional_id, draft)
 
-    def superseded_children(self, name: JointName, version: int, run: str) -> list[str]:
-        """Return the children of a version that belong to other runs than `run`, and whose end is not decided."""
-        return [
-            transactional_id
-            for transactional_id, child in self._joints.children(name)
-            if child.version == version
-            and child.run not in ("", run)
-            and not self._table.known(transactional_id).state.is_decided
-        ]
+    def children(self, name: JointName) -> list[tuple[str, Child]]:
+        """The known children of a key, with their transactional ids, oldest first."""
+        return self._joints.children(name)
+
+    def has_many_children(self, name: JointName) -> bool:
+        """Whether the coordinator knows so many children of a key that one decision does not end all of them."""
+        return self._joints.child_count(name) > self.at_once
 
     def dismiss(self, transactional_ids: Iterable[str], *, now_ms: int) -> Decision[None]:
-        """Abort those of these children that are open. Forget the others."""
+        """Abort those of these children that are open, and forget the others, except for those that are committed."""
         draft = Draft(now_ms)
         for transactional_id in transactional_ids:
             if self._table.get(transactional_id) is not None:
                 self._dismiss(transactional_id, draft)
         return draft.decision(None)
+
+    def may_be_dismissed(self, transactional_id: str) -> bool:
+        """Whether `dismiss` would change anything for this child."""
+        txn = self._table.get(transactional_id)
+        return txn is not None and not txn.state.is_decided and not self.acceptance.has(transactional_id)
 
     def check_commit(self, name: JointName, version: int, run: str | None = None) -> JointAnswer | None:
         """Return the answer to a request for a joint commit if it does not depend on the children, for example because
@@ -178,15 +164,46 @@ class JointCommits:
         """
         state = self._joints.get(name)
         try:
-            _check_names(name, version, run)
+            check_names(name, version, run)
             if version <= state.last_version:
-                return _committed(state, version)
+                return committed_before(state, version)
             if run and state.open_version == version and run != state.run:
                 raise _superseded(name, version, run, state)
-            self._table.check_sequences()
+            self._table.sequences.check()
         except Refused as refused:
             return JointAnswer(refused.code, str(refused))
         return None
+
+    def check_child(self, name: JointName, version: int, shown: ChildShown) -> Transaction:
+        """Return the state of a child, after a check that its joint commit can commit it.
+
+        Raises:
+            Refused: the child cannot be committed; the message names the reason.
+        """
+        transactional_id, *identity = shown
+        check_belongs(name, version, shown)
+        self.check_open(transactional_id)
+        txn = self._table.get(transactional_id)
+        if txn is None:
+            raise Refused(
+                ErrorCode.invalid_producer_id_mapping,
+                f"child {transactional_id} is unknown: it was not begun, or was forgotten",
+            )
+        if txn.client != Identity(*identity):
+            what = "was aborted" if txn.state in _ABORTED else "was fenced"
+            raise Refused(
+                ErrorCode.producer_fenced,
+                f"child {transactional_id} of producer {shown.producer_id} with epoch {shown.producer_epoch} {what}; "
+                f"producer {txn.client.producer_id} with epoch {txn.client.producer_epoch} holds the id",
+            )
+        if txn.state not in (State.EMPTY, State.ONGOING):
+            raise Refused(
+                ErrorCode.invalid_txn_state,
+                f"child {transactional_id} has no open transaction: it is in state {txn.state.label}",
+            )
+        if self._table.is_turned_away(transactional_id, txn):
+            raise turned_away(transactional_id)
+        return txn
 
     def commit(
         self,
@@ -194,6 +211,7 @@ class JointCommits:
         version: int,
         children: Sequence[ChildShown],
         *,
+        checked: Mapping[str, Transaction] = NOT_CHECKED,
         run: str | None = None,
         retention_ms: int = FOR_EVER,
         digest: str | None = None,
@@ -201,10 +219,17 @@ class JointCommits:
     ) -> Decision[JointAnswer]:
         """Commit the children of a joint commit, with one commit sequence. If one cannot be committed, decide nothing.
 
+        If more than `at_once` of the children are open, this decision only accepts them. The caller then carries out
+        the decisions of `end_accepted`. The commit also aborts all other children of this version and of earlier
+        versions. If the key has many children (`has_many_children`), no decision aborts them. The caller then passes
+        these children to `dismiss`, a few at a time.
+
         Args:
             name: group and key of the joint commit.
             version: its version. At or below the last committed version, the answer is `committed`.
             children: the children; there may be none.
+            checked: the results of `check_child` for all children, by transactional id, if the caller has checked them
+                before. Such a child is checked again only if its transaction has changed since.
             run: the start of the writer that commits. The commit is refused if another start of the writer has begun
                 this version since.
             retention_ms: the time after its last commit during which the key is remembered.
@@ -216,34 +241,64 @@ class JointCommits:
         if known is not None:
             return Decision(known)
         try:
-            chosen = [(shown.transactional_id, self._chosen(name, version, shown)) for shown in children]
-            if len(dict(chosen)) < len(chosen):
-                raise Refused(ErrorCode.invalid_request, "the request names a child more than once")
+            chosen = self._chosen(name, version, children, checked)
             if len((digest or "").encode()) > DIGEST_SIZE_MAX:
                 raise Refused(ErrorCode.invalid_request, f"a digest has at most {DIGEST_SIZE_MAX} bytes")
         except Refused as refused:
             return Decision(JointAnswer(refused.code, str(refused)))
         draft = Draft(now_ms)
-        g = self._table.take_sequence()
+        opened = [transactional_id for transactional_id, txn in chosen.items() if txn.state is State.ONGOING]
+        is_long = len(opened) > self.at_once
         value = JointState(
             version,
-            g,
+            self._table.sequences.take(),
             retention_ms=max(retention_ms, FOR_EVER),
             update_ms=now_ms,
             committed_run=run or "",
             digest=digest or "",
+            accepted=tuple(shown[1:] for shown in children) if is_long else (),
         )
         self._joints.put(name, value, draft.records)
-        for transactional_id, txn in chosen:
-            if txn.state is State.ONGOING:
-                self._ending.end(
-                    transactional_id, txn, Event.COMMIT, draft, owner_may_ask=False, commit_sequence=g
-                )
-        # The other children of this version and of earlier versions can never be committed: abort them.
-        for transactional_id, child in self._joints.children(name):
-            if child.version <= version:
-                self._dismiss(transactional_id, draft)
-        return draft.decision(replace(_committed(value, version), committed=False))
+        if is_long:
+            self.acceptance.begin(name, opened)
+        else:
+            for transactional_id in opened:
+                end_child(self._ending, transactional_id, chosen[transactional_id], value, draft)
+        if not self.has_many_children(name):
+            for transactional_id, child in self.children(name):
+                if child.version <= version:
+                    self._dismiss(transactional_id, draft)
+        return draft.decision(replace(committed_before(value, version), committed=False))
+
+    def _chosen(
+        self,
+        name: JointName,
+        version: int,
+        children: Sequence[ChildShown],
+        checked: Mapping[str, Transaction],
+    ) -> dict[str, Transaction]:
+        """Return the states of the children of a commit, by transactional id.
+
+        Raises:
+            Refused: a child cannot be committed, or is named twice.
+        """
+        chosen = dict(checked)
+        changed = set(self._table.changed(chosen))
+        for shown in children if changed or not checked else ():
+            if not checked or shown.transactional_id in changed:
+                chosen[shown.transactional_id] = self.check_child(name, version, shown)
+        if len(chosen) < len(children):
+            raise Refused(ErrorCode.invalid_request, "the request names a child more than once")
+        return chosen
+
+    def end_accepted(self, *, now_ms: int) -> Decision[None]:
+        """Decide the end of the next accepted children of a long joint commit, at most `at_once`.
+
+        The caller repeats this until `acceptance.is_pending` is False.
+        """
+        draft = Draft(now_ms)
+        self.acceptance.end_some(draft, self.at_once)
+        return draft.decision(None)
 
     def abort(
         self,
@@ -256,9 +311,23 @@ class JointCommits:
     ) -> Decision[JointAnswer]:
         """Abort children of a version of a joint commit, unless the version is committed.
 
-        With `run`, abort also all other children of that run, and refuse the children that the run begins later.
+        With `run`, abort also all other children of that run, and refuse the children that the run begins later. If the
+        key has many children (`has_many_children`), no decision aborts these. The caller then passes them to `dismiss`,
+        a few at a time.
+
+        Args:
+            name: group and key of the joint commit.
+            version: its version.
+            children: the named children, at most `at_once`. The caller passes more of them in further calls.
+            run: a start of the writer.
+            now_ms: broker time.
         """
-        known = self.check_abort(name, version, children, run)
+        known = self.check_abort(name, version, run)
+        try:
+            for shown in children:
+                check_belongs(name, version, shown)
+        except Refused as refused:
+            known = JointAnswer(refused.code, str(refused))
         if known is not None:
             return Decision(known)
         draft = Draft(now_ms)
@@ -271,44 +340,33 @@ class JointCommits:
             txn = self._table.get(transactional_id)
             if txn is not None and txn.client == tuple(identity):
                 self._dismiss(transactional_id, draft)
-        for transactional_id, _ in self._of_run(name, version, run):
-            self._dismiss(transactional_id, draft)
+        if run and not self.has_many_children(name):
+            for transactional_id, child in self.children(name):
+                if is_of_run(child, version, run):
+                    self._dismiss(transactional_id, draft)
         return draft.decision(JointAnswer())
 
-    def check_abort(
-        self, name: JointName, version: int, children: Sequence[ChildShown], run: str | None = None
-    ) -> JointAnswer | None:
+    def check_abort(self, name: JointName, version: int, run: str | None = None) -> JointAnswer | None:
         """Return the answer to an abort that is refused or comes after the commit; None if the abort can be carried
         out.
         """
         state = self._joints.get(name)
         try:
-            _check_names(name, version, run)
-            for shown in children:
-                _check_belongs(name, version, shown)
+            check_names(name, version, run)
         except Refused as refused:
             return JointAnswer(refused.code, str(refused))
-        return _committed(state, version) if version <= state.last_version else None
+        return committed_before(state, version) if version <= state.last_version else None
 
-    def has_open(
-        self, children: Sequence[ChildShown], name: JointName, version: int, run: str | None = None
-    ) -> bool:
-        """Whether one of `children` is an open transaction; with `run`, also whether any child of that run is one."""
-        shown = {transactional_id: tuple(identity) for transactional_id, *identity in children}
-        known = [
-            (self._table.get(transactional_id), identity) for transactional_id, identity in shown.items()
-        ]
-        candidates = [txn for txn, identity in known if txn is not None and txn.client == identity]
-        candidates += [txn for _, txn in self._of_run(name, version, run)]
-        return any(txn.state is State.ONGOING for txn in candidates)
+    def is_open(self, shown: ChildShown) -> bool:
+        """Whether a child of a request is an open transaction of the producer that the request names."""
+        transactional_id, *identity = shown
+        txn = self._table.get(transactional_id)
+        return txn is not None and txn.client == tuple(identity) and txn.state is State.ONGOING
 
-    def _of_run(self, name: JointName, version: int, run: str | None) -> list[tuple[str, Transaction]]:
-        """Return the known children of a run (a start of the writer), with their states; none if `run` is empty."""
-        return [
-            (transactional_id, self._table.known(transactional_id))
-            for transactional_id, child in self._joints.children(name)
-            if run and (child.version, child.run) == (version, run)
-        ]
+    def is_ongoing(self, transactional_id: str) -> bool:
+        """Whether a child is an open transaction."""
+        txn = self._table.get(transactional_id)
+        return txn is not None and txn.state is State.ONGOING
 
     # -- children --------------------------------------------------------------------------------------------
 
@@ -329,9 +387,21 @@ class JointCommits:
                 f"{transactional_id} comes too late: version {state.last_version} of joint commit "
                 f"{child.name.key!r} was committed as commit {state.commit_sequence}",
             )
-        is_current = child.run == state.run if state.run else child.run not in state.superseded
-        if child.version == state.open_version and child.run and not is_current:
+        if _lost_version(child, state):
             raise _superseded(child.name, child.version, child.run, state)
+
+    def loaded(self, draft: Draft) -> None:
+        """Finish the replay of the commit log: make the decisions that earlier ones have left for later, and that the
+        broker did not make before its last stop.
+
+        These decisions follow from durable records, so another crash may lose them.
+        """
+        self.acceptance.loaded(draft)
+        for transactional_id, child in self._joints.all_children():
+            state = self._joints.get(child.name)
+            is_late = child.version <= state.last_version or _lost_version(child, state)
+            if is_late and self.is_ongoing(transactional_id):
+                self._dismiss(transactional_id, draft)
 
     def check_end(self, transactional_id: str, *, commit: bool) -> bool:
         """Return whether the id is that of a child of a joint commit.
@@ -379,60 +449,24 @@ class JointCommits:
         self._table.put(transactional_id, txn, draft.records)
         return draft.decision(ChildShown(transactional_id, *txn.client))
 
-    def _chosen(self, name: JointName, version: int, shown: ChildShown) -> Transaction:
-        """Return the state of a child, after a check that its joint commit can commit it.
-
-        Raises:
-            Refused: the child cannot be committed; the message names the reason.
-        """
-        transactional_id, *identity = shown
-        _check_belongs(name, version, shown)
-        self.check_open(transactional_id)
-        txn = self._table.get(transactional_id)
-        if txn is None:
-            raise Refused(
-                ErrorCode.invalid_producer_id_mapping,
-                f"child {transactional_id} is unknown: it was not begun, or was forgotten",
-            )
-        if txn.client != Identity(*identity):
-            what = "was aborted" if txn.state in _ABORTED else "was fenced"
-            raise Refused(
-                ErrorCode.producer_fenced,
-                f"child {transactional_id} of producer {shown.producer_id} with epoch {shown.producer_epoch} {what}; "
-                f"producer {txn.client.producer_id} with epoch {txn.client.producer_epoch} holds the id",
-            )
-        if txn.state not in (State.EMPTY, State.ONGOING):
-            raise Refused(
-                ErrorCode.invalid_txn_state,
-                f"child {transactional_id} has no open transaction: it is in state {txn.state.label}",
-            )
-        if self._table.is_turned_away(transactional_id, txn):
-            raise turned_away(transactional_id)
-        return txn
-
     def _dismiss(self, transactional_id: str, draft: Draft) -> None:
-        """Abort a child of a joint commit if it is open. Otherwise forget it, now or when its markers are written."""
+        """Abort a child of a joint commit if it is open. Otherwise forget it, now or when its markers are written.
+
+        A child that is accepted is committed, although its end is not decided yet: leave it.
+        """
         txn = self._table.known(transactional_id)
+        if self.acceptance.has(transactional_id):
+            return
         if txn.state is State.ONGOING:
             self._ending.fence(transactional_id, txn, draft, owner_may_ask=False)
         elif not txn.state.is_decided:
             self._table.forget(transactional_id, draft.records)
 
 
-_ABORTED: Final = (State.PREPARE_ABORT, State.COMPLETE_ABORT)
-
-
-def _committed(state: JointState, version: int) -> JointAnswer:
-    """Return the answer for a committed version. Commit sequence, run and digest are known only of the last committed
-    one.
-    """
-    known = state if version == state.last_version else UNKNOWN
-    return JointAnswer(
-        committed=True,
-        commit_sequence=known.commit_sequence,
-        run=known.committed_run,
-        digest=known.digest,
-    )
+def _lost_version(child: Child, state: JointState) -> bool:
+    """Whether another start of the writer has begun the child's version since the child's own start."""
+    is_current = child.run == state.run if state.run else child.run not in state.superseded
+    return child.version == state.open_version and bool(child.run) and not is_current
 
 
 def _added(superseded: tuple[str, ...], run: str) -> tuple[str, ...]:
@@ -446,24 +480,3 @@ def _superseded(name: JointName, version: int, run: str, state: JointState) -> R
         ErrorCode.producer_fenced,
         f"run {run!r} no longer has version {version} of joint commit {name.key!r}: {by}",
     )
-
-
-def _check_names(name: JointName, version: int, run: str | None) -> None:
-    if not 0 < len(name.key.encode()) <= KEY_SIZE_MAX:
-        raise Refused(ErrorCode.invalid_request, f"the key of a joint commit has 1 to {KEY_SIZE_MAX} bytes")
-    if not 0 <= version <= VERSION_MAX:
-        raise Refused(ErrorCode.invalid_request, f"version {version} is not valid: versions begin at 0")
-    if not is_group_name(name.group):
-        raise Refused(ErrorCode.invalid_request, f"{name.group!r} is not the name of a transaction group")
-    if run is not None and len(run.encode()) > RUN_SIZE_MAX:
-        raise Refused(ErrorCode.invalid_request, f"the name of a run has at most {RUN_SIZE_MAX} bytes")
-
-
-def _check_belongs(name: JointName, version: int, shown: ChildShown) -> None:
-    child = child_of(shown.transactional_id)
-    if child is None or child.name != name or child.version != version:
-        raise Refused(
-            ErrorCode.invalid_request,
-            f"{shown.transactional_id} is not a child of version {version} of joint commit {name.key!r} in "
-            f"transaction group {name.group or 'default'!r}",
-        )

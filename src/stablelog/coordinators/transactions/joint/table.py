@@ -78,6 +78,10 @@ class JointTable:
             if state is not None:
                 yield joint_key(*name), encode_joint(state)
 
+    def unfinished(self) -> list[tuple[JointName, JointState]]:
+        """The keys that have accepted children whose end may not be decided, with their states (`joint.acceptance`)."""
+        return [(name, state) for name, state in self._states.items() if state.accepted]
+
     def __len__(self) -> int:
         return len(self._states)
 
@@ -101,6 +105,14 @@ class JointTable:
     def children(self, name: JointName) -> list[tuple[str, Child]]:
         """The known children of a joint commit's key, with their transactional ids, oldest first."""
         return list(self._children.get(name, {}).items())
+
+    def all_children(self) -> list[tuple[str, Child]]:
+        """The known children of all keys, with their transactional ids."""
+        return [item for children in self._children.values() for item in children.items()]
+
+    def child_count(self, name: JointName) -> int:
+        """The number of known children of a joint commit's key."""
+        return len(self._children.get(name, ()))
 
     def is_over(self, transactional_id: str) -> bool:
         """Whether the id is that of a child whose version of the joint commit, or a later version, is committed.

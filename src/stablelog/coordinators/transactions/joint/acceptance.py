@@ -1,0 +1,121 @@
+"""Joint commits of many children, which are decided in several decisions.
+
+To end a child takes about 20 microseconds, and a joint commit may have thousands of children. The first decision of a
+long joint commit is only the record of its key. This record is the commit: it contains the commit sequence, and it
+names the children. These children are *accepted*. A crash keeps this record as a whole or loses it as a whole. The
+decisions that end the accepted children follow. The last of them writes the record of the key again, without children.
+
+While a transaction group has accepted children whose end is not decided, these rules hold:
+
+- No other transaction of the group is committed. Otherwise the markers of a partition would not stand in the order of
+  their commit sequences.
+- The commit counts as not resolved, so that no cut contains it in part.
+- No other decision ends an accepted child. Requests of its producer are refused, because its version of the joint
+  commit is committed. The coordinator aborts no transaction for a timeout or an operator meanwhile.
+
+If the broker stops in between, the next start ends the accepted children that are left (`loaded`).
+
+Source: docs/decisions/0006-joint-commit.md, "A long joint commit is several batches".
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from stablelog.coordinators.transactions.decisions import Draft
+from stablelog.coordinators.transactions.ending import Ending
+from stablelog.coordinators.transactions.joint.records import JointState
+from stablelog.coordinators.transactions.states import Event, State
+from stablelog.coordinators.transactions.table import TransactionTable
+from stablelog.coordinators.transactions.transaction import Transaction
+from stablelog.wire.extension.children import JointName, child_of
+
+# The number of children of a joint commit, or of other transactions, that one decision ends.
+ENDED_AT_ONCE: Final = 100
+
+
+class Acceptance:
+    """The accepted children of one transaction group: at most one joint commit has any at a time.
+
+    Args:
+        table: the state of the transaction group.
+        ending: ends transactions.
+    """
+
+    def __init__(self, table: TransactionTable, ending: Ending) -> None:
+        self._table = table
+        self._ending = ending
+        self._name: JointName | None = None
+        self._left: deque[str] = deque()
+        self._accepted: frozenset[str] = frozenset()
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the group has accepted children whose end is not decided."""
+        return self._name is not None
+
+    def has(self, transactional_id: str) -> bool:
+        """Whether the id is that of an accepted child of the joint commit that is being decided."""
+        return transactional_id in self._accepted
+
+    def begin(self, name: JointName, transactional_ids: Iterable[str]) -> None:
+        """Accept children of a joint commit. Its commit sequence was the last one taken, and the state of its key names
+        the children.
+        """
+        assert not self.is_pending
+        self._name = name
+        self._left.extend(transactional_ids)
+        self._accepted = frozenset(self._left)
+        assert self._left
+        assert len(self._left) == len(self._accepted)
+        self._table.sequences.hold()
+
+    def end_some(self, draft: Draft, count_max: int = ENDED_AT_ONCE) -> None:
+        """Decide the end of the next accepted children, at most `count_max`."""
+        assert self._name is not None
+        state = self._table.joints.get(self._name)
+        for _ in range(min(count_max, len(self._left))):
+            transactional_id = self._left.popleft()
+            end_child(self._ending, transactional_id, self._table.known(transactional_id), state, draft)
+        if not self._left:
+            self._table.joints.put(self._name, replace(state, accepted=()), draft.records)
+            self._table.sequences.release()
+            self._name = None
+            self._accepted = frozenset()
+
+    def loaded(self, draft: Draft) -> None:
+        """Finish the replay of the commit log: decide the end of the accepted children that are left.
+
+        These decisions follow from durable records, so another crash may lose them.
+        """
+        joints = self._table.joints
+        for name, state in joints.unfinished():
+            for identity in state.accepted:
+                transactional_id = self._table.owner(identity[0])
+                if transactional_id is None:
+                    continue
+                txn = self._table.known(transactional_id)
+                # If the end of the child was decided, the child has another epoch now, or another child has its producer
+                # id. A child without an open transaction has nothing to commit.
+                if txn.client != identity or txn.state is not State.ONGOING:
+                    continue
+                child = child_of(transactional_id)
+                assert child is not None
+                assert (child.name, child.version) == (name, state.last_version)
+                end_child(self._ending, transactional_id, txn, state, draft)
+            joints.put(name, replace(state, accepted=()), draft.records)
+
+
+def end_child(
+    ending: Ending, transactional_id: str, txn: Transaction, state: JointState, draft: Draft
+) -> None:
+    """Decide the commit of an open child. `state` is the state of the key that the joint commit has made."""
+    ending.end(
+        transactional_id,
+        txn,
+        Event.COMMIT,
+        draft,
+        owner_may_ask=False,
+        commit_sequence=state.commit_sequence,
+    )

@@ -1,0 +1,55 @@
+"""Requests and answers about joint commits: how a request names a child, and what the coordinator answers."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.coordinators.transactions.joint.records import NO_VERSION, JointState
+from stablelog.coordinators.transactions.joint.table import UNKNOWN
+from stablelog.coordinators.transactions.transaction import NO_SEQUENCE
+
+
+class ChildShown(NamedTuple):
+    """A child in a request: its transactional id, and the producer id and epoch that the request has for it."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class JointAnswer:
+    """Answer to BeginJoint, CommitJoint or AbortJoint.
+
+    Attributes:
+        error: why the request was refused.
+        message: the reason as text.
+        committed: whether this version of the key, or a later one, was committed before this request.
+        commit_sequence: the commit sequence of this version, if it is the last committed version of the key; -1
+            otherwise.
+        last_version: the last committed version, in an answer to BeginJoint; -1 if there is none.
+        run: the run (start of the writer) that committed this version of the key; empty if unknown.
+        digest: the writer's description of what it committed under this version; empty if unknown.
+    """
+
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
+    committed: bool = False
+    commit_sequence: int = NO_SEQUENCE
+    last_version: int = NO_VERSION
+    run: str = ""
+    digest: str = ""
+
+
+def committed_before(state: JointState, version: int) -> JointAnswer:
+    """Return the answer for a version that was committed before. Commit sequence, run and digest are known only of the last committed
+    one.
+    """
+    known = state if version == state.last_version else UNKNOWN
+    return JointAnswer(
+        committed=True,
+        commit_sequence=known.commit_sequence,
+        run=known.committed_run,
+        digest=known.digest,
+    )
