@@ -104,7 +104,7 @@ def test_the_table_of_versions_is_the_codes():
         "commit log, a transactional id": by_kind[commit_log.TRANSACTION_KIND][1],
         "commit log, a transaction group": by_kind[commit_log.GROUP_KIND][1],
         "commit log, a joint commit's key": by_kind[commit_log.JOINT_KIND][1],
-        "commit log, kinds of keys from 10000 to 10099": commit_log.JOINT_KIND,
+        "commit log, keys of the kinds 10000 to 10099": commit_log.JOINT_KIND,
         "offsets log, a committed offset": by_kind["offset"][1],
         "offsets log, the metadata of a group": formats.OFFSETS_LOG_VALUES[2][1],
     }
