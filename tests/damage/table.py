@@ -97,5 +97,5 @@ def kind_of(disk, path):
         return COORDINATOR_LOG
     bases = sorted(other.stem for other in disk.files(path.parent) if other.suffix == ".log")
     if stem == bases[-1]:
-        return "<base>.log, the last"
-    return f"<base>.log, {'the first' if stem == bases[0] else 'in the middle'}"
+        return "<base>.log of the last segment"
+    return f"<base>.log of {'the first' if stem == bases[0] else 'a middle'} segment"

@@ -59,9 +59,10 @@ TIERING_SETTINGS: tuple[Setting, ...] = (
         "stablelog.local.drop.aborted",
         boolean(),
         "false",
-        "Whether the broker removes the records of aborted transactions from sealed segments on the local disk, in a "
-        "topic with tiered storage after the copy. A read-uncommitted consumer then misses these records. A "
-        "commit-ordered topic cannot have this setting; compaction removes these records in any case.",
+        "Whether the broker removes the records of aborted transactions from sealed segments on the local disk. In a "
+        "topic with tiered storage, it removes them from a segment only after it has copied the segment. A "
+        "read-uncommitted consumer then misses these records. A commit-ordered topic cannot have this setting; "
+        "compaction removes these records in any case.",
         topic="stablelog.local.drop.aborted",
         dynamic=True,
     ),
@@ -106,14 +107,14 @@ TIERING_SETTINGS: tuple[Setting, ...] = (
         integer(100, LONG_MAX),
         "60000",
         "The time in which a record of the coordinators' logs (`__consumer_offsets`, `__transaction_state`) is copied "
-        "to the object store. A copy begins after three quarters of it.",
+        "to the object store. A copy begins when three quarters of this time have passed.",
     ),
     Setting(
         "rlmm.config.remote.log.metadata.topic.num.partitions",
         integer(1, 1000),
         "50",
-        "The number of partitions with which the broker creates `__remote_log_metadata`, when it has its first tiered "
-        "partition. The topic keeps its number of partitions.",
+        "The number of partitions with which the broker creates `__remote_log_metadata`. The broker creates this topic "
+        "when it has its first tiered partition. The topic keeps its number of partitions.",
     ),
     Setting(
         "stablelog.remote.chunk.bytes",
@@ -125,14 +126,14 @@ TIERING_SETTINGS: tuple[Setting, ...] = (
         "stablelog.remote.cache.memory.bytes",
         integer(0, LONG_MAX),
         str(64 << 20),
-        "The memory for ranges that were read from the object store, in bytes; at least four chunks. What one read needs at "
-        "once comes on top, and up to 16 ranges while they are loaded.",
+        "The memory for ranges that were read from the object store, in bytes; at least four chunks. More memory is used "
+        "for ranges that one read needs at once, and for up to 16 ranges that are being loaded.",
     ),
     Setting(
         "stablelog.remote.cache.bytes",
         integer(0, LONG_MAX),
         str(1 << 30),
-        "The disk space for ranges that were read from the object store, in bytes. They are in the directory "
+        "The disk space for ranges that were read from the object store, in bytes. The ranges are in the directory "
         "`remote-log-index-cache`, which the broker empties when it starts. 0: ranges are kept only in memory.",
     ),
 )
