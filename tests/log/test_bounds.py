@@ -882,7 +882,7 @@ def test_the_ids_of_blocks_rise_from_each_to_the_next():
 
     assert len(ProducerTable.of_blocks([block(1, 3), block(4), block(9)])) == 4
     for blocks in ([block(1, 3), block(3)], [block(1, 3), block(2)], [block(3), block(3)]):
-        with pytest.raises(Corrupt, match="do not ascend behind id 3"):
+        with pytest.raises(Corrupt, match="do not ascend after id 3"):
             ProducerTable.of_blocks(blocks)
 
 
@@ -997,7 +997,7 @@ def test_a_batch_whose_offset_was_written_already_is_a_finding(read_size, monkey
     changed(log, path_of(0), headers(log, path_of(0))[1][0] + 7)  # 0 in place of 1
     found = [one for one in verify_directory(log.disk, DIRECTORY) if one.path == path_of(0)]
     assert any(
-        "must be greater than 0" in one.message or "is not behind offset 0" in one.message for one in found
+        "must be greater than 0" in one.message or "does not follow offset 0" in one.message for one in found
     )
 
 

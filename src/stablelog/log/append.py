@@ -1,7 +1,7 @@
 """Plans appends: checks a batch or markers, and makes the bytes that the log will contain.
 
-Planning writes nothing to the log; `log.writer` writes the planned batches. Planning changes the producer state in one
-case only: the state remembers a batch that transaction verification has refused.
+The functions of this module write nothing; `log.writer` writes the planned batches. The functions change the producer
+state in one case only: if transaction verification refuses a batch, the state remembers its sequence number.
 
 Source: Kafka's leader-side rules for client batches (KIP-98); docs/protocol.md, "Produce".
 """
@@ -190,8 +190,8 @@ class PlannedLog(Protocol):
 
     @property
     def producer_state(self) -> Producers:
-        """The producer state of the log. Planning changes it only for a batch that transaction verification has
-        refused.
+        """The producer state of the log. Only a batch that transaction verification refuses changes the state: its
+        sequence number is remembered, so that later batches are refused (KIP-890).
         """
 
 

@@ -311,8 +311,8 @@ class Partition(PrunableLog):
     def truncate_to(self, offset: int) -> None:
         """Truncate the log to `offset`, or to the beginning of the batch that contains this offset.
 
-        Transactions whose markers are removed are open again. On return, the remaining log is durable: the high
-        watermark is the new end.
+        A transaction whose marker is removed is open again. On return, the remaining log is durable: the high watermark
+        is the new end.
 
         Raises:
             OffsetOutOfRange: the offset is before the log start offset.
@@ -339,7 +339,7 @@ class Partition(PrunableLog):
         self._cleaning.cut(self.end_offset)
 
     def _lower_starts(self, end_offset: int) -> None:
-        """Before a truncation to `end_offset`, move the start of the log back to this offset if the start is behind it.
+        """Before a truncation to `end_offset`, move the start of the log back to this offset if the start is greater.
         Do the same with the start of the view in commit order.
         """
         if end_offset < self.start_offset:

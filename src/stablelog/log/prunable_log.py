@@ -24,8 +24,8 @@ class PrunableLog(ReadableLog):
         start offset.
 
         The new start is durable on return. In a commit-ordered partition, `before_offset` is an offset of the view. If
-        it is in the middle of a transaction, the view then begins behind this transaction. The log keeps the batches of
-        all transactions that the view contains or that may still commit.
+        this offset is in the middle of a transaction, the view then begins after the last record of this transaction.
+        The log keeps the batches of all transactions that the view contains or that may still commit.
 
         Raises:
             OffsetOutOfRange: `before_offset` is past the high watermark.
@@ -91,9 +91,9 @@ class PrunableLog(ReadableLog):
         return self._delete_segments(count, due_ms=now_ms + self.config.file_delete_delay_ms)
 
     def _apply_remote_retention(self, remote: RemoteTier, expired_count: int, now_ms: int) -> int:
-        """Move the log start offset behind the records that retention deletes in the remote tier. Return how many of the
-        first local segments can be deleted: they have expired, or they are in the store, too, and local retention does
-        not keep them.
+        """Move the log start offset past the records that retention deletes in the remote tier. Return how many of the
+        first local segments can be deleted: segments that have expired, and segments that are also in the store and
+        that local retention does not keep.
 
         Args:
             remote: the remote tier.
@@ -168,8 +168,8 @@ class PrunableLog(ReadableLog):
         """Return a new pass of compaction, or of the removal of aborted data from local segments. None if the topic's
         settings ask for neither, or if too few records are new since the last pass.
 
-        A segment of a topic with a remote tier is rewritten when its copy is published, so that no copy reads files that
-        are being replaced.
+        In a topic with a remote tier, a segment is rewritten only after its copy was published, so that no copy reads
+        files that are being replaced.
 
         The steps of the pass may run in any thread. A step may yield a rewritten segment, which the caller passes to
         `take_cleaned`. At the end, the caller passes the pass itself to `compacted`. Only one pass may exist at a time.

@@ -27,7 +27,8 @@ Work = Callable[[], Any]
 # A lookup in steps. It yields after each step, so that the event loop can serve other requests. If it yields a
 # function, the caller runs this function, perhaps in a thread, and sends the result back.
 Lookup = Generator[Work | None, Any, TimestampedOffset | None]
-# A read ends behind this number of abort markers, so that the event loop is not held by the list of their transactions.
+# A read ends after this number of abort markers, because a list of more aborted transactions would hold the event loop
+# for too long.
 ABORTED_COUNT_MAX = 2000
 STEP_COUNT_MAX = 1000  # how many batch headers one step of a lookup reads, which takes some milliseconds
 
@@ -44,12 +45,12 @@ def read(
 ) -> Slice:
     """Read whole batches from `start`: at most `size_max` bytes, but one batch of any size if `at_least_one`.
 
-    A read that lists aborted transactions ends behind ABORTED_COUNT_MAX abort markers. It also lists the transactions
-    that are open at its end and are aborted later.
+    A read that lists aborted transactions ends after ABORTED_COUNT_MAX abort markers. It also lists the transactions
+    that are open at the end of the read and are aborted by a later marker.
 
     Args:
         segments: the segments of the log. They contain `start` or end at it.
-        start: the offset to read from. The first batch contains it, or is the next batch behind it.
+        start: the offset to read from. The first batch contains this offset, or is the next batch after it.
         limit: no record at or past this offset is returned.
         size_max: the greatest size of the result in bytes.
         committed: whether to list the aborted transactions. If so, no transaction before `limit` may be open.
@@ -130,8 +131,8 @@ def in_steps(
             returns a batch if this batch may contain the record, and an offset if the next step must continue there. It
             returns None if there is no such record.
         timestamp_ms: the least timestamp of the record.
-        start_offset: returns the first offset of the search. It is called again before each step, because the log's
-            start may move.
+        start_offset: returns the first offset of the search. The function is called again before each step, because the
+            log's start may move.
     """
     offset = start_offset()
     while True:
@@ -212,11 +213,11 @@ def greatest_timestamp(segments: Callable[[], Segments], start_offset: int, limi
     Args:
         segments: returns the current segments of the log. The lookup calls it again after each step.
         start_offset: the first offset of the search, inclusive.
-        limit: the end of the offsets that the reader sees. If the record with the greatest timestamp is at or behind
-            this offset, the result is None.
+        limit: the end of the offsets that the reader sees. If the record with the greatest timestamp is at or past this
+            offset, the result is None.
 
     Returns:
-        The record; None if there is none, or if it is not before `limit`.
+        The record; None if there is none, or if its offset is not less than `limit`.
 
     Raises:
         Corrupt: the bytes at the position of a batch are no batch.

@@ -217,8 +217,8 @@ class ReadableLog:
         return None if self.view is None else self.view.failure
 
     def unproven_ahead(self, offset: int) -> Unproven | None:
-        """Look at the segment behind the one that a reader at `offset` reads. If its log file was not checked since the
-        start of the broker, return the error that the reader will get there. None otherwise.
+        """Look at the segment that a reader at `offset` reads next, after the present one. If its log file was not
+        checked since the start of the broker, return the error that the reader will get there. None otherwise.
         """
         return self.log.segments.unproven_ahead(offset)
 
@@ -301,10 +301,11 @@ class ReadableLog:
         return tuple(segments.aborted(segments.place_of(start), start, end)) if start < end else ()
 
     def aborted_behind(self, end_offset: int) -> list[AbortedTxn]:
-        """Return the aborted transactions that began before `end_offset` and whose markers are at or behind it, and synced.
+        """Return the aborted transactions that began before `end_offset` and whose markers are synced and at or past
+        `end_offset`.
 
-        With `stablelog.flush=os` a power failure may remove a marker that is not synced, and the transaction is open
-        again.
+        A marker that is not synced does not count: with `stablelog.flush=os` a power failure may remove it, and the
+        transaction would be open again.
         """
         segments = self.log.segments
         found = segments.aborted(segments.place_of(end_offset), end_offset, end_offset)

@@ -5,8 +5,8 @@ writes the files that describe the log: a segment's summary, a snapshot, the lea
 files, so the log must be durable before they are written. If such a file cannot be written, as on a full disk, a later
 `SyncWork` writes it: the log is durable without it, and recovery can rebuild it.
 
-The event loop makes a `SyncWork`, and any thread runs it. Until `done` is called with it, each new `SyncWork` includes
-its steps, because the earlier one may never run.
+The event loop makes a `SyncWork`, and any thread runs it. Until `done` is called with a `SyncWork`, each new `SyncWork`
+includes the steps of the earlier one, because the earlier one may never run.
 """
 
 from collections.abc import Mapping, Sequence

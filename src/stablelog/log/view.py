@@ -79,8 +79,8 @@ class View(Protocol):
         """Let the view begin at a position that `Order.write_start` has recorded."""
 
     def first_offset_of(self, end_offset: int) -> int:
-        """Return the least offset of a record whose transaction has its marker at or behind `end_offset`, or is open; at
-        most `end_offset`.
+        """Return the least offset of all records whose transaction is open or has its marker at or past `end_offset`.
+        The result is at most `end_offset`.
         """
 
     def first_needed_offset(self) -> int:

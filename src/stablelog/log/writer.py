@@ -1,9 +1,9 @@
 """Writes planned batches to the end of a log, and updates the indexes and the producer state in memory.
 
-An append has this order: it writes the bytes to the log file; it updates the producer state; for an abort marker, it
-writes the entry of the transaction index; then the transaction counts as ended. The table in `recovery` covers a crash
-between any two of these steps. While an entry of the transaction index cannot be written, the high watermark does not
-move. The other index files may lack entries that are in memory.
+An append does these steps in this order: it writes the bytes to the log file; it updates the producer state; for an
+abort marker, it writes the entry of the transaction index; then the transaction counts as ended. The table in
+`recovery` covers a crash between any two of these steps. While an entry of the transaction index cannot be written, the
+high watermark does not move. The other index files may lack entries that are in memory.
 """
 
 from collections.abc import Sequence
@@ -83,8 +83,8 @@ class LogWriter:
         """Append batches that fit into one segment, with one write to the file.
 
         Raises:
-            DiskError: no reader will see the batches. If a part of them could not be removed from the file, the
-                partition has failed, because the next append would stand behind batches that were reported as failed.
+            DiskError: no reader will see the batches. If a part of the batches could not be removed from the file, the
+                partition has failed, because the next append would follow batches that were reported as failed.
         """
         size, buffers = batches[0].header.size, batches[0].buffers
         if len(batches) > 1:

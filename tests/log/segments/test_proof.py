@@ -198,9 +198,9 @@ def test_a_proof_names_the_first_batch_that_is_not_what_it_was():
     unknown = "the offset or the leader epoch of a batch has changed"
     for at, new, why in (
         (0, bytes(7) + b"\1", unknown),  # the offset of the first batch
-        (first, bytes(8), "the batch of offset 0, byte {0}, is not behind offset 0"),
+        (first, bytes(8), "the batch of offset 0, byte {0}, does not follow offset 0"),
         (first, bytes(7) + b"\1", unknown),  # 1 follows 0
-        (second, bytes(7) + b"\x0a", "the batch of offset 10, byte {1}, is not behind offset 10"),
+        (second, bytes(7) + b"\x0a", "the batch of offset 10, byte {1}, does not follow offset 10"),
         (second, bytes(7) + b"\x0b", unknown),
         (second + 12, b"\0\0\0\2", unknown),  # a leader epoch
         (first + 30, b"\1", "the CRC of the batch at offset 10, byte {0}, does not match its bytes"),

@@ -1,17 +1,20 @@
-"""Removal of the data of aborted transactions from sealed segments, in a copy of a segment or in place.
+"""Removal of aborted data (the data of aborted transactions) from sealed segments: from a copy of a segment, or in
+place.
 
-Each segment is decided alone, from its own batches and the aborted transactions that touch it. What stays of one segment
-therefore never depends on whether another segment, or the same segment in the other tier, was rewritten:
+What stays of a segment depends only on the batches of this segment and on the aborted transactions with records in it.
+It does not depend on whether aborted data was removed from another segment, or from the copy of the segment in the
+other tier:
 
-- An aborted transaction goes with all its batches, its marker and its entry in the transaction index, if the whole
-  transaction is in the segment and its producer has a later batch there.
-- Otherwise its marker and its entry stay, both or neither in this segment. A consumer that reads an entry of the index
-  takes all records of the producer up to the marker for aborted ones: without the marker, these would be committed
-  records, too. Of its other batches two stay, without their records: the first one, so that a replay of the log finds
-  where the transaction begins, and the last batch of the producer in the segment, which has the producer's last sequence.
+- If a whole aborted transaction is in the segment, and the segment has a later batch of the same producer, then all
+  batches of the transaction, its marker and its entry in the transaction index are removed.
+- Otherwise the marker and the entry of the transaction stay in the segment that has them. (An entry without its marker
+  would do harm: a consumer that reads an entry drops all records of the producer up to the next abort marker, and would
+  also drop committed records.) All records of the transaction are removed from the segment. At most two of its batches
+  stay, without their records: the first batch of the transaction, so that a replay of the log finds where the
+  transaction begins, and the last batch of the producer in the segment, which has the producer's last sequence number.
 - All other batches stay, byte for byte. Offsets never change. The last batch of a segment always stays.
 
-The rules are a function of the original segment. A second application changes nothing.
+If the rules are applied to a segment a second time, nothing changes.
 
 Source: Kafka's log cleaner; docs/formats.md, "Compacted segments".
 """
@@ -43,7 +46,7 @@ PRODUCERS_MAX = 100_000
 
 
 class _Reading:
-    """One reading of a segment's batches, which knows the aborted transactions.
+    """One pass over a segment's batches. It knows which transactions are aborted.
 
     Args:
         segment: the segment.
@@ -83,8 +86,8 @@ def last_aborted(
     """Find the last batch of each producer whose last batch in the segment was aborted.
 
     Returns:
-        By producer id, the last offset of this batch; None if the segment is to stay as it is: it has no batch of an aborted
-        transaction, or too many producers.
+        By producer id, the last offset of this batch. None if nothing is to be removed from the segment, because it has
+        no batch of an aborted transaction, or too many producers.
 
     Raises:
         Corrupt: the log file or the transaction index is damaged.
@@ -107,8 +110,8 @@ def last_aborted(
 
 
 def _heads(segment: Segment) -> Iterator[tuple[BatchHeader, bytes] | tuple[None, bytes]]:
-    """Yield the header of each batch, and its bytes: of a batch with records, those of the header only. At the end of
-    each step, yield (None, b"").
+    """Yield the header of each batch, and its bytes; for a batch with records, only the bytes of the header. At the end
+    of each step, yield (None, b"").
     """
     for _ in segment.prove():
         yield None, b""
@@ -223,7 +226,7 @@ class LogBytes:
 
 
 class Rewritten(NamedTuple):
-    """A segment without the data of its aborted transactions, of which no file was written.
+    """The description of a segment without its aborted data. The files of this segment are not written.
 
     Attributes:
         summary: the summary of the new segment.
@@ -246,7 +249,7 @@ class _Describer(Rewriter):
         self._position = 0  # of the original batch in the original file
 
     def write(self, header: BatchHeader, batch: Buffer, kept: Kept) -> None:
-        """Take over the part of a batch that stays. The caller passes all batches of the original file."""
+        """Add the part of a batch that stays. The caller passes all batches of the original file."""
         self._original = batch
         super().write(header, batch, kept)
         self._position += header.size
@@ -262,7 +265,7 @@ class _Describer(Rewriter):
 def without_aborted(
     disk: Disk, directory: Path, summary: Summary, spanning: Sequence[AbortedTxn], *, index_interval: int
 ) -> Generator[None, None, Rewritten | None]:
-    """Describe a sealed segment as it is without the data of its aborted transactions, in steps. Nothing is written, and
+    """Describe, in steps, the segment that a sealed segment becomes without its aborted data. Nothing is written, and
     any thread may run the steps.
 
     Args:
@@ -273,7 +276,7 @@ def without_aborted(
         index_interval: the number of bytes between two entries of the offset index.
 
     Returns:
-        The new segment; None if the segment stays as it is.
+        The new segment; None if nothing is removed.
 
     Raises:
         Corrupt: the log file or the transaction index is damaged or missing.

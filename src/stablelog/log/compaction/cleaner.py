@@ -185,8 +185,8 @@ class Cleaning:
         self._disk = disk
         self._directory = directory
         self._open_files = open_files
-        # The end of the segments from which aborted data was removed since the start of the broker. It is not recorded:
-        # another pass over a segment from which it was removed changes nothing.
+        # The end of the segments from which aborted data was removed since the start of the broker. This offset is not
+        # recorded: another pass over these segments changes nothing.
         self._removed_to = 0
         # By base offset: the segments that the running pass rewrites.
         self._under_way: dict[int, Segment] = {}

@@ -74,7 +74,7 @@ class LatestOffsets:
         return self.end_offset == self.start_offset or len(self._offsets) + count <= self._count_max
 
     def note(self, records: Iterable[RawRecord]) -> None:
-        """Add the keys of a batch, which must be behind all batches that were added before."""
+        """Add the keys of a batch. Its offsets must be greater than those of all batches that were added before."""
         for record in records:
             if record.key is not None and record.offset >= self.start_offset:
                 self._offsets[_short(record.key)] = record.offset
@@ -89,8 +89,7 @@ def _short(key: bytes) -> bytes:
 
 
 class MarkerFate(NamedTuple):
-    """What a reading of the log has found out about a transaction marker. It decides whether compaction keeps the
-    marker.
+    """What a pass has found out about a transaction marker. This decides whether compaction keeps the marker.
 
     Attributes:
         is_bare: whether the reading has met no batch of the marker's transaction, so that no batch needs the marker.

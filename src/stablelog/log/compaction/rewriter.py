@@ -1,8 +1,8 @@
 """Rewriting of segments: reads the batches of sealed segments, and makes new segments from the batches that stay.
 
-Compaction and the removal of aborted data share this module. Each has rules of its own that decide what stays of a batch.
-A new segment has the same range of offsets as the original ones, and its indexes and its summary describe the new log
-file.
+Compaction and the removal of aborted data share this module. Each of the two has its own rules for what stays of a
+batch. A new segment has the same range of offsets as the original ones, and its indexes and its summary describe the
+new log file.
 
 Source: Kafka's log cleaner; `interrupted` describes the files that a crash may leave.
 """
@@ -67,11 +67,11 @@ class Rewriter:
         self._next_offset = segment.base_offset
 
     def write(self, header: BatchHeader, batch: Buffer, kept: Kept) -> None:
-        """Take over the part of a batch that stays.
+        """Add the part of a batch that stays.
 
         Args:
             header: the header of the original batch.
-            batch: the bytes of the original batch, as the rules got them.
+            batch: the bytes of the original batch that were passed to the rules.
             kept: what the rules keep of it.
         """
         self._leader_epoch = header.leader_epoch
@@ -128,12 +128,12 @@ class _FileRewriter(Rewriter):
 
 
 class Pass:
-    """A pass over sealed segments of a partition, which makes new segments from them. The base of compaction and of the
-    removal of aborted data.
+    """A pass over sealed segments of a partition, which makes new segments from these. Compaction and the removal of
+    aborted data derive their passes from this class.
 
     A pass reads only files that do not change any more, and opens its own files and indexes. It may therefore run in
-    any thread while the partition is read and written. Between two steps, `Partition.take_cleaned` replaces the original
-    segments by the finished one.
+    any thread while the partition is read and written. Between two steps, `Partition.take_cleaned` replaces the
+    original segments by the finished new segment.
 
     Args:
         disk: the disk of the partition.
@@ -176,8 +176,8 @@ class Pass:
         """Run the pass, a step at a time.
 
         Yields:
-            After a step that has finished a segment, this segment. Before the next step, the caller puts it in place of
-            the original segments. After any other step, None.
+            After a step that has finished a new segment, this segment. The caller replaces the original segments by it
+            before the next step. After any other step, None.
 
         Raises:
             Corrupt: a batch or an index is damaged. Segments that were put in place before are not affected.

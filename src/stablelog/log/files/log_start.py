@@ -80,8 +80,8 @@ def write_missing_log_start(
         there = disk.read_bytes(path)
         start = decode_log_start(there, path)
     except FileNotFoundError:
-        # A summary without its log file belongs to a lost segment. The log start offset must not be behind that
-        # segment, so that recovery reports the loss.
+        # A summary without its log file belongs to a lost segment. The log start offset must not be past this segment,
+        # so that recovery reports the loss.
         bases = (offset_of(name) for name in disk.list_dir(directory) if is_log(name) or is_summary(name))
         start = max(known_start, min(bases, default=0))
     content = encode_log_start(start)

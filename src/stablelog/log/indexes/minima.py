@@ -40,8 +40,8 @@ class Minima:
             if level == len(self._levels):
                 self._levels.append(array("q"))
             above = self._levels[level]
-            # Of the existing values in the level above, only the last one can have changed. It is computed again, and
-            # the new values follow it.
+            # Of the existing values in the level above, only the last one can have changed. This value is computed
+            # again, and the new values follow it.
             changed //= FANOUT
             del above[changed:]
             for begin in range(changed * FANOUT, len(row), FANOUT):

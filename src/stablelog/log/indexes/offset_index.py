@@ -1,8 +1,8 @@
 """The offset index of a segment: a sparse map from offsets to byte positions.
 
 An entry (last offset of a batch, position where the batch begins) is written whenever more than `index.interval.bytes`
-were appended since the last one. A search takes the greatest entry at or below its target, and then reads a few batch
-headers from there on.
+were appended since the last one. A search takes the entry with the greatest offset that is not above the searched
+offset, and then reads a few batch headers from the entry's position on.
 
 Format: docs/formats.md, "Offset index".
 """
@@ -47,7 +47,7 @@ class OffsetIndex(IndexEntries):
         self._add(ENTRY.pack(last_offset - self._base_offset, position))
 
     def position_before(self, offset: int) -> int:
-        """Return a position at which a batch begins: the batch with this offset, or one before it."""
+        """Return a position at which a batch begins: the batch with this offset, or an earlier batch."""
         return self._last_position_of(self._count_below(OFFSET, offset - self._base_offset + 1))
 
     def position_at_or_before(self, position: int) -> int:

@@ -68,7 +68,7 @@ class TransactionIndex(IndexEntries):
         return (row[2] for row in ENTRY.iter_unpack(rows))
 
     def append(self, txn: AbortedTxn) -> None:
-        """Add a transaction. Raises ValueError if its marker is not behind the markers of all entries."""
+        """Add a transaction. Raises ValueError unless the offset of its marker is greater than those of all entries."""
         if self._count and self[self._count - 1].last_offset >= txn.last_offset:
             raise ValueError(
                 f"{txn} cannot follow {self[self._count - 1]}: the offset of its marker must be greater"
@@ -77,7 +77,9 @@ class TransactionIndex(IndexEntries):
         self._add(encode_entry(txn))
 
     def end_of_markers(self, start: int, count: int) -> int | None:
-        """Return the offset behind the first `count` abort markers at or past `start`; None if there are fewer."""
+        """Return the offset after that of the last one of the first `count` abort markers at or past `start`; None if
+        there are fewer.
+        """
         place = self._count_below(LAST, start) + count - 1
         return self[place].last_offset + 1 if place < self._count else None
 

@@ -1,9 +1,9 @@
 """Packed producer state of a partition: 60 to 170 bytes for each producer.
 
 The table consists of *blocks* of up to 32 producers, ordered by producer id. A block is immutable: a change replaces
-it. A copy of the table therefore shares the blocks of the original and does not change with it. Making a copy takes a
-few milliseconds for a million producers. A thread may read a copy while the original changes. Blocks are written to
-disk without conversion.
+it. A copy of the table therefore shares the blocks of the original, and does not change when the original changes.
+Making a copy takes a few milliseconds for a million producers. A thread may read a copy while the original changes.
+Blocks are written to disk without conversion.
 
 Format: docs/formats.md, "Producers".
 """
@@ -358,7 +358,7 @@ class ProducerTable:
         Args:
             used_before_ms: the time, by the broker's clock.
             block_count_max: how many blocks of up to 32 producers to examine in this call. The next call continues
-                behind them.
+                after these blocks.
 
         Returns:
             How many producers were removed, and whether further blocks may hold producers to remove.
@@ -451,7 +451,7 @@ class ProducerTable:
                 block = content[at:end]
                 ids = _ids(block)
                 if list(ids) != sorted(set(ids)) or (last_id is not None and ids[0] <= last_id):
-                    raise Corrupt(f"the producer ids of the producer table do not ascend behind id {last_id}")
+                    raise Corrupt(f"the producer ids of the producer table do not ascend after id {last_id}")
                 self._append_block(block)
                 at, last_id = end, ids[-1]
             rest = content[at:]

@@ -54,8 +54,8 @@ class Producers:
         self._open: OrderedDict[int, int] = OrderedDict()
         # (marker offset, first offset) of each transaction whose marker is not durable yet.
         self._ended: deque[tuple[int, int]] = deque()
-        # Those entries of `_ended` whose first offset is less than that of every later entry. So the first of them has
-        # the least first offset of all entries.
+        # Those entries of `_ended` whose first offset is less than that of every later entry. So the first entry here
+        # has the least first offset of all entries.
         self._ended_least: deque[tuple[int, int]] = deque()
         # By producer id, for producers without state in this partition: the epoch and the least sequence number of the
         # batches that transaction verification refused.
@@ -303,7 +303,7 @@ class Producers:
         and sequence number; a batch of an older epoch changes nothing.
         """
         if self._look_up(header.producer_id) is not None:
-            return  # the sequence check already rejects the batches behind the refused one
+            return  # the sequence check already rejects the batches that follow the refused one
         epoch, least = self._refused.get(header.producer_id, (-1, -1))
         if header.producer_epoch > epoch or (header.producer_epoch == epoch and header.base_sequence < least):
             self._refused[header.producer_id] = (header.producer_epoch, header.base_sequence)

@@ -1,4 +1,5 @@
-"""Snapshots of the producer state. With a snapshot, recovery reads only the part of the log behind it.
+"""Snapshots of the producer state. With a snapshot, recovery reads only the part of the log after the snapshot's
+offset.
 
 A snapshot of offset S holds the producer state of the log up to S, in two files. `<S>.snapshot` has Kafka's format,
 with one batch of each producer. `<S>.producers` is stablelog's own: it has all five batches, the time of each
@@ -60,8 +61,8 @@ class FoundSnapshots(NamedTuple):
     Attributes:
         offsets: the offsets of the snapshots in the directory.
         whole: the offsets of the snapshots with both files, `.producers` and `.snapshot`.
-        replayed_size: how many bytes of the log recovery has read behind the snapshot that it used, or from the log's
-            start.
+        replayed_size: how many bytes of the log recovery has read: from the offset of the snapshot that it used, or
+            from the log's start.
         holds_producers: whether the snapshot that recovery used has any producers.
     """
 
@@ -72,7 +73,7 @@ class FoundSnapshots(NamedTuple):
 
 
 class Snapshots:
-    """The snapshots of one partition. This class decides when the next one is due, and which ones are kept.
+    """The snapshots of one partition. This class decides when the next snapshot is due, and which snapshots are kept.
 
     The snapshot at the beginning of a segment is kept as long as the segment: when the earlier segments are deleted,
     only this snapshot has the transactions that began in them. The other snapshots only shorten recovery.
@@ -91,7 +92,7 @@ class Snapshots:
         # Offsets of all snapshots on the disk, or to be written by the next sync.
         self._offsets: set[int] = set()
         self._whole: set[int] = set()  # offsets of those snapshots that have both files
-        self._replayed_size = 0  # bytes of the log behind the newest snapshot
+        self._replayed_size = 0  # bytes of the log after the newest snapshot
         self._holds_producers = False  # whether the newest snapshot has any producers
 
     def opened(self, found: FoundSnapshots) -> None:

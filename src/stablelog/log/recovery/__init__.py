@@ -1,18 +1,18 @@
 """Recovery: the states in which a crash may leave a partition, and how the next open of the partition handles each.
 
 Files that are written only after a sync record how much of the log was synced when the broker stopped: the summary of a
-segment, the `.producers` snapshots, and the broker's `recovery-point-offset-checkpoint`, which is at most a second behind.
-All bytes up to the *synced end*, the greatest offset that one of these files records, must be there unchanged. If the last
-broker closed the log, this holds for all bytes. What is behind the synced end may be lost, torn, or there with holes.
+segment, the `.producers` snapshots, and the broker's `recovery-point-offset-checkpoint`, which is at most a second old.
+All bytes up to the *synced end*, the greatest offset that one of these files records, must be there unchanged. If the
+last broker closed the log, this holds for all bytes. Bytes after the synced end may be lost, torn, or there with holes.
 
 In this package, to *cut* the log is to truncate it at damage, and to keep the removed bytes in the file <base>.cut.
 
     what recovery finds                             what recovery does
     ----------------------------------------------  ---------------------------------------------------------
-    a torn or damaged batch behind the synced end   it cuts the log there, because no record from there on was
+    a torn or damaged batch after the synced end    it cuts the log there, because no record from there on was
                                                     acknowledged
-    the same damage, but the recovery point is      Corrupt: a crash usually leaves no whole batches behind a
-    unknown and whole batches follow the damage     torn one, so this damage is from another cause
+    the same damage, but the recovery point is      Corrupt: a crash usually leaves no whole batches after a
+    unknown and whole batches follow the damage     torn one, so this damage has another cause
     a damaged batch before the synced end; a        Corrupt: no log file is changed, the partition stays offline
     missing segment; a log that ends before the
     synced end or before its own start
@@ -34,10 +34,10 @@ In this package, to *cut* the log is to truncate it at damage, and to keep the r
     segments before the log start offset            a crash has interrupted their deletion: it removes them if a later
                                                     snapshot has the producer state; if not, it replays them
     a gap between two segments, without a snapshot  the records in the gap are lost and were not acknowledged, so
-    at the beginning of the second one              those behind it were not either: it cuts the log at the gap
+    at the beginning of the second one              those after it were not either: it cuts the log at the gap
     such a gap, with a snapshot at the beginning    it keeps the log: Kafka's compaction has left the gap
     of the second segment
-    segments behind the place of a cut              it removes them, too
+    segments after the place of a cut               it removes them, too
     index files of a segment without a log file     it removes them
     files .deleted, .cleaned, .swap, .tmp           it finishes or undoes the interrupted operation: see
                                                     `segments.interrupted`

@@ -205,11 +205,11 @@ class Examination:
         return passed, None
 
     def _end_of_vouched(self, base: int, trust: Trust) -> int | None:
-        """Return the end of the growing segment if a start of the broker reads none of the damage in it; None if the
-        start reads some of the damage.
+        """Return the end of the growing segment if a start of the broker reads none of the damaged bytes in the
+        segment; None if it reads some of them.
 
-        A start does not skip damage in headers, or in batches behind the snapshot: readers could not find records that
-        are appended behind such damage.
+        A start does not skip damage in headers, or in batches after the snapshot: readers could not find records that
+        are appended after such damage.
         """
         if trust.vouched_end is None:
             return None
@@ -278,8 +278,8 @@ class Examination:
         *,
         vouched_end: int = 0,
     ) -> tuple[Damage | None, int]:
-        """Return two values: the first damage in one log file or directly behind it, or None; and the end offset of the
-        batches in this file.
+        """Return two values: the first damage in one log file or directly after its end, or None; and the end offset of
+        the batches in this file.
 
         A batch that overlaps the next segment is damaged. Damaged bodies of batches before `vouched_end` do not count
         if the headers are whole.
@@ -357,7 +357,7 @@ class _Walk:
         end_offset: the end of the last batch that was read.
         unread_end: the end offset of the records that no reader needs. A wrong CRC of a batch before this offset is no
             damage.
-        first_gap: the position of the first batch behind a gap in the offsets; None if there is no gap.
+        first_gap: the position of the first batch after a gap in the offsets; None if there is no gap.
         is_growing: whether this is the growing segment. Only sealed segments may have gaps in their offsets, which
             compaction leaves.
     """
@@ -401,7 +401,7 @@ class _Walk:
         return None
 
     def at_end(self, why: str) -> Damage:
-        """Return the damage that begins directly behind the last batch that was read."""
+        """Return the damage that begins directly after the last batch that was read."""
         return Damage(self.path, self._position, self.end_offset, why)
 
     def at_first_odd(self) -> Damage:

@@ -1,6 +1,6 @@
 """Repair of a damaged partition: it shows what a truncation of the log loses, and truncates the log.
 
-A partition whose durable log is damaged stays offline. Only its owner can decide to continue without the records behind
+A partition whose durable log is damaged stays offline. Only its owner can decide to continue without the records after
 the damage. `examine` finds the damage and counts the records that a truncation removes. `cut` truncates the log and
 keeps the removed bytes in `.cut` files, as recovery does. In this package, a *cut* is such a truncation.
 """
@@ -121,8 +121,8 @@ def _keep(disk: Disk, directory: Path, damage: Damage) -> list[Cut]:
 
 
 def _lower_log_starts(disk: Disk, directory: Path, end_offset: int) -> None:
-    """Move the start of the log back to the log's new end if the start is behind this end. Do the same with the start
-    of the view in commit order.
+    """Move the start of the log back to the log's new end if the start is greater than this end. Do the same with the
+    start of the view in commit order.
     """
     for name in (LOG_START_FILE, VIEW_START_FILE):
         start = read_log_start(disk, directory / name)
@@ -134,9 +134,9 @@ def _refuse_starts(disk: Disk, damage: Damage) -> None:
     """Write a summary that describes more bytes than the log file will hold after the truncation, unless such a summary
     exists.
 
-    With this summary, a start of the broker refuses the segment, and `examine` finds the damage behind its last batch.
-    If the truncated segment is the last one and has no gaps, it needs no such summary: the truncation of its log file
-    is the only step.
+    Because of this summary, a start of the broker refuses the segment, and `examine` finds damage after the segment's
+    last batch. If the truncated segment is the last one and has no gaps, it needs no such summary: the truncation of
+    its log file is the only step.
     """
     path = damage.path.with_suffix(SUMMARY)
     try:
@@ -174,7 +174,7 @@ def _settle(disk: Disk, damage: Damage) -> None:
     """Write the summary of the truncated segment, or remove its summary if the segment continues to grow.
 
     A segment in which compaction has left gaps must not grow, because a start of the broker takes gaps in the growing
-    segment for lost batches. So a new segment begins behind the truncated one. The next start builds the indexes and a
+    segment for lost batches. So a new segment begins after the truncated one. The next start builds the indexes and a
     new summary.
     """
     path = damage.path.with_suffix(SUMMARY)

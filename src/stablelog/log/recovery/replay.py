@@ -340,7 +340,7 @@ class _Replay:
     # -- truncating and sealing --------------------------------------------------------------------------------
 
     def _cut(self, segment: Segment, damage: str) -> None:
-        """Truncate a segment behind its last whole batch, and keep the removed bytes in a `.cut` file.
+        """Truncate a segment after its last whole batch, and keep the removed bytes in a `.cut` file.
 
         Raises:
             Corrupt: the bytes to be removed were durable, or may have been durable.
@@ -366,7 +366,7 @@ class _Replay:
         )
 
     def _finish(self, segment: Segment, later: list[Segment], damage: str) -> None:
-        """Make the last segment durable and ready for appends, and remove the segments behind it.
+        """Make the last segment durable and ready for appends, and remove all later segments.
 
         Raises:
             Corrupt: the log ends before an offset that was durable, or durable bytes would be removed.
@@ -381,7 +381,7 @@ class _Replay:
             return
         self._cut_segments(segment, later, damage)
         if self._disk.exists(segment.path(SUMMARY)):
-            # The summary is removed first: a segment with a summary must have a segment behind it, also if a crash
+            # The summary is removed first: a segment with a summary must have a next segment, also if a crash
             # interrupts this method.
             self._disk.remove(segment.path(SUMMARY))
             self._disk.sync_dir(self._directory)
@@ -392,7 +392,7 @@ class _Replay:
         segment.growing.names_changed = False
 
     def _cut_segments(self, last: Segment, later: list[Segment], damage: str) -> None:
-        """Remove the segments behind the log's new end, and keep the bytes of their log files in `.cut` files.
+        """Remove the segments after the log's new end, and keep the bytes of their log files in `.cut` files.
 
         Raises:
             Corrupt: these segments were durable, or may have been durable.

@@ -1,5 +1,5 @@
-"""The tail of a log behind damage: whether the log may be truncated there, and the copy that keeps the removed bytes.
-In this module, a *cut* is such a truncation.
+"""The tail of a log after damage: whether the log may be truncated there, and the copy that keeps the removed bytes. In
+this module, a *cut* is such a truncation.
 """
 
 import struct
@@ -30,7 +30,7 @@ class SyncedEnd:
 
     Attributes:
         offset: the offset, exclusive. Everything before it must be there unchanged.
-        is_clean: whether the last broker closed the log. If so, all of it was synced, even behind `offset`.
+        is_clean: whether the last broker closed the log. If so, the whole log was synced, even after `offset`.
         is_recorded: whether the recovery point is known. If not, `offset` is from the summaries of segments and from
             snapshots, and more may have been synced.
     """
@@ -51,7 +51,7 @@ class SyncedEnd:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The end of a log file that was removed, because the log was truncated there.
+    """The bytes that a truncation of the log has removed from the end of one log file.
 
     Attributes:
         path: the log file.
@@ -107,7 +107,7 @@ def check_cut(path: Path, file: File, position: int, end_offset: int, damage: st
 
 
 def batches_behind(file: File, position: int, end_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield the whole batches behind damage, as (position, header). A batch is whole if its CRC matches.
+    """Yield the whole batches after damage, as (position, header). A batch is whole if its CRC matches.
 
     The length field of the damaged batch gives the position of the next batch. If a whole batch begins at this
     position, the search continues there, because the records of the damaged batch may contain bytes that look like a
@@ -133,8 +133,9 @@ def lost_batches(file: File, position: int, end_offset: int) -> Iterator[tuple[i
     """Yield the whole batches that a truncation removes from a log file, as (position, header). The arguments are those
     of `batches_behind`.
 
-    The batch at `position` is one of them if its CRC matches and its offsets fit before the next batch. Such a batch
-    counts as damaged because batches before it are missing, or because of its leader epoch. Its records are whole.
+    The batch at `position` is yielded, too, if its CRC matches and its offsets are less than those of the next batch.
+    Such a batch counts as damaged because batches before it are missing, or because of its leader epoch. Its records
+    are whole.
     """
     first = _Search(file).whole_at(position, end_offset) if position >= 0 else None
     for at, header in batches_behind(file, position, end_offset):
@@ -156,7 +157,7 @@ class _Search:
         self._spare = SPARE_READS * file.size
 
     def behind_damaged(self, position: int, end_offset: int) -> int | None:
-        """Return the position of the next whole batch behind a damaged one; None if no whole batch follows."""
+        """Return the position of the next whole batch after a damaged one; None if no whole batch follows."""
         if self._file.size - position < HEADER.size:
             return None
         length: int = OFFSET_AND_LENGTH.unpack(self._file.read(position, OFFSET_AND_LENGTH.size))[1]
@@ -194,7 +195,8 @@ class _Search:
     def _search(self, begin: int, end_offset: int) -> int | None:
         """Return the position of the next whole batch, which may begin at any byte; None if there is none.
 
-        A batch that is followed by another batch, or by the file's end, is preferred to an earlier batch that is not.
+        If another batch or the file's end follows a batch, this batch is preferred to an earlier batch that nothing of
+        this kind follows.
         """
         at, lone = begin, None
         while len(chunk := self._file.read(at, SCAN_SIZE)) >= HEADER.size:

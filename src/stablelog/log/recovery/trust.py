@@ -1,5 +1,6 @@
-"""Decisions of a start of the broker: which parts of a log it trusts without reading them, and where it begins to read.
-The decisions use only the small files of the partition.
+"""Decisions of a start of the broker: which parts of a log it does not read, because a summary or a snapshot describes
+them, and at which offset it begins to read. Such a part is *trusted*. The decisions use only the small files of the
+partition.
 
 `plan` uses these decisions to open a partition, and `examine` uses them to find the damage that such a start does not
 notice. Damage in a trusted part does not keep the partition offline: only reads of the damaged part are refused.
@@ -106,7 +107,8 @@ class Trust:
         self._leader_epoch = leader_epoch
         segments = [self._segment(base) for base in bases]
         summaries = list(trusted_summaries(directory, segments))
-        # If a segment is missing behind a trusted one, a start of the broker refuses the log, so trust ends there.
+        # If the segment after a trusted one is missing, a start of the broker refuses the log. So no later segment is
+        # trusted.
         sealed = takewhile(
             lambda pair: pair[0].end_offset == pair[1], zip(summaries, bases[1:], strict=False)
         )

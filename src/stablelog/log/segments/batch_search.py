@@ -62,8 +62,7 @@ def walk(
 
 
 def seek(path_of: PathOf, log: File, position: int, size: int, *, offset: int, end: int) -> Found | None:
-    """Find the first batch from `position` on whose last offset is `offset` or greater, or which ends behind byte
-    `end`.
+    """Find the first batch from `position` on whose last offset is `offset` or greater, or which ends after byte `end`.
 
     Args:
         path_of: returns the path of the log file, for error messages.
@@ -71,7 +70,7 @@ def seek(path_of: PathOf, log: File, position: int, size: int, *, offset: int, e
         position: the position of a batch, where the search begins.
         size: the size of the log file.
         offset: the least last offset of the batch, inclusive.
-        end: a batch that ends behind this position is a result, whatever its offsets are.
+        end: a batch that ends after this position is a result, whatever its offsets are.
 
     Raises:
         Corrupt: the bytes at a position are no batch.

@@ -177,7 +177,7 @@ def _damaged(file: File, path: Path, size: int) -> Corrupt:
             check_crc(header, batch, position)
             if header.base_offset < end_offset:
                 raise Corrupt(
-                    f"the batch of offset {header.base_offset}, byte {position}, is not behind offset {end_offset - 1} of the batch before it"
+                    f"the batch of offset {header.base_offset}, byte {position}, does not follow offset {end_offset - 1} of the batch before it"
                 )
             end_offset = header.next_offset
     except Corrupt as error:

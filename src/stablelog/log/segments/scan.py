@@ -27,10 +27,10 @@ def scan_batches(read: Read, begin: int, end: int) -> Iterator[tuple[int, BatchH
     Args:
         read: called as `read(position, size)`; returns up to `size` bytes of the file at this position.
         begin: the position of the first batch.
-        end: the position behind the last batch.
+        end: the end of the last batch, exclusive.
 
     Raises:
-        Torn: the last batch ends behind `end`.
+        Torn: the last batch ends after `end`.
         Corrupt: the bytes where a header is expected are not a header.
     """
     return _scan(read, begin, end, BATCHES_READ_SIZE, with_bodies=True)

@@ -154,7 +154,7 @@ class Segment:
         self._indexed_position = self.growing.offsets.last_position
         timestamp, self.max_timestamp_offset = self.growing.times.last
         if timestamp < self.max_timestamp:
-            # The greatest timestamp is in a batch behind the last one in the offset index, so the headers are read.
+            # The batch with the greatest timestamp comes after the last indexed batch, so the headers are read.
             for position, header in self.walk_unproven(self._indexed_position):
                 if not self.base_offset <= header.last_offset < self.end_offset:
                     raise Corrupt(
@@ -167,7 +167,7 @@ class Segment:
         self._replayed_from = self.size, self.max_timestamp, self.max_timestamp_offset
 
     def adopt_index_files(self, listing: Listing, *, are_synced: bool) -> bool:
-        """Use the existing index files of the growing segment. Return whether they match the log."""
+        """Use the existing index files of the growing segment. Return whether the files match the log."""
         position, timestamp, offset = self._replayed_from
         is_short = self.size - position <= WALK_READ_SIZE
         tail = partial(self.walk_unproven, position) if is_short else None
@@ -309,7 +309,7 @@ class Segment:
         self._growing = self._offset_index = self._time_index = self._txn_index = None
 
     def cut(self) -> None:
-        """Truncate the log file behind the last batch for which `note` was called."""
+        """Truncate the log file after the last batch for which `note` was called."""
         assert self._log is not None
         self._log.truncate(self.size)
         self._log.sync()
@@ -371,7 +371,7 @@ class Segment:
                 raise Corrupt(f"{self.path(LOG)} has a damaged batch: {batch}")
 
     def damaged_behind(self, position: int) -> DamagedBatch | None:
-        """Return the first damaged batch that begins at or behind this position; None if there is none."""
+        """Return the first damaged batch that begins at or after this position; None if there is none."""
         return next((batch for batch in self.damaged_batches if batch.position >= position), None)
 
     def prove_now(self) -> None:
@@ -491,7 +491,7 @@ class Segment:
         if cut is None:
             return self.size, self.end_offset
         # `cut` is the first batch that does not fit into `size` bytes. It begins at the byte where the last whole batch
-        # ends, and at the same offset or behind a gap in the offsets.
+        # ends. Its offset is the end of that batch, or greater if there is a gap in the offsets.
         return cut.position, cut.base_offset
 
     def _seek(self, position: int, offset: int, end: int) -> Found | None:

@@ -83,7 +83,7 @@ class Segments:
         return found.base_offset, found.position, segment, later
 
     def ending_behind(self, offset: int) -> list[Segment]:
-        """Return the segments that end behind an offset: the one that contains the offset, and all later ones."""
+        """Return the segments that end after an offset: the one that contains the offset, and all later ones."""
         place = self.place_of(offset)
         return self._row[place + (self._row[place].end_offset <= offset) :]
 
@@ -92,8 +92,9 @@ class Segments:
         return self._row[bisect_right(self.bases, base_offset - 1) :]
 
     def unproven_ahead(self, offset: int) -> Unproven | None:
-        """Look at the segment behind the one that a reader at `offset` reads. If its log file has not passed the proof
-        yet, return the error that the reader will get there. The error carries the proof for the caller to run.
+        """Look at the segment that a reader at `offset` reads next, after the present one. If its log file has not
+        passed the proof yet, return the error that the reader will get there. The error carries the proof for the
+        caller to run.
 
         Return None if there is no such segment, or if its log file has passed the proof. Also return None if the proof
         has found damage in it, because a failed proof is not repeated.

@@ -154,7 +154,7 @@ class SegmentProof:
                 raise
 
     def _check_offsets(self, header: BatchHeader, position: int) -> None:
-        """Raise Corrupt if the offset of a batch does not fit behind the batch before it."""
+        """Raise Corrupt if the offset of a batch does not follow that of the previous batch."""
         end_offset = self._seen.end_offset
         begins = f"the batch at byte {position} begins at offset {header.base_offset}"
         if header.base_offset < end_offset:
@@ -238,7 +238,7 @@ class SegmentProof:
             self._time_place += 1
 
     def _prove_index_ends(self) -> Iterator[Finding]:
-        """Report index entries that point behind the last batch of a sealed segment."""
+        """Report index entries that point past the last batch of a sealed segment."""
         if self._offset_place < len(self._offset_index):
             at = self._offset_index[self._offset_place][1]
             yield self._finding(INDEX, _no_batch(self._offset_place, at))

@@ -133,8 +133,8 @@ def agrees_with_log(said: Producer, known: Producer, batch_count: int) -> bool:
     """
     batches, kept = known.batches[-batch_count:], said.batches[-batch_count:]
     if batch_count == 1:
-        # A `.snapshot` file has one timestamp for a producer: the timestamp of its last batch, or of the marker behind
-        # this batch.
+        # A `.snapshot` file has one timestamp for a producer: the timestamp of its last batch, or of the marker that
+        # follows this batch.
         batches, kept = ([batch._replace(timestamp_ms=NOTHING) for batch in rows] for rows in (batches, kept))
     if known.coordinator_epoch != NOTHING:
         # A `.producers` file of version 1 also has the batches of ended transactions. They come first and are left out
