@@ -70,7 +70,7 @@ def walk_records(batch: Buffer, header: BatchHeader) -> Iterator[RawRecord]:
         value_at = key_at + max(key_size, 0)
         if not last_delta < offset_delta <= header.last_offset_delta:
             raise Corrupt(
-                f"a record has offset delta {offset_delta}; greater than {last_delta} and at most {header.last_offset_delta} is possible here"
+                f"a record has offset delta {offset_delta}, which must be greater than {last_delta} and at most {header.last_offset_delta}"
             )
         last_delta = offset_delta
         if key_size < -1 or value_at > end:

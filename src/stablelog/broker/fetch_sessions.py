@@ -150,5 +150,6 @@ class FetchSessions:
 
 def _has_long_name(partitions: Iterable[TopicPartition]) -> bool:
     """Whether a name takes more memory than that of any topic."""
-    # Many partitions have few names, and collecting the names takes less time than checking each partition's.
+    # There are many partitions and few topic names. To collect the names in a set takes less time than to check the
+    # name of each partition.
     return any(len(name) > NAME_SIZE_MAX or not name.isascii() for name in {name for name, _ in partitions})

@@ -1,9 +1,9 @@
 """Long polls: fetches that wait for more records in a partition, or for its opening.
 
-A fetch waits for the end offset that its isolation level can see: the high watermark or the last stable offset. When
-that offset moves, the fetch wakes, checks its partitions, and waits again if they have too few bytes. It also wakes when
-a partition is deleted or fails. For a partition that is not open yet, the fetch waits under the name of the topic and
-the index of the partition.
+A fetch waits for the end offset of the records that its isolation level can see: the high watermark or the last stable
+offset. When that offset moves, the fetch wakes, checks its partitions, and waits again if they have too few bytes. The
+fetch also wakes when a partition is deleted or fails. For a partition that is not open yet, the fetch waits under the
+name of the topic and the index of the partition.
 
 A fetch of many partitions reads them in several turns of the event loop. It registers the name of a partition that is
 not open as soon as it has read this partition. If the partition opens in a later turn, before the fetch waits, the wait

@@ -73,8 +73,8 @@ async def for_each_part(
     """Call `answer` for each part of each item (such as the partitions of the topics of a request), and `join` for each
     item with the results of its parts. Return the results of `join` in the order of the items.
 
-    If the calls take long, other tasks of the event loop run between two of them. The time of a turn goes on from one
-    item to the next, so that many items of one part each are divided as one item of many parts is.
+    If the calls take long, other tasks of the event loop run between two of them. A turn does not begin again with each
+    item. Many items with one part each are therefore divided in the same way as one item with many parts.
     """
     pairs = ((item, part) for item in items for part in parts(item))
     results = iter([answer(item, part) async for item, part in in_turns(pairs, at_once=at_once)])

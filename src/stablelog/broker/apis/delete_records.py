@@ -47,8 +47,8 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, _context: Contex
 
 
 async def _delete(broker: Broker, name: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
-    """Delete records of one partition. The deletion may need commit indexes in an object store: then they are loaded, and
-    the deletion begins again. It has the same result whether an earlier attempt has moved the start or not.
+    """Delete records of one partition. If the deletion needs commit indexes in an object store, these are loaded, and
+    the deletion begins again. The result is the same whether an earlier attempt has moved the log start or not.
     """
     try:
         check_not_own(name)

@@ -5,11 +5,12 @@ A cut is a commit sequence R, and for each partition the offset before which all
 Behaviour: R is resolved: every commit up to R has all its markers durable in all partitions. A reader that reads from
 one cut to another therefore sees every transaction whole or not at all. A request names an R that is resolved, or asks
 for the last resolved one. Each transaction group numbers its own commits, so all topics must belong to one group.
-Records outside transactions are inside the cut if they stand before the first commit after R. Two such records that
-were written together may be on different sides of a cut. The last resolved R never decreases. A partition that is not
-opened yet after a start may have lost markers in a crash, so the last resolved R is unknown until all partitions are
-open. Until then the response is COORDINATOR_LOAD_IN_PROGRESS, or, if a partition is offline, KAFKA_STORAGE_ERROR with
-the partition's name. A request for an R that a client got before the start gets the same response.
+Records outside transactions are inside the cut if they stand before the first commit after R. Two records outside
+transactions that were written together may be on different sides of a cut. The last resolved R never decreases. A
+partition that is not opened yet after a start may have lost markers in a crash, so the last resolved R is unknown until
+all partitions are open. Until then the response is COORDINATOR_LOAD_IN_PROGRESS, or, if a partition is offline,
+KAFKA_STORAGE_ERROR with the partition's name. A request for an R that a client got before the start gets the same
+response.
 """
 
 from kio.schema.errors import ErrorCode

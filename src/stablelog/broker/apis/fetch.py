@@ -3,11 +3,12 @@
 Behaviour: the response waits until there are `min_bytes`, or until `max_wait` is over; if a partition is refused, the
 response is sent at once. For a partition that is opening or offline, the response waits as for a partition without
 records. If the response were sent at once, Java's consumer would repeat its fetch at once, again and again, for as long
-as metadata names no other leader. The response also waits, without an error code, for a segment whose batch headers
-must first be checked (its *proof*). A read-committed fetch ends at the last stable offset, and its response lists
-exactly the aborted transactions of the returned records. For one partition it ends behind ABORTED_COUNT_MAX abort
-markers, and is then sent even if it has fewer than `min_bytes`. A read-uncommitted fetch ends at the high watermark, and its
-response lists none. At least one whole batch is returned, however large.
+as metadata names no other leader. The response also waits, without an error code, while the batch headers of a segment
+must first be checked (the *proof* of the segment). A read-committed fetch ends at the last stable offset, and its
+response lists exactly the aborted transactions of the returned records. The records of one partition end after
+ABORTED_COUNT_MAX abort markers, and the response is then sent even if it has fewer than `min_bytes`. A read-uncommitted
+fetch ends at the high watermark, and its response lists no aborted transactions. At least one whole batch is returned,
+however large.
 Version notes: v4 isolation; v5 log start; v7 sessions (KIP-227); v12 the last fetched epoch; v13 topic ids.
 """
 
@@ -153,7 +154,7 @@ async def _read_all(
 ) -> Found:
     """Read every partition of the session. If the session has many, other tasks run between two partitions.
 
-    From then on, `poll` waits for the partitions that cannot be read yet.
+    After this call, `poll` waits for the partitions that cannot be read yet.
     """
     found = Found()
     # Copy the keys only: a copy of the items would make so many tuples at once that several garbage collections run.

@@ -6,9 +6,9 @@ offsets that one request asks for, of at most a thousand partitions, are read at
 most a hundred partitions therefore lies before all of these offsets or before none of them. A lookup by time finds only
 records that the reader may see. Unlike in Kafka, it does not find a transaction's marker, because a marker is not a
 record. A lookup that has to read many headers lets other tasks run in between.
-Version notes: v2 isolation; v7 the offset of the newest timestamp (-3); v8 the start on the local disk (-4); v9 the last
-offset in the object store (-5); v10 a time limit, which is not used, because a lookup in the object store has its own;
-v11 the first offset that is not in the object store (-6).
+Version notes: v2 isolation; v7 the offset of the newest timestamp (-3); v8 the start on the local disk (-4); v9 the
+last offset in the object store (-5); v10 a time limit, which is not used, because a lookup in the object store has its
+own limit; v11 the first offset that is not in the object store (-6).
 """
 
 import asyncio

@@ -36,9 +36,11 @@ async def _delete(broker: Broker, group_id: str, asked: list[TopicPartition]) ->
         known = [at for at in some if at not in refused]
         decision = broker.groups.coordinator.delete_offsets(group_id, known, now_ms=broker.now_ms())
         broker.groups.apply(decision)
-        if decision.answer.code is not ErrorCode.none:
-            raise Refused(decision.answer.code, f"no offsets of group {group_id!r} can be deleted")
-        codes |= {**decision.answer.partitions, **refused}
+        answer = decision.answer
+        if answer.code is not ErrorCode.none:
+            reason = answer.code.name.replace("_", " ")
+            raise Refused(answer.code, f"the offsets of group {group_id!r} cannot be deleted: {reason}")
+        codes |= {**answer.partitions, **refused}
     return codes
 
 

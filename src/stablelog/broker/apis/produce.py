@@ -114,8 +114,8 @@ def _writable(
         raise Refused(ErrorCode.invalid_record, f"the request has no records for {name}-{asked.index}")
     if request.transactional_id:
         # Check the topic's transaction group before the log checks sequence numbers. After this refusal aiokafka sends
-        # the refused batches again together with later ones. The log would find a gap in their sequence numbers, and
-        # the client would get that error instead of the refusal.
+        # the refused batches again together with later ones. The log would find a gap in the sequence numbers of these
+        # batches, and the client would get that error instead of the refusal.
         broker.transactions.check_topic(request.transactional_id, name)
     return partition, asked.records
 

@@ -44,7 +44,7 @@ def _check_transaction(
 ) -> ErrorCode:
     """Check whether the offsets log is part of the producer's open transaction. In v5+, add it to the transaction.
 
-    Return `none`, or the coordinator's error code if the log is not part of the transaction.
+    Return `none`, or the coordinator's error code if the offsets log is not part of the transaction.
     """
     coordinator = group.coordinator
     who = (request.transactional_id, request.producer_id, request.producer_epoch)

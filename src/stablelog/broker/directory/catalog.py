@@ -25,8 +25,8 @@ VERSION = 2
 
 @dataclass(frozen=True)
 class ListedTopic:
-    """One topic of the list in `cluster.json`. It keeps its entry encoded, so that the list of thousands of topics is
-    written again quickly.
+    """One topic of the list in `cluster.json`. The object keeps the topic's entry in encoded form, so that a list of
+    thousands of topics is written again quickly.
     """
 
     name: str
@@ -76,7 +76,7 @@ def encode_catalog(
     """Encode the list of topics as JSON. The last member is a CRC over the other members."""
     listed = list(topics)
     others = {"cluster_id": cluster_id, "leader_epoch": leader_epoch, "established_epoch": established_epoch}
-    # The members `topics` and `version` are the last two in the sorted order in which the CRC covers them.
+    # The CRC covers the members of the JSON object in sorted order. `topics` and `version` are the last two of these.
     checked_entries = [topic.checked_entry for topic in sorted(listed, key=attrgetter("name"))]
     checked = f'{_compact(others)[:-1]},"topics":{{{",".join(checked_entries)}}},"version":{VERSION}}}'
     head = json.dumps({"version": VERSION, **others}, indent=1).removesuffix("\n}")

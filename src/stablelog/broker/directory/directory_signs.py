@@ -37,7 +37,7 @@ class Meta:
     Attributes:
         cluster_id: id of the cluster that the data directory belongs to; empty if the file does not contain it.
         node_id: id of the broker that the directory belongs to; None if the file does not contain it.
-        fault: a defect of the file that the broker repairs by writing the file again; None without a defect.
+        fault: a defect of the file, after which the broker writes the file again; None without a defect.
     """
 
     cluster_id: str

@@ -1,8 +1,8 @@
 """Takeover of a data directory of Apache Kafka: finds its topics from the names of its directories.
 
-A stablelog directory that has lost `cluster.json` looks like one of Kafka's. The broker recognises such a directory by
-files that only stablelog writes, and refuses to start on it: the settings and the order of its topics are unknown, so
-the broker would serve the topics with wrong settings and in the wrong order.
+A directory of stablelog that has lost `cluster.json` looks like a directory of Kafka. The broker recognises such a
+directory by files that only stablelog writes, and refuses to start on it: the settings and the order of its topics are
+unknown, so the broker would serve the topics with wrong settings and in the wrong order.
 """
 
 import contextlib

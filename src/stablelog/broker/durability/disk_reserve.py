@@ -63,7 +63,8 @@ REFUSED_WHILE_FULL: Final[Mapping[str, ErrorCode]] = MappingProxyType(
         # While the disk is full, the following requests are served as long as half of the reserve is left.
         "OffsetCommit": ErrorCode.coordinator_load_in_progress,
         "JoinGroup": ErrorCode.coordinator_load_in_progress,
-        # After this code the member sends JoinGroup, whose refusal makes the member wait.
+        # After REBALANCE_IN_PROGRESS the member sends JoinGroup. The broker refuses this JoinGroup, and the member
+        # waits before it retries.
         "SyncGroup": ErrorCode.rebalance_in_progress,
     }
 )
@@ -95,8 +96,9 @@ class DiskReserve:
 
     @property
     def is_full(self) -> bool:
-        """Whether the disk counts as full. It does from a write that failed for lack of space until the reserve and its
-        margin have their space again. It also does while records of a coordinator wait for space.
+        """Whether the disk counts as full. A write that fails for lack of space makes the disk count as full, until the
+        reserve and its margin have their space again. The disk also counts as full while records of a coordinator wait
+        for space.
         """
         return self._lacks_room or bool(self._waiting)
 
@@ -116,7 +118,8 @@ class DiskReserve:
     def _lacking(self) -> int:
         """The number of bytes that are still to be written: the missing part of the reserve file, and the margin.
 
-        The broker writes the margin behind the reserve, to see whether the disk has space, and then truncates it.
+        The broker writes the margin after the end of the reserve, to see whether the disk has space, and then truncates
+        the file to the size of the reserve.
         """
         return self._size + self._margin - self._held
 
@@ -249,8 +252,8 @@ class DiskReserve:
                     raise
 
     def make_room(self, error: BaseException, *, frees: bool = False) -> bool:
-        """Note that a call to the disk failed. If it lacked space, free one step of the reserve. Returns whether a step
-        was freed.
+        """Note that a call to the disk failed. If it failed for lack of space, free one step of the reserve. Returns
+        whether a step was freed.
 
         Args:
             error: the error of the call, or an error that the call's error has caused.
@@ -282,7 +285,7 @@ class DiskReserve:
         if self._file is None or self._held <= floor:
             return False
         try:
-            # If a part of the margin has been written behind the reserve, remove at least that part.
+            # If a part of the margin has been written after the end of the reserve, remove at least that part.
             self._file.truncate(max(floor, min(self._size, self._held - step)))
         except DiskError as error:
             log.error("the disk reserve cannot be released: %s", error)

@@ -102,7 +102,8 @@ class GroupFlush:
         return self._tasks.failure
 
     def durable(self, partition: Partition, end_offset: int) -> asyncio.Future[None] | None:
-        """A future that is done once the partition is durable up to `end_offset`; None if that is so already.
+        """A future that is done once the partition is durable up to `end_offset`; None if it is durable up to there
+        already.
 
         If the broker or the partition has failed, the future fails, even for an offset that is durable: after a
         failure, the state in memory may be ahead of the log on disk.

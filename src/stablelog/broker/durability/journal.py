@@ -4,11 +4,12 @@ A coordinator changes its state in memory when it makes a decision. No client ma
 still undo. Every response and every marker (an *effect*) therefore waits until all records that the log had at the time
 of the decision are durable.
 
-If the disk has no space for a record, the record waits in memory, in order, with all records and effects behind it,
-until `retry` can append it. The log is therefore always a prefix of the decisions, and decisions that are missing in it
-were not acknowledged. The number of waiting entries is limited: as long as a record waits, the disk counts as full
-(`broker.durability.disk_reserve`), so no new transaction, transactional id or consumer group begins, and those that the
-coordinator knows can only end. Tasks that wait for the same record, without a record of their own, share one entry.
+If the disk has no space for a record, the record waits in memory until `retry` can append it, and all later records and
+effects wait after it, in their order. The log is therefore always a prefix of the decisions, and decisions that are
+missing in the log were not acknowledged. The number of waiting entries is limited: as long as a record waits, the disk
+counts as full (`broker.durability.disk_reserve`), so no new transaction, transactional id or consumer group begins, and
+those that the coordinator knows can only end. Tasks that wait for the same record, without a record of their own, share
+one entry.
 """
 
 import asyncio
@@ -42,7 +43,7 @@ CHECKPOINT_SLICE_COUNT = 200
 CHECKPOINT_SIZE_MIN = 16 << 20  # The size in bytes below which a log is not trimmed.
 CHECKPOINT_GROWTH = 4  # A log is trimmed when its size has grown by this factor since its last trim.
 # A log is also trimmed when it has this many segments more than after the last trim, and one more for each SEGMENT_SIZE
-# bytes that were left then. A log that is copied to an object store gets a short segment with each copy.
+# bytes that the last trim has left. A log that is copied to an object store gets a short segment with each copy.
 SEGMENT_COUNT_MAX = 100
 SEGMENT_SIZE = 1 << 20
 # The maximum number of entries that wait for disk space, for each transaction or group of the coordinator. A
@@ -183,7 +184,8 @@ class Journal:
         self.settle()
 
     def after(self, effect: Callable[[], None]) -> None:
-        """Run `effect` once all records appended so far are durable; at once if they are. Effects run in order.
+        """Run `effect` once all records appended so far are durable, or at once if they are durable now. Effects run in
+        order.
 
         An effect writes markers or sends a response.
         """
@@ -269,8 +271,9 @@ class Journal:
     def has_grown(self) -> bool:
         """Whether the log has grown enough for a new checkpoint, or is not yet trimmed up to the last checkpoint.
 
-        What a trim leaves is the checkpoint, and the consumer offsets of transactions that were open at that time. If one
-        of these stays open for long, only records that are appended from then on count.
+        After a trim, the log contains the checkpoint, and the consumer offsets of transactions that were open at that
+        time. If such a transaction stays open for long, its offsets do not count: only records that are appended after
+        the trim do.
         """
         size_max = max(CHECKPOINT_SIZE_MIN, CHECKPOINT_GROWTH * self._size_left)
         count_max = self._count_left + SEGMENT_COUNT_MAX + self._size_left // SEGMENT_SIZE
@@ -410,10 +413,10 @@ def _read_batches(segment: Segment, position: int) -> memoryview:
 
 
 def _damaged(partition: Partition, offset: int, why: Corrupt | None = None) -> Corrupt:
-    """Return the error for a log that is damaged at this offset or behind it, and cannot be replayed."""
+    """Return the error for a log that is damaged at this offset or after it, and cannot be replayed."""
     bases = [segment.base_offset for segment in partition.segments()]
     base_offset = max((base for base in bases if base <= offset), default=bases[0])
     return Corrupt(
-        f"{partition.directory / f'{base_offset:020d}.log'} is damaged at offset {offset} or behind it"
+        f"{partition.directory / f'{base_offset:020d}.log'} is damaged at offset {offset} or after it"
         f"{f' ({why})' if why else ''}: a start without these records would lose acknowledged decisions. Restore the directory"
     )

@@ -1,9 +1,9 @@
 """Turns: long work on the event loop is done in slices, and other tasks run between two slices.
 
-The markers of a transaction in at most AT_ONCE_MAX partitions are written in one turn, however long the turn takes
-(those of a joint commit only if they are at most `marker_queue.MARKERS_AT_ONCE_MAX`), and these partitions become
-durable in one turn. A ListOffsets request for the partitions therefore sees the end of the
-transaction in all of them or in none, unless many other partitions become durable at the same time.
+The markers of a transaction in at most AT_ONCE_MAX partitions are written in one turn, however long the turn takes (the
+markers of a joint commit only if they are at most `marker_queue.MARKERS_AT_ONCE_MAX`). These partitions also become
+durable in one turn. A ListOffsets request for the partitions therefore sees the end of the transaction in all of them
+or in none, unless many other partitions become durable at the same time.
 """
 
 import asyncio
@@ -47,14 +47,15 @@ async def in_turns(
 ) -> AsyncGenerator[Item]:
     """Yield the items one by one. If the caller's work on them takes long, let other tasks run between two items.
 
-    If other tasks ran in between, they run once more after the last item. Otherwise the last turn, and the work that
-    the caller does next, would hold the event loop without a break.
+    If other tasks ran between two items, they run once more after the last item. Otherwise the last turn, and the work
+    that the caller does next, would hold the event loop without a break.
 
     Args:
         items: the items to process.
         at_once: this many of the first items are processed without a break. It has no effect with `turn`.
-        turn: the turn of the work that this loop is a part of. A loop within another loop, such as that over the
-            partitions of each topic, needs it: a turn of its own would begin with each topic, and would never be over.
+        turn: the turn of the work that this loop is a part of. A loop within another loop, such as the loop over the
+            partitions of each topic, needs the turn of the outer loop: a turn of its own would begin again with each
+            topic, and would never be over.
     """
     if turn is not None:
         at_once = 0

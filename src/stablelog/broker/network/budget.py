@@ -111,7 +111,8 @@ class Budget:
     def grow(self, claim: Claim, arrived: int) -> bool:
         """Take bytes of the budget for a request: for the `arrived` bytes, and for the bytes that arrive next.
 
-        Returns False if the budget has too few bytes now: `holder.admitted` is called when it has enough.
+        Returns False if the budget has too few bytes now. When the budget has enough bytes, it calls `admitted` of the
+        claim's holder.
         """
         assert claim.held >= arrived or claim.held == 0
         claim.arrived = arrived
@@ -120,7 +121,8 @@ class Budget:
     def take_whole(self, claim: Claim) -> bool:
         """Take the bytes of the budget for a request that has arrived completely.
 
-        Returns False if the budget has too few bytes now: `holder.admitted` is called when it has enough.
+        Returns False if the budget has too few bytes now. When the budget has enough bytes, it calls `admitted` of the
+        claim's holder.
         """
         claim.arrived = claim.size
         return self._take_or_wait(claim, claim.size)
@@ -147,7 +149,7 @@ class Budget:
         self._rest -= more
 
     def _has_room(self, claim: Claim) -> bool:
-        """Whether all arriving requests can still be completed after this claim gets its memory."""
+        """Whether all arriving requests can still be completed after this claim has got its bytes of the budget."""
         more = claim.target - claim.held
         if more > self.left:
             return False

@@ -84,7 +84,7 @@ class Connection(asyncio.BufferedProtocol):
         background: starts the work on requests, and timers.
         decoding: decodes the requests in the order in which they arrived.
         appending: lock that a request holds while its batches, offsets or partitions are appended, perhaps over several
-            turns of the loop. Later requests begin when that request releases the lock, in the order in which the
+            turns of the loop. Later requests begin when that request has released the lock, in the order in which the
             client sent them.
     """
 
@@ -297,7 +297,7 @@ class Connection(asyncio.BufferedProtocol):
                 break
             claim = None
             # Small requests need the memory budget only if their connection has many requests in flight. Otherwise they
-            # never wait behind large requests of other connections.
+            # never wait for large requests of other connections.
             if len(self._responses) >= FREE_IN_FLIGHT_COUNT:
                 claim = self._budget.claim(self, size)
                 if not self._budget.take_whole(claim):

@@ -1,16 +1,17 @@
 """Copies the logs of the coordinators to the object store, in rounds, so that groups, transactional ids and commit
 sequences outlive the local disk.
 
-A round rolls each log that has grown since its last copy, and copies it. The order of the steps makes the copies fit
-together at any time, also if a round ends in the middle (docs/decisions/0022-tiered-storage.md):
+A round rolls each log that has grown since its last copy, and copies the log. The order of the steps makes the copies
+fit together at any time, also if a round ends in the middle (docs/decisions/0022-tiered-storage.md):
 
 1. The offsets logs are rolled, then the commit logs. Each marker in a copied offsets log therefore has its decision in
    the copied commit log.
 2. The commit logs are published, then the offsets logs.
-3. Before a coordinator trims its log, there is a round. The copied offsets logs then have the markers of all decisions
-   that are trimmed. If the store does not answer, the log is trimmed all the same.
+3. Before a coordinator trims its log, it lets a round run. The copied offsets logs then have the markers of all
+   decisions that are trimmed. If the store does not answer, the log is trimmed all the same.
 
-Topics are copied up to the last stable offsets before a round, after this round (`copies`).
+`copies` notes the last stable offset of each topic's partition, lets a round run, and then copies the partition up to
+the noted offset.
 """
 
 import asyncio
@@ -97,10 +98,11 @@ class CoordinatorLogs:
         self._complete_ms = now_ms()  # The begin of the last round after which the store had all logs.
 
     async def copy(self) -> bool:
-        """Copy what was appended to the logs before this call. Without new records the store gets no request.
+        """Copy the records that were appended to the logs before this call. Without new records the store gets no
+        request.
 
         Returns:
-            Whether it is in the store. If not, the error was logged.
+            Whether all these records are in the store. If not, the error was logged.
 
         Raises:
             StablelogError: the store does not answer, or belongs to another cluster, or the disk refuses a file.
@@ -108,7 +110,7 @@ class CoordinatorLogs:
         return await self._round(self._flush.in_next_round)
 
     async def copy_before_trim(self) -> None:
-        """Copy the logs, before a part of one is trimmed. If that fails, the error is logged by the next round."""
+        """Copy the logs, before one of them is trimmed. If the copy fails, the next round logs the error."""
         with contextlib.suppress(StablelogError):
             await self.copy()
 
@@ -127,7 +129,8 @@ class CoordinatorLogs:
             return False
         begun_ms = self._now_ms()
         offsets_logs, commit_logs = await self._logs()
-        # The offsets logs first: a decision that is appended to a commit log meanwhile is then copied before its marker.
+        # Roll the offsets logs first: a decision that is appended to a commit log meanwhile is then copied before its
+        # marker.
         grown_offsets = [one async for one in in_turns(offsets_logs) if self._rolled(one)]
         grown_commits = [one async for one in in_turns(commit_logs) if self._rolled(one)]
         if grown_offsets or grown_commits:
@@ -180,8 +183,8 @@ class CoordinatorLogs:
     async def copy_at_stop(self, limit_s: float) -> None:
         """Copy the rest of the logs at a stop of the broker, when nothing is appended any more and the flush has ended.
 
-        If the store does not answer within `limit_s` seconds, or if it has not answered before, the stop goes on without
-        the copy.
+        If the store does not answer within `limit_s` seconds, or has not answered the last round, the stop continues
+        without the copy.
         """
         self._storage.store.give_up_after(limit_s)
         if self._is_failing or self._storage.fenced is not None:

@@ -1,9 +1,10 @@
 """Copies sealed segments to the object store, and publishes manifests that name them.
 
 A pass goes over all partitions with a remote tier. Several partitions are copied at a time, each oldest segment first.
-In each partition the first pass takes over the chain of manifests; the last manifest in the store is the truth about
-what the store has. A segment counts as copied only when a manifest that names it is published in the store and recorded
-on the local disk. Only then local retention may delete the segment.
+In each partition the first pass takes over the chain of manifests: it makes this broker the only writer of the chain.
+The last manifest in the store decides which segments the store has. A segment counts as copied only when a manifest
+that names it is published in the store and recorded on the local disk. Local retention may delete the segment only
+after that.
 
 A crash or an error leaves objects that no manifest names. A later copy of the same segment has another id, and so other
 keys.
@@ -300,7 +301,7 @@ class Copier:
         return self._plan.bounded(marked).with_copied(rows)
 
     async def _record(self, partition: Partition, remote: RemoteLog, owned: _Owned, payload: bytes) -> None:
-        """Record a published manifest in the partition's directory. From now on reads and retention use it."""
+        """Record a published manifest in the partition's directory. From now on reads and retention use this manifest."""
         state = LocalState(self._disk, partition.directory)
         if not self._is_open(partition) or self._is_closed:
             return
@@ -348,7 +349,9 @@ class Copier:
         return replace(row, cut_points=points, commit=commit, event_ms=self._now_ms())
 
     async def _rewritten(self, partition: Partition, segment: Segment, work: _Work) -> Rewritten | None:
-        """Return what is copied in place of a segment; None if the segment itself is copied."""
+        """Return the segment without aborted data that is copied in place of a segment; None if the segment itself is
+        copied.
+        """
         if not partition.config.drops_aborted_copies or partition.view is not None:
             return None
         assert segment.summary is not None

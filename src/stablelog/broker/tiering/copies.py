@@ -1,9 +1,9 @@
 """The copies of a broker's segments to the object store, and the events about them. One pass over all partitions runs
 at a time.
 
-A pass that has segments to copy first copies the logs of the coordinators. It then copies each partition up to its last
-stable offset from before that. The store therefore never has a marker or a producer id in a topic of which the copied
-logs of the coordinators know nothing.
+A pass that has segments to copy first copies the logs of the coordinators. It then copies each partition up to the last
+stable offset that the partition had before the copy of the coordinators' logs. For every marker and every producer id
+of a topic in the store, the copied logs of the coordinators therefore have the decision and the id.
 """
 
 import logging
@@ -86,7 +86,7 @@ class Copies:
             now_ms=now_ms,
         )
         self._wanted = TopicPlan()
-        self._limits: dict[Partition, int] = {}  # Up to which offsets the current pass copies.
+        self._limits: dict[Partition, int] = {}  # The offsets up to which the current pass copies.
         self._copier = Copier(
             self._storage,
             disk,

@@ -1,12 +1,13 @@
 """The internal topic `__remote_log_metadata`: one event for each change of a remote segment, as Apache Kafka keeps it.
 
 The topic is for readers: Kafka's tools, and programs that follow what is in the object store. The broker itself needs
-none of it, because the manifests are the truth. So an error here stops no copy: the error is logged once, and the broker
-appends the missing events later. It finds them by a comparison of the manifest with the events that the topic has. After
-a start it therefore reads the topic once, in pieces: each *metadata partition*, which is a partition of this topic,
-before it appends an event to it.
+none of these events, because it reads the manifests. So an error here stops no copy: the error is logged once, and the
+broker appends the missing events later. It finds the missing events by a comparison of the manifest with the events
+that the topic has. A *metadata partition* is a partition of this topic. After a start, the broker therefore reads each
+metadata partition once, before it appends the first event to this metadata partition.
 
-No append waits until it is durable. A crash loses at most the last events, and the next start appends them again.
+The broker does not wait until an event is durable. A crash loses at most the last events, and the next start appends
+them again.
 
 Source: KIP-405.
 """

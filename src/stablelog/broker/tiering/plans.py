@@ -1,16 +1,17 @@
-"""What a copier copies of a partition: the segments of a topic, or of a coordinator's log.
+"""Plans: the segments of a partition that a copier copies, in a topic or in a coordinator's log.
 
 The logs of the coordinators have rules of their own (docs/decisions/0022-tiered-storage.md, "The logs of the
 coordinators"):
 
 - They are copied up to the high watermark, also while a transaction is open: only the broker reads them, and a replay
   handles open transactions.
-- Nobody reads them from the store, and a copy lets nothing be deleted from the local disk. `Partition.remote` is
-  therefore None, and the list of remote segments is kept here.
+- The broker does not read the copies of these logs, and does not delete a local segment because it is copied.
+  `Partition.remote` is therefore None, and the list of remote segments is kept here.
 - A coordinator trims its log itself. The log start in the store follows with the next copy. Segments that were trimmed
   before they were copied are never copied.
-- A log gets a segment each minute, and each trim marks about a hundred of them for deletion. A manifest that has too many
-  marked segments names the oldest ones no more. Their objects are then orphans, as the objects of a failed copy are.
+- A log gets a segment each minute, and each trim marks about a hundred segments for deletion. If a manifest has too
+  many marked segments, it no longer names the oldest of these. Their objects are then orphans, like the objects of a
+  failed copy.
 """
 
 from collections.abc import Callable
@@ -50,7 +51,7 @@ class Plan(Protocol):
         """Return the least log start offset that the next manifest of a partition may have."""
 
     def waiting(self, partition: Partition, end_offset: int) -> list[Segment]:
-        """Return the segments behind `end_offset` that can be copied now, oldest first."""
+        """Return the segments after `end_offset` that can be copied now, oldest first."""
 
     def bounded(self, manifest: Manifest) -> Manifest:
         """Return the next manifest without the segments that it need not name any more. May run in a thread."""

@@ -1,9 +1,9 @@
 """A cache of byte ranges of objects, in memory and on the local disk. Both parts are bounded.
 
-Reads use the part in memory. A range that its reader has read to the end is the first to be dropped from memory: most
-readers read a log once, and never come back. A range is written to the disk if it is dropped before that, or if it is
-loaded a second time, so that the store is not asked again. A reader does not wait for these writes. The part on the disk
-is empty after a start. A disk that is full, or fails, is not written to.
+Reads use the part in memory. If the memory is full, the cache first drops ranges that a reader has read to the end:
+most readers read a log only once. A range is written to the disk if the cache drops it before a reader has read it to
+the end, or if it is loaded a second time, so that the store gets no further request for this range. A reader does not
+wait for these writes. The part on the disk is empty after a start. A disk that is full, or fails, is not written to.
 """
 
 import contextlib
@@ -32,7 +32,8 @@ class RangeCache:
     Args:
         disk: the disk of `directory`.
         directory: the directory of the ranges on the disk. The cache removes everything in it.
-        memory_size_max: the greatest size of the ranges in memory, in bytes. What one read needs at once comes on top.
+        memory_size_max: the greatest size of the ranges in memory, in bytes. It is exceeded if one read needs more
+            bytes at once.
         disk_size_max: the greatest size of the ranges on the disk, in bytes; 0 for none.
 
     Attributes:
@@ -87,7 +88,7 @@ class RangeCache:
         """
         if wanted in self._memory:
             return []
-        # A range that is loaded a second time may be wanted a third time.
+        # A range that is loaded a second time may be needed a third time.
         kept = [(wanted, content)] if wanted in self._dropped else []
         self._dropped.pop(wanted, None)
         self._memory[wanted] = content

@@ -1,4 +1,4 @@
-"""Removal of partition directories that a crash or a deletion has left behind, and that belong to no topic.
+"""Removal of partition directories that a crash or a deletion has left, and that belong to no topic.
 
 A directory is removed only if it contains nothing but files of a partition. Any other directory belongs to a user,
 whatever its name.

@@ -62,8 +62,8 @@ def close_each(
     with ThreadPoolExecutor(CLOSING_THREADS, thread_name_prefix="closing") as threads:
         closings = [threads.submit(partition.close) for partition in partitions]
         for partition, closing in zip(partitions, closings, strict=True):
-            # If the disk is full, the caller's thread closes the partition again, because only this thread may use the
-            # disk reserve.
+            # A close writes files. If it fails because the disk is full, the caller's thread closes the partition again
+            # with space from the disk reserve: only the caller's thread may use the reserve.
             first: list[Callable[[], None]] = [closing.result]
             tries = chain(first, repeat(partition.close))
             yield partition, partial(reserve.attempt, partial(_next_try, tries), frees=True)

@@ -357,7 +357,7 @@ class Topics:
             partition.open_files.join(self._open_files)
             partition.usability.on_failure = partial(self._on_failure, partition)
 
-    # The next methods are the steps of a deletion. Many renames take long, so `set_aside` may run in a thread.
+    # The next methods are the steps of a deletion. `set_aside` renames many directories, so it may run in a thread.
 
     def unlist(self, name: str) -> Topic:
         """Remove a topic from the list of topics. Durable on return.

@@ -37,7 +37,8 @@ class MarkerDurability:
         self._barrier: Barrier | None = None
 
     def note(self, partition: Partition, commit_sequences: Sequence[int]) -> None:
-        """Note that markers were appended to a partition. The partition ends directly behind the last of these markers.
+        """Note that markers were appended to a partition. The last of these markers is now the last batch of the
+        partition.
 
         Args:
             partition: the partition.
@@ -82,8 +83,8 @@ class MarkerDurability:
         return self._topics.has(partition) and partition.high_watermark < end
 
     def barrier(self) -> Barrier:
-        """Return a function that checks whether all markers written until now are durable (see
-        `transactions.spare_ids`).
+        """Return a function that tells whether all markers that were written before this call are durable. Such a
+        function is called a marker *barrier*: see `transactions.spare_ids`.
         """
         if self._barrier is None:
             self._forget_durable_ends()
@@ -99,7 +100,7 @@ class MarkerDurability:
     def _are_durable(self, ends: list[tuple[Partition, int]]) -> bool | None:
         """Whether partitions are durable up to these end offsets.
 
-        None if that will not be known, because one of the partitions has failed, or was reopened or deleted.
+        None if the broker can never know this, because one of the partitions has failed, or was reopened or deleted.
         """
         while ends:
             partition, end = ends[-1]

@@ -101,7 +101,7 @@ class Scrub:
     def _proof_sizes(segment: Segment) -> Iterator[int]:
         """Check the batch headers of a segment (its proof) if no request has done so yet.
 
-        Yields 0 after each piece of the work: the scrub counts the bytes when it checks the whole batches afterwards.
+        Yields 0 after each piece of the work: the scrub counts the bytes later, when it checks the whole batches.
         """
         for _ in segment.prove():
             yield 0
