@@ -1,9 +1,9 @@
 """Queue of deadlines: one deadline for each key, the earliest first.
 
-To move a deadline to a later time is cheap: its entry in the heap keeps the earlier time at first. When that time
-comes, the entry gets the later time. So heartbeats and transactions, which move deadlines all the time, add no entries,
-and the heap has about one entry for each key.
-Keys with the same deadline come in the order in which their entries were added to the heap.
+To move a deadline to a later time is cheap: the entry in the heap keeps the earlier time at first. When the earlier
+time comes, the entry gets the later time. So heartbeats and transactions, which move deadlines all the time, add no
+entries, and the heap has about one entry for each key. Keys with the same deadline come in the order in which their
+entries were added to the heap.
 """
 
 import heapq
@@ -18,8 +18,8 @@ COMPACT_SIZE_MIN: Final = 64
 
 
 class Deadlines(Generic[Key]):
-    """One deadline for each key; what a key stands for is up to the user of the queue. `len` is the number of entries
-    in the heap.
+    """One deadline for each key. The user of the queue decides what a key stands for. `len` is the number of entries in
+    the heap.
     """
 
     def __init__(self) -> None:

@@ -8,10 +8,10 @@ and `rest`, the two parts of `LiveState`:
 - A record of `rest` is made when the caller takes it, from the state at that time. The caller appends the record before
   the state changes again. The record therefore repeats the latest record of its key in the log.
 - A key that was removed after the checkpoint began has no record in `rest`: its tombstone is in the log.
-- A key that was added after the checkpoint began need not have a record in `rest`: its own record stands in the log
-  behind the beginning of the checkpoint.
+- A key that was added after the checkpoint began does not have to have a record in `rest`: the record that added the
+  key is in the log after the beginning of the checkpoint.
 - `undivided` holds the records whose order matters. The caller appends these as one batch, before all other records and
-  before the state changes again. Later records of this kind stand in the log in their own order.
+  before the state changes again. Later records whose order matters stand in the log in their own order.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
 """The chain of a partition's manifests: objects that are created and never overwritten, by one broker epoch at a time.
 
 Two brokers may use one object store at the same time, for example because a stalled process wakes up, or a virtual
-machine was copied. The chain then lets only one of them publish manifests. For this the chain needs one guarantee of
-the store: if several brokers create an object with the same key, only one of them succeeds. A *broker epoch* is a
+machine was copied. The chain then lets only one of them publish manifests. For this, the store has to give one
+guarantee: if several brokers create an object with the same key, only one of them succeeds. A *broker epoch* is a
 number that each start of a broker takes; a later start takes a greater number.
 
 The name of an object in the chain contains the broker epoch of its writer and a number. There are three kinds of
@@ -14,10 +14,10 @@ objects:
 - A *fence* has the number after the last manifest of a lower epoch. The broker of that lower epoch cannot create its
   next manifest, because the fence has the key of that manifest.
 
-The rules of a take-over, of which none can be left out:
+A broker takes over the chain by these steps. None of the steps can be left out:
 
 1. Create the claim, then list the chain. If the chain has an object of a greater epoch, this broker is fenced.
-2. Create a fence behind the last object of each lower epoch that does not end with a fence.
+2. For each lower epoch that does not end with a fence, create a fence with the number after its last object.
 3. List the chain again. Go on only if every lower epoch ends with a fence; otherwise repeat step 2. A fence may have
    come too late. For example, step 1 lists manifest 5 as the last one. Before step 2 creates the fence with number 6,
    the other broker publishes the manifests 6 to 20 and deletes manifest 6. The fence can then be created, but it does

@@ -1,4 +1,5 @@
-"""What is copied of a partition to the object store: which segments, and how a manifest describes a copied segment.
+"""Copies to the object store: which segments of a partition can be copied, and how a manifest describes a copied
+segment.
 
 A segment is copied when it is sealed and durable, and when all its offsets are before the last stable offset. Then no
 transaction that began in it or before it is open, so the content of the segment is final. Segments are copied in the
@@ -86,8 +87,8 @@ def check_history(manifest: Manifest, segments: Iterable[Segment], directory: st
 
 
 def _is_same(row: RemoteSegment | None, segment: Segment) -> bool:
-    """Whether a remote segment can be a copy of a local one. The aborted data of one of them may have been removed: that
-    one is smaller and has fewer records, and as many committed records as the other.
+    """Whether a remote segment can be a copy of a local segment. Aborted data may have been removed from one of the
+    two: this one is smaller and has fewer records, but as many committed records as the other.
     """
     if row is None or row.end_offset != segment.end_offset:
         return False

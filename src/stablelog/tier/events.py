@@ -1,7 +1,7 @@
 """The events in `__remote_log_metadata`: which events a manifest demands, and which of them the topic has.
 
-An *event* is a record of `tier.records` that tells a change of the state of a remote segment. The manifest is the truth,
-and the events are derived from it: an event that the topic lacks is made again from the manifest. The one exception is
+An *event* is a record of `tier.records` that says that the state of a remote segment has changed. The events are
+derived from the manifest: an event that the topic lacks is made again from the manifest. The one exception is
 COPY_STARTED, which the broker appends before it uploads a segment that no manifest names yet.
 
 Kafka's readers drop an event whose state may not follow the segment's last state. All events of a segment are therefore

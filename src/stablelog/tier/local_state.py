@@ -1,8 +1,9 @@
 """The files in which a partition's directory records its remote tier.
 
-`remote-manifest` is a copy of the last published manifest. It is written before local segments that the manifest names
-are deleted, so that a start of the broker needs no answer of the object store to know what is there. The truth is the
-manifest in the store. Files whose names begin with `remote-manifest-part-` are copies of the manifest's parts.
+`remote-manifest` is a copy of the last published manifest. The broker writes this file before it deletes local segments
+that the manifest names. At a start, the broker therefore knows which segments are in the store without a request to the
+store. If the file and the last manifest in the store differ, the manifest in the store counts. Files whose names begin
+with `remote-manifest-part-` are copies of the manifest's parts.
 
 `remote-log-start` records a log start offset that has moved since the manifest was published.
 

@@ -284,7 +284,7 @@ class Segments:
         )
 
     def live_from(self, start: int) -> Iterator[RemoteSegment]:
-        """Yield the segments that end behind an offset and are not being deleted."""
+        """Yield the segments that end after an offset and are not being deleted."""
         place = bisect_right(self._segments, start, key=attrgetter("end_offset"))
         segments = itertools.islice(self._segments, place, None)
         return (one for one in segments if one.state is SegmentState.COPY_FINISHED)

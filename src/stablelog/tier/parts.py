@@ -2,8 +2,9 @@
 
 A manifest is published after each copied segment, and a partition may keep 100,000 segments. So the manifest itself has
 only the newest segments, and segments whose deletion has begun. All others are in parts of PART_COUNT segments. A part
-is written once. If one of its segments changes, because it is being deleted, the next manifest has the segments of that
-part itself, or in new parts. A part that no manifest names is never read, like the objects of a failed copy.
+is written once. If a segment in a part changes, because it is being deleted, the next manifest lists the segments of
+that part itself, or has them in new parts. A part that no manifest names is never read, like the objects of a failed
+copy.
 """
 
 import uuid
@@ -35,7 +36,7 @@ def divided(
     Returns:
         The next manifest with its parts, and the new parts with the contents of their objects. These objects must be
         durable before the manifest is published. The manifest itself has fewer than `2 * part_count` segments before
-        its first part, between two parts, and behind its last part.
+        its first part, between two parts, and after its last part.
     """
     segments = manifest.segments
     parts: list[Part] = []

@@ -1,7 +1,7 @@
 """The remote tier of one partition: searches in the list of its remote segments, and reads from cached bytes of objects.
 
-No request is sent from here. A read that needs bytes which are not in the cache raises NotLoaded with the byte ranges;
-the caller loads them and reads again (`segment_bytes`).
+This module sends no request. A read that needs bytes which are not in the cache raises NotLoaded with the byte ranges.
+The caller loads these ranges and reads again (`segment_bytes`).
 
 A reader that begins at the first offset of a segment and reads on needs no index: the remote log remembers at which
 position each read has ended. Only a reader that begins in the middle of a segment needs its offset index, and only a
@@ -139,7 +139,7 @@ class RemoteLog:
         return first is not None and first.end_offset <= self.start_offset
 
     def published(self, manifest: Manifest, segments: Segments) -> None:
-        """Take over a list that was published and recorded on the local disk.
+        """Use a list from now on that was published and recorded on the local disk.
 
         Args:
             manifest: the list.

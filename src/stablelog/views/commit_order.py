@@ -97,8 +97,8 @@ class CommitOrder:
     def start_offset(self) -> int:
         """The first position that can be read.
 
-        A transaction that commits behind this position but began before the log start offset is torn. The view leaves
-        it out.
+        A transaction is torn if its positions are past this one, but its first record was before the log start offset.
+        The view leaves it out.
         """
         return max(self._start, self._tiers.log_start)
 
@@ -141,8 +141,8 @@ class CommitOrder:
         return max(min([start, *needed]), self._tiers.log_start)
 
     def first_offset_of(self, end_offset: int) -> int:
-        """Return the least offset of a record whose transaction has its marker at or behind `end_offset`, or is open; at
-        most `end_offset`.
+        """Return the least offset of all records whose transaction is open or has its marker at or past `end_offset`.
+        The result is at most `end_offset`.
         """
         needed = [one.first_offset for one in self._builder.open.values()]
         needed += [index.least_first_offset for index in self.indexes if index.base_offset >= end_offset]
@@ -321,7 +321,7 @@ class CommitOrder:
     # -- commit sequences --------------------------------------------------------------------------------------
 
     def transactions(self, start: int, count_max: int, *, with_outside: bool = False) -> list[Committed]:
-        """Return the first transactions of the view that end behind a position.
+        """Return the first transactions of the view that end after a position.
 
         Args:
             start: the position.
@@ -446,7 +446,7 @@ class CommitOrder:
         return entry.producer_id != NO_PRODUCER and entry.first_offset < self._tiers.log_start
 
     def _entries_from(self, position: int) -> Iterator[Entry]:
-        """Yield, in commit order, every entry of the commit indexes that ends behind `position`."""
+        """Yield, in commit order, every entry of the commit indexes that ends after `position`."""
         for index in self._tiers.from_position(position):
             for place in range(index.place_of(position), len(index)):
                 yield index[place]

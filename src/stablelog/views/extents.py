@@ -124,7 +124,8 @@ class Extents:
         self.record_count = 0
 
     def add(self, segment: int, position: int, size: int, record_count: int) -> None:
-        """Add a batch of the transaction, which must be behind all batches that were added before.
+        """Add a batch of the transaction. It must come after all batches that were added before, in the order of the
+        log.
 
         Args:
             segment: the base offset of the batch's segment.

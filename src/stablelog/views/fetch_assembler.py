@@ -324,7 +324,7 @@ def split(data: memoryview, extents: ExtentColumns, start: int) -> tuple[ExtentC
         count = len(prefixes)
         # An extent begins with a batch of its transaction, which gives the producer id.
         _, _, _, producer_id = unpack(data, begin)
-        at, last_at = begin, end - HEADER.size  # behind `last_at`, there is no space for a header
+        at, last_at = begin, end - HEADER.size  # after `last_at`, there is no space for a header
         while at < end:
             length, attributes, last_offset_delta, batch_producer_id = unpack(data, at)
             next_at = at + length + LENGTH_AND_OFFSET_SIZE

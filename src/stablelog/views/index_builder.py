@@ -6,7 +6,7 @@ of the segment that contains the marker. At an abort marker, they are dropped. B
 each other become one entry.
 
 A start of the broker uses the existing commit indexes of sealed segments, up to the first index whose files are
-incomplete. It reads the log behind the segments of these indexes. The summary of the last of these indexes lists the
+incomplete. It reads the log after the segments of these indexes. The summary of the last of these indexes lists the
 transactions that were open at the end of its segment. The builder finds the batches of these transactions again in the
 earlier segments.
 """
@@ -64,7 +64,7 @@ class IndexBuilder:
     # -- start -------------------------------------------------------------------------------------------------
 
     def load(self, progress: Callable[[int, int], None] | None) -> None:
-        """Open the sealed indexes up to the first one whose files are incomplete, and read the log behind their
+        """Open the sealed indexes up to the first one whose files are incomplete, and read the log after their
         segments.
 
         Args:

@@ -40,7 +40,7 @@ SUMMARY = struct.Struct(
     "q"  # base_offset: the base offset of the segment
     "q"  # end_offset: the end offset of the segment, exclusive
     "I"  # log_crc: the CRC over the batch headers, from the segment's summary
-    "q"  # view_end: the first position in commit order behind the entries of this index and of all earlier ones
+    "q"  # view_end: the first position in commit order after the entries of this index and of all earlier ones
     "q"  # least_first_offset: the least first offset of the index's transactions; 2^63-1 if it has none
     "q"  # latest_sequence: the greatest commit sequence up to the segment's end; -1 none
     "q"  # latest_ms: the latest commit time in the segment; -1 if there is no entry

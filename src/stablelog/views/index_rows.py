@@ -108,9 +108,7 @@ class IndexRows:
             begin = end
 
     def place_of(self, position: int) -> int:
-        """Return the number, from 0, of the first entry that ends behind this position; `len(self)` if there is
-        none.
-        """
+        """Return the number, from 0, of the first entry that ends after this position; `len(self)` if there is none."""
         return bisect_right(self.entries, position, key=lambda entry: entry[0] + entry[1])
 
     def place_at_time(self, time_ms: int) -> int:

@@ -41,7 +41,7 @@ class RowFile:
         self.crc = 0
 
     def prepare(self) -> None:
-        """Open the file for writing, and truncate it behind the last row that was written completely.
+        """Open the file for writing, and truncate it after the last row that was written completely.
 
         Raises:
             DiskError: the file cannot be opened or truncated. The rows stay in memory, and `write` tries again.

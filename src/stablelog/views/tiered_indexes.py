@@ -5,8 +5,8 @@ the commit index in the store. A transaction whose marker is in a local segment 
 The bytes of these batches come from the store, too.
 
 A local index may lack the beginning of such a transaction: if its files were lost in a crash, the start of the broker
-builds the index again from the local segments only. It then takes the transaction for a torn one. The copy of the index
-in the store is whole, and is read instead.
+builds the index again from the local segments only. In this index, the transaction then counts as torn. The copy of the
+index in the store is whole, and is read instead.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ class TieredIndexes:
         return base_offset >= self.local[0].base_offset
 
     def place_of(self, position: int) -> int:
-        """Return the number of the first local index whose entries end behind a position; the number of the last index
+        """Return the number of the first local index whose entries end after a position; the number of the last index
         if there is none.
         """
         return bisect_right(self.local, position, hi=len(self.local) - 1, key=attrgetter("view_end"))

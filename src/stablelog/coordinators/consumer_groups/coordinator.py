@@ -14,12 +14,12 @@ At a start the caller passes each record to `table.replay` and each marker to `t
 Deviations from Kafka, each of which is safer for clients:
 
 - If a member repeats a pending request, the first request gets the answer REBALANCE_IN_PROGRESS. Kafka never answers
-  it.
+  the first request.
 - DeleteGroups refuses a group that has offsets in an open transaction.
-- If a client asks for all offsets of a group with `require_stable`, the answer includes those that exist only in an
+- If a client asks for all offsets of a group with `require_stable`, the answer includes offsets that exist only in an
   open transaction (UNSTABLE_OFFSET_COMMIT).
 - A member that leaves before it has joined causes no rebalance.
-- The number of member ids that were handed out and not used is limited like the number of members.
+- The number of member ids that were handed out and not used yet has the same limit as the number of members.
 
 Source: Kafka's classic group protocol, KIP-98, KIP-211 (retention), KIP-345, KIP-394, KIP-447, KIP-814.
 """

@@ -92,7 +92,7 @@ class Joining:
             )
 
     def join(self, group: Group, request: JoinRequest, token: Token, decision: Decision, now_ms: int) -> None:
-        """Let a member join the next generation. If its join changes nothing, it gets the current generation.
+        """Let a member join the next generation. If the join changes nothing, the member gets the current generation.
 
         Raises:
             Refused: the message says why. Nothing has changed, except that a member may be removed if the group has
@@ -170,8 +170,8 @@ class Joining:
         member = _new_member(join, member_id)
         member.is_new = True
         group.add(member, join.request.protocol_type)
-        # The member cannot send heartbeats before it knows its generation. If its client has stopped, the end of this
-        # first session removes the member, so that the group does not wait for it.
+        # The member cannot send heartbeats before it knows its generation. If the member's client has stopped, the end
+        # of this first session removes the member, so that the group does not wait for a stopped client.
         timeout_ms = self._config.new_member_join_timeout_ms
         self._deadlines.set(group.alarm(Due.SESSION, member_id), join.now_ms + timeout_ms)
         self._rebalances.rebalance_or_complete(group, join.decision, join.now_ms)

@@ -128,13 +128,13 @@ class Group:
         protocol_type: None for a simple group.
         pending_joins: member ids that were handed out and that no member has joined with yet.
         pending_syncs: members of this generation that have not asked for their assignment yet.
-        is_initial: whether the group was empty before this rebalance. It then waits for more members even if all have
-            joined.
-        is_prolonged: whether a new member has joined in the current part of that wait, so that a further part follows.
+        is_initial: whether the group was empty before this rebalance. Such a group waits for more members even if all
+            members have joined.
+        is_prolonged: whether a new member has joined in the current part of this wait, so that a further part follows.
         initial_delay_ms, initial_left_ms: length of the current part of that wait, and how much longer it may become.
             Set only during the wait.
-        subscribed: topics that the members subscribe to; None if unknown. Then every topic may be one of them, so their
-            offsets do not expire while the group has members.
+        subscribed: topics that the members subscribe to; None if unknown. The members may then subscribe to any topic,
+            so no offsets expire while the group has members.
         recorded: value of the group's last record in the log; None if it has none.
     """
 

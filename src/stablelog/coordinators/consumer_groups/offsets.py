@@ -2,8 +2,8 @@
 
 A plain commit takes effect at once. A commit in a transaction is *pending* until the transaction's marker: a commit
 marker lets it take effect, and an abort marker drops it. If a plain and a transactional commit are for the same
-partition, the one with the later record in the log wins, even if it took effect first. A tombstone removes committed
-and pending offsets.
+partition, the commit with the later record in the log wins, even if this commit took effect before the other one. A
+tombstone removes committed and pending offsets.
 
 The `position` of a commit is a running number in the order of the records. Commits are decided and replayed in the
 order of the log, so positions compare in the same way after a restart.
@@ -146,8 +146,9 @@ class Offsets:
         """The committed offsets of a group that must be recorded again before the log is trimmed.
 
         Pending offsets are not among these: their records are not trimmed before their transaction has ended, so they
-        stand in the log before the checkpoint. Each item therefore names the producers of the pending commits that are
-        later than the item (`overtaken_by`). An item is made when the caller takes it, from the state at that time.
+        stand in the log before the checkpoint. A pending commit may have been made after the committed offset of an
+        item, although its record is now earlier in the log. Each item therefore names the producers of such pending
+        commits (`overtaken_by`). An item is made when the caller takes it, from the state at that time.
         """
         for partition in list(self.committed(group_id)):
             committed = self.committed(group_id).get(partition)

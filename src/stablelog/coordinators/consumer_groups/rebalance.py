@@ -45,8 +45,8 @@ class Rebalances:
     # -- the join phase --------------------------------------------------------------------------------------
 
     def rebalance_or_complete(self, group: Group, decision: Decision, now_ms: int) -> None:
-        """Begin a join phase. If one is in progress, end it if all members have joined, unless the group was empty
-        before it: the group then still waits for more members.
+        """Begin a join phase. If a join phase is in progress, end it if all members have joined. A group that was empty
+        before this join phase still waits for more members.
         """
         if group.state is not State.PREPARING_REBALANCE:
             self.rebalance(group, decision, now_ms)

@@ -66,8 +66,8 @@ class OffsetValue(NamedTuple):
         commit_ms: the broker's time of the commit.
         expire_ms: time at which the offset expires; -1 if the broker's retention decides.
         overtaken_by: producer ids whose open transactions have committed an offset of the same partition *after* this
-            commit. Only a checkpoint sets this field: it appends the record of this older commit again, behind the
-            records of those newer ones, and the field keeps the order of the commits.
+            commit. Only a checkpoint sets this field: it appends the record of this older commit again, so that the
+            record comes after those of the newer commits in the log. The field preserves the order of the commits.
     """
 
     offset: int

@@ -19,7 +19,7 @@ is refused. A refused request changes nothing.
 
 Words: a transaction is *turned away* if the broker refused it a partition; its producer can only abort it. A decision
 is *repeated* if it was made before the broker's last start. To *adopt* a transaction that is open in a partition is to
-treat it as its producer's current transaction, although the record that added the partition was lost.
+treat it as the current transaction of its producer, although a crash has lost the record that added the partition.
 
 Source: KIP-98, KIP-360, KIP-664, KIP-890, KIP-939; docs/decisions/0003-transactions.md.
 """
@@ -87,9 +87,9 @@ class TransactionCoordinator:
         end_offsets: returns the present end offsets of partitions: 0 for a partition that the broker has not opened
             since its start, OFFSET_UNKNOWN for a partition that it does not know. After a crash these offsets
             distinguish a TV1 transaction from the producer's next one.
-        marker_barrier: makes a function that tells whether all markers that were written before the call are durable:
-            True, False (not yet) or None (never). Without this argument the coordinator never knows, and uses no
-            producer id again.
+        marker_barrier: returns a marker barrier: a function that tells whether all markers that were written before the
+            call of `marker_barrier` are durable. The result is True, False (not yet) or None (never). Without this
+            argument, the coordinator uses no producer id again.
 
     Attributes:
         table: the state of the group.
@@ -310,8 +310,9 @@ class TransactionCoordinator:
                 owner_may_ask=True,
             )
         elif settles:
-            # Record that the producer's last transaction is over. A crash may have lost its markers in partitions that
-            # the broker has not opened yet. Its records there must not become part of the producer's next transaction.
+            # Record that the producer's last transaction is over. A crash may have lost the markers of this transaction
+            # in partitions that the broker has not opened yet. The transaction's records there must not become part of
+            # the producer's next transaction.
             settled = txn._replace(settled_epoch=self._coordinator_epoch, unknown_tags=())
             self.table.put(transactional_id, settled, draft.records)
         return draft.decision(EndAnswer(ErrorCode.none, *(txn.client if version >= TV2 else ())))

@@ -194,7 +194,7 @@ class Ending:
         owner_may_ask: bool,
         commit_sequence: int | None = None,
     ) -> None:
-        """End the open transaction without an EndTxn request of its producer. It keeps its transaction version (TV1 or
+        """End the open transaction without an EndTxn request of its producer. The transaction keeps its version (TV1 or
         TV2).
 
         `event` says why the transaction ends. The other arguments are those of `decide`.
@@ -218,7 +218,7 @@ class Ending:
     def fence(self, transactional_id: str, txn: Transaction, draft: Draft, *, owner_may_ask: bool) -> None:
         """Abort the open transaction and raise the epoch, so that the producer's requests with its epoch are refused.
 
-        With `owner_may_ask`, InitProducerId gives the producer the new epoch.
+        With `owner_may_ask`, the producer can learn the new epoch by InitProducerId.
 
         Raises:
             Refused: no transaction is open. Nothing has changed.

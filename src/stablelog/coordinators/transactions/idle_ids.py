@@ -121,8 +121,8 @@ class IdleIds:
 def idle_value(txn: Transaction, value: bytes) -> bytes:
     """Return the encoded state under which an idle id is kept in memory.
 
-    It is `value`, as read from the commit log, if `read_idle_head` can read it. Otherwise it is `txn` encoded again,
-    without partitions.
+    The result is `value`, as read from the commit log, if `read_idle_head` can read these bytes. Otherwise the result
+    is `txn` encoded again, without partitions.
     """
     if value[1] == 1 and not txn.partitions:
         return value

@@ -141,9 +141,9 @@ class Initialization:
     ) -> InitAnswer:
         """Give a producer its id and epoch for a transactional id without an open transaction.
 
-        A new producer may have waited for the abort of the transaction of the producer before it. It then gets the
-        epoch with which that producer was fenced, because no producer has had this epoch. (With TV1 the epoch is raised
-        again, as in Kafka.)
+        A new producer may have waited until the transaction of the previous producer was aborted. It then gets the
+        epoch with which the previous producer was fenced, because no producer has had this epoch. (With TV1 the epoch
+        is raised again, as in Kafka.)
         """
         reserved = (
             txn.state is State.COMPLETE_ABORT

@@ -149,7 +149,9 @@ def _is_unlimited(element: re.Match[str]) -> bool:
 
 
 def _alternatives(elements: Iterator[re.Match[str]]) -> Step:
-    """Build the step of a group, or of the whole pattern. The caller's iterator is then behind the group."""
+    """Build the step of a group, or of the whole pattern. On return, the caller's iterator is at the element after the
+    group.
+    """
     branches: list[list[Step]] = [[]]
     for element in elements:
         match element["operator"]:

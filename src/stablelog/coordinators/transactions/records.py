@@ -220,7 +220,7 @@ def read_key(key: bytes) -> TransactionKey | GroupKey | JointKey | None:
 
 
 def decode_group(value: bytes) -> GroupState:
-    """Read the state of a transaction group. Fields behind those of this release are ignored.
+    """Read the state of a transaction group. Further fields, which a later release may add at the end, are ignored.
 
     Raises:
         NewerFormat: a later release has written the record.

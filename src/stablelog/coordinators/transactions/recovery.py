@@ -1,9 +1,9 @@
 """Markers that a partition still needs after a crash.
 
-The broker writes markers when the decision is durable, and the transaction counts as complete when the markers are
-written, before they are durable. So a crash may keep "complete" in the commit log and lose the marker in a partition.
-In that partition the transaction is then open again. The commit log contains all decisions since it was last trimmed.
-Trimming deletes only decisions whose markers are durable.
+The broker writes markers when the decision is durable. The transaction counts as complete when the markers are written,
+although they may not be durable yet. So a crash may keep "complete" in the commit log and lose the marker in a
+partition. In that partition the transaction is then open again. The commit log contains all decisions since it was last
+trimmed. Trimming deletes only decisions whose markers are durable.
 
 When the broker starts, it reads all decisions into a `DecisionHistory`. When a partition has been opened, `markers_for`
 compares its open transactions with the decisions, and returns the markers that must be written again, in the order of
@@ -166,7 +166,7 @@ def markers_for(
             # marker is written, the transaction is complete.
             waiting[0] = Ranked(before.pop().rank, waiting[0].order)
         # A marker order that is older than the broker's start is needed only if its transaction is open in the
-        # partition. Otherwise its marker is in the log already, perhaps with later markers behind it, or the
+        # partition. Otherwise the log already has the marker of this order, perhaps followed by later markers, or the
         # transaction has no records in the partition.
         fresh = [ranked for ranked in waiting if not ranked.order.repeated]
         open_txn = open_of.get(producer_id)

@@ -11,8 +11,9 @@ A producer id passes from child A to child B only if all of this holds:
 2. Every marker that the transaction group had written when A was forgotten is durable. If the broker has not opened a
    partition since its start, this partition must not lack a marker of the producer id. So no crash opens a transaction
    of A again.
-3. B gets a higher epoch than A, the markers of A and every response to A have had. So two holders never have the same
-   id and epoch, and a request with A's identity is refused whatever transactional id it names.
+3. B gets a higher epoch than A, the markers of A and every response to A have had. So two children that hold the same
+   producer id one after the other never have the same id and epoch, and a request with A's identity is refused whatever
+   transactional id it names.
 
 The ids are in memory only. A restart loses them, and the coordinator then takes new ids.
 
@@ -28,13 +29,13 @@ from stablelog.coordinators.transactions.transaction import Identity
 # The maximum number of identities (producer id and epoch) that wait for durable markers; further ones are dropped.
 WAITING_MAX: Final = 100_000
 
-# A function that returns whether all markers written before a point in time are durable: True, False (not yet) or None
-# (they never will be).
+# A marker barrier: a function that tells whether all markers that were written before the function was made are
+# durable. The result is True, False (not yet) or None (they never will be).
 Barrier = Callable[[], bool | None]
 
 
 def durability_unknown() -> None:
-    """Return None ("never durable"): the `Barrier` of a caller that cannot check whether markers are durable."""
+    """The marker barrier of a caller that cannot check whether markers are durable: return None ("never durable")."""
 
 
 class SpareIds:
@@ -47,7 +48,8 @@ class SpareIds:
     def release(self, identity: Identity, barrier: Barrier) -> None:
         """Add the identity (producer id and epoch) of a child of a joint commit that the coordinator forgets.
 
-        `take` can return the identity once `barrier` returns True: all markers written until now are durable.
+        `take` can return the identity when `barrier` returns True: then all markers that were written before this call
+        are durable.
         """
         self._admit()
         if len(self._waiting) < WAITING_MAX:

@@ -54,8 +54,9 @@ class TransactionTable:
         group: the transaction group.
         expiration_ms: the time without use after which an id is forgotten.
         producer_ids: hands out producer ids.
-        marker_barrier: called when a child of a joint commit is forgotten. It returns a function that tells whether all
-            markers written until then are durable (`spare_ids.Barrier`).
+        marker_barrier: a function that the table calls when it forgets a child of a joint commit. It returns a marker
+            barrier (`spare_ids.Barrier`): a function that tells later whether all markers that were written before the
+            call are durable.
 
     Attributes:
         history: decisions from before the broker's start, for partitions that have not been opened yet.
@@ -129,7 +130,7 @@ class TransactionTable:
 
     @property
     def resolved_sequence(self) -> int:
-        """The greatest commit sequence up to which all markers of all commits are written; 0 before the first.
+        """The greatest commit sequence up to which all markers of all commits are written; 0 before the first commit.
 
         After a start of the broker, the number may be too high: a partition that was not reconciled yet may have lost
         markers.
@@ -401,8 +402,9 @@ class TransactionTable:
         """Return records that hold the whole state, in an order in which `replay` gives the same state.
 
         When these records and the markers of all earlier decisions are durable, all earlier records of the commit log
-        can be deleted. Decisions stand in one batch before all other records, in their order. A later decision has its
-        own record behind that batch, so an id whose transaction is decided has no record in `rest`.
+        can be deleted. The decisions are one batch, in their order, before all other records. A decision that is made
+        later has a record of its own after this batch in the log, so an id whose transaction is decided has no record
+        in `rest`.
 
         Returns:
             None while one batch would have more than `UNDIVIDED_MAX` decisions.
@@ -420,7 +422,7 @@ class TransactionTable:
 
         These are the record of the group, the decisions from before the broker's start, and the pending decisions.
 
-        An id with a decision from before the broker's start also has a record of its present state behind that
+        For an id with a decision from before the broker's start, a record of the present state of the id follows the
         decision, even if the present state is not a decision. Without this record, a crash that keeps only this batch
         would give the id the state of the earlier decision.
         """
