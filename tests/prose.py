@@ -7,7 +7,8 @@ A sample has 80 docstrings and comments, 20 messages of errors and of the log, a
 decision records count as one document. Each is shown where a reader meets it: a docstring with the name and the
 arguments of its function, a sentence in its paragraph or row. Each item has a name, such as `code-17`. A reader who
 knows Kafka and not this code writes one line for each item, its name and its rating: 1 if the item was understood at
-first reading, 0.5 at the second, 0 not without the code. The table has the mean of each group over all readers. The goal is 0.92 in each group.
+first reading, 0.5 at the second, 0 not without the code. The table has the mean of each group over all readers. The goal is
+0.92 in each group.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Transaction markers: the control batches that end a transaction, by commit or abort.
 
-The value of a commit marker also holds the transaction group and the commit sequence, behind the fields that Kafka's
-clients read. The key of a marker has exactly Kafka's bytes.
+The value of a commit marker also holds the transaction group and the commit sequence. They follow the fields that
+Kafka's clients read. The key of a marker has exactly Kafka's bytes.
 
 Format: docs/formats.md, "Transaction marker".  Source: KIP-98, KIP-890.
 """
@@ -102,7 +102,7 @@ def encode_marker(
 def read_marker(batch: Buffer, position: int = 0) -> Marker | None:
     """Decode the control batch at `position`; None if this control batch is no transaction marker.
 
-    The function accepts higher versions of key and value. It ignores unknown bytes behind the known fields.
+    The function accepts higher versions of key and value. It ignores unknown bytes after the known fields.
 
     Raises:
         Corrupt: the batch holds no control record.

@@ -29,9 +29,9 @@ Header = tuple[str, bytes | None]
 
 LOOK_SIZE_MAX = 16 << 20  # bytes: the greatest decompressed size of a batch that `look_into` decodes
 LOOK_COUNT_MAX = 20_000
-# The greatest number of records, and the greatest compressed size in bytes, of a batch that is surely decoded in some
-# milliseconds: 4 KiB of gzip decompress to at most 4 MiB. The output of zstd has no such bound, so no batch with zstd
-# counts as decoded quickly.
+# The greatest number of records, and the greatest compressed size in bytes, of a batch that certainly takes only some
+# milliseconds to decode: 4 KiB of gzip decompress to at most 4 MiB. The output of zstd has no such bound, so no batch
+# with zstd counts as decoded quickly.
 QUICK_COUNT_MAX = 1000
 QUICK_PACKED_SIZE_MAX = 4 << 10
 

@@ -4,7 +4,7 @@ This client has the same transactions and readers as `client.native`. Calls that
 the client; calls that cannot wait run in the event loop. So the client never blocks the loop.
 
 If a task is cancelled during a call, the call waits until its thread has finished and the transaction is aborted. Then
-it raises CancelledError. So the client does no more work for the call after it has raised. The wait ends with the
+the call raises CancelledError. So the client does no more work for a call that has raised. The wait ends with the
 broker's response, or with the timeout for a broker that does not respond.
 """
 

@@ -50,7 +50,7 @@ TOPIC_NAMES_MAX: Final = 12
 
 
 class Cluster:
-    """The brokers behind a list of addresses.
+    """The brokers of one cluster, found by a list of addresses.
 
     Args:
         bootstrap: "host:port,host:port"; one reachable address is enough.

@@ -1,5 +1,5 @@
-"""A thread that aborts the client's transactions at their deadlines. So futures fail even if the program makes no
-call.
+"""A thread that aborts the client's transactions at their deadlines. The futures of a transaction therefore fail at its
+deadline even if the program makes no call.
 """
 
 import threading

@@ -10,8 +10,8 @@ from stablelog.client.connection import Connection
 from stablelog.client.responses import RETRIABLE_CODES, Missing, RetriableError
 from stablelog.errors import Refused
 
-# The broker that has the topic responds. So unknown_topic_or_partition means that the topic does not exist, and a retry
-# cannot help.
+# The broker that serves the request has all topics. So unknown_topic_or_partition means that the topic does not exist,
+# and a retry cannot help.
 RETRIABLE_OF_A_TOPIC = RETRIABLE_CODES - {ErrorCode.unknown_topic_or_partition}
 
 

@@ -150,8 +150,8 @@ def begin(
     order: int = NO_ORDER,
     group: str = "",
 ) -> Begun:
-    """Ask whether a version of a joint commit is still open, that is, not committed. An open version belongs to `run`
-    from now on.
+    """Ask whether a version of a joint commit is still open, that is, not committed. From now on an open version
+    belongs to `run`: an earlier run can no longer commit it.
 
     Args:
         cluster: the brokers.
@@ -160,8 +160,8 @@ def begin(
         run: identifies the start of the writer, and is the same in all its tasks. The broker aborts open children of
             other runs of this version, and refuses new ones. With None, this call only asks and changes nothing.
         order: a number from `next_order`, which is greater for later starts of the writer; -1 for none. A run with a
-            lower number cannot take the version over from this run. So tasks that an earlier start has left behind
-            cannot prevent the commit of a later start.
+            lower number cannot take over the version from this run. So tasks of an earlier start that still run cannot
+            prevent the commit of a later start.
         group: the transaction group.
 
     Raises:

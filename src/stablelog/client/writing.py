@@ -76,8 +76,8 @@ class Writing:
         cluster: as given.
         key: as given, or a new one if the broker refused to begin the transaction under the given key. The commit
             increments the key's version.
-        is_key_free: whether another transaction may use the key after this one. It may if this transaction has begun
-            nothing under the key, or if its outcome is known and no error has shown another user of the key.
+        is_key_free: whether another transaction may use the key after this one. This is so if this transaction has
+            begun nothing under the key, or if its outcome is known and no error has shown another user of the key.
         deadline: `time.monotonic` at which the timeout has passed.
         failure: the error that has aborted the transaction, or that makes the positions of its records unknown.
         producer: sends the batches; None before the first one.

@@ -25,8 +25,8 @@ class SystemClock:
     """The machine's wall clock, read once at the start and then advanced by a clock that cannot be set.
 
     A broker that used the wall clock itself would expire transactions at the wrong time or never when an administrator
-    or NTP sets that clock back. A clock that stopped while the machine is suspended would stay behind the wall clock
-    afterwards, and the broker would refuse batches with current client times as being in the future.
+    or NTP sets that clock back. A clock that stopped while the machine is suspended would be slow compared with the
+    wall clock afterwards, and the broker would refuse batches with current client times as being in the future.
 
     Args:
         read_ns: returns the time of the clock with the given id, in nanoseconds.

@@ -39,8 +39,8 @@ class ReadableLog:
         directory: the partition's directory.
         config: the partition's settings.
         leader_epoch: the leader epoch of the batches that this start of the broker appends.
-        start_offset: the local log start offset: the offset of the first record on the local disk. Without a remote tier
-            it is the log start offset, the offset of the first record that can be read.
+        start_offset: the local log start offset: the offset of the first record on the local disk. Without a remote
+            tier it is the log start offset, the offset of the first record that can be read.
         high_watermark: the first offset that is not known to be durable.
         synced_offset: the first offset that is not known to be synced. With `stablelog.flush=os` it may be less than
             the high watermark.

@@ -1,8 +1,8 @@
 """The interface between a log and its remote tier: the segments of the log that are in an object store.
 
 A log with a remote tier has two starts. The log start offset is that of the remote tier: the first record that can be
-read. The local log start offset is `ReadableLog.start_offset`: the first record on the local disk. The log knows neither
-the object store nor the files of the remote tier. `stablelog.tier.remote_log` implements the interface.
+read. The local log start offset is `ReadableLog.start_offset`: the first record on the local disk. The log knows
+neither the object store nor the files of the remote tier. `stablelog.tier.remote_log` implements the interface.
 """
 
 from collections.abc import Iterator, Sequence
@@ -54,8 +54,8 @@ class RemoteView(Protocol):
         """The greatest commit sequence of all segments in the store; -1 if there is none."""
 
     def commits_after(self, commit_sequence: int) -> RemoteCommits | None:
-        """Return the first segment of `commits` whose `latest_sequence` is greater than a commit sequence; None if there
-        is none.
+        """Return the first segment of `commits` whose `latest_sequence` is greater than a commit sequence; None if
+        there is none.
         """
 
     def commit_rows(self, base_offset: int) -> tuple[Buffer, Buffer]:
@@ -68,8 +68,8 @@ class RemoteView(Protocol):
     def content(
         self, base_offset: int, begins: Sequence[int], ends: Sequence[int], size_max: int
     ) -> tuple[int, Buffer]:
-        """Copy ranges of bytes of a segment's log file, one after another: at most `size_max` bytes, but the first range
-        whatever its size. Fewer ranges are copied if the others are not loaded.
+        """Copy ranges of bytes of a segment's log file, one after another: at most `size_max` bytes, but the first
+        range whatever its size. Fewer ranges are copied if the others are not loaded.
 
         Returns:
             How many ranges were copied, and their bytes.
@@ -101,8 +101,8 @@ class RemoteView(Protocol):
 class RemoteTier(Protocol):
     """The remote tier of one partition.
 
-    Every call raises Unavailable while the list of the remote segments is not known. A read of bytes that are not in the
-    broker's cache raises NotLoaded.
+    Every call raises Unavailable while the list of the remote segments is not known. A read of bytes that are not in
+    the broker's cache raises NotLoaded.
     """
 
     @property

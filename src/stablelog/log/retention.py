@@ -34,8 +34,8 @@ def count_too_old(segments: Segments, config: LogConfig, now_ms: int) -> int:
         # The age of records without a timestamp is the age of their segment.
         newest_ms = segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
         emptied = segment.sealed and newest_ms < 0 and not segment.record_count
-        # If compaction has removed all records of the segment, the segment may be deleted at any age. If all its data was
-        # aborted, it is deleted together with the next segment: until then, consumers may have positions in it.
+        # If compaction has removed all records of the segment, the segment may be deleted at any age. If all its data
+        # was aborted, it is deleted together with the next segment: until then, consumers may have positions in it.
         if emptied and not config.is_compacted:
             passed += 1
             continue

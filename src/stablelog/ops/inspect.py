@@ -261,7 +261,7 @@ def _segment_rows(segments: Iterable[RemoteSegment]) -> Iterator[Row]:
 
 
 def _manifest_rows(manifest: Manifest) -> Iterator[Row]:
-    """Yield a row for each part, which is a file of its own, and one for each segment that is in no part."""
+    """Yield a row for each part of the manifest (a file of its own), and a row for each segment that is in no part."""
     for part in manifest.parts:
         yield part.base_offset, None, part.size, f"PART ({part.segment_count} segments)", part.part_id.hex
     yield from _segment_rows(manifest.segments)

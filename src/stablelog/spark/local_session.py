@@ -38,8 +38,8 @@ SETTINGS = {
     # Spark's default manager starts the program `readlink` for renames on a local disk: 16 processes in each
     # micro-batch.
     "spark.sql.streaming.checkpointFileManagerClass": f"{CHECKPOINTS}.FileSystemBasedCheckpointFileManager",
-    # Each micro-batch opens a state store for each shuffle partition. With Spark's default of 200, that takes seconds
-    # on a small machine.
+    # Each micro-batch opens a state store for each shuffle partition. With Spark's default of 200 partitions, this
+    # takes seconds on a small machine.
     "spark.sql.shuffle.partitions": str(min(8, os.cpu_count() or 1)),
 }
 
@@ -68,8 +68,8 @@ def session(app_name: str = "stablelog", master: str = "local[*]", **settings: s
         # session.
         return SparkSession.builder.getOrCreate()
     find_java()
-    # By default, Spark starts the first `python3` of the PATH as worker. This interpreter has the packages that workers
-    # import.
+    # By default, Spark starts the first `python3` of the PATH as worker. Start the interpreter that runs this code
+    # instead: it has the packages that workers import.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in (

@@ -271,7 +271,8 @@ class SimDisk:
         yield from self._inodes_of(path, self._directory(path, "listing"))
 
     def _inodes_of(self, path: Path, directory: Directory) -> Iterator[tuple[Path, Inode]]:
-        # Another thread may rename a directory meanwhile, so its entries are reached by the directory and not by its path.
+        # Another thread may rename a directory meanwhile, so its entries are reached by the directory and not by its
+        # path.
         for name, node in sorted(directory.names.items()):
             if isinstance(node, Directory):
                 yield from self._inodes_of(path / name, node)

@@ -41,8 +41,8 @@ def copyable(segments: Segments, end_offset: int, stable_offset: int) -> list[Se
 
     Args:
         segments: the local segments.
-        end_offset: the first offset that is not in the store. If it is in the middle of a segment, because the log start
-            is there, the whole segment is copied.
+        end_offset: the first offset that is not in the store. If it is in the middle of a segment, because the log
+            start is there, the whole segment is copied.
         stable_offset: the last stable offset.
     """
     found: list[Segment] = []

@@ -1,8 +1,8 @@
 """The object with all files of a remote segment except its log file: indexes, producer snapshots and leader epochs.
 
-The files stand one after another. First are the offset index, the time index, the transaction index, and the entries and
-extents of the commit index. The manifest has the sizes of these files, so one request for a range reads one of them. A
-directory of all files stands at the end.
+The files stand one after another. First are the offset index, the time index, the transaction index, and the entries
+and extents of the commit index. The manifest has the sizes of these files, so one request for a range reads one of
+them. A directory of all files stands at the end.
 
 Format: docs/formats.md, "The object of indexes".
 """

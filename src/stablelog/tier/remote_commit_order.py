@@ -1,7 +1,7 @@
 """The remote segments of a commit-ordered topic: their commit indexes, and the bytes of their transactions.
 
-The commit index of a segment is in the object of indexes, and the manifest describes it. Readers in commit order need the
-bytes of one transaction after the other, which are scattered over the log files of one or more segments. `content`
+The commit index of a segment is in the object of indexes, and the manifest describes it. Readers in commit order need
+the bytes of one transaction after the other, which are scattered over the log files of one or more segments. `content`
 therefore copies them from the loaded chunks.
 """
 
@@ -77,8 +77,8 @@ class RemoteCommitOrder:
         return self._commits_of(segments[-1]).latest_sequence if segments else -1
 
     def commits_after(self, commit_sequence: int) -> RemoteCommits | None:
-        """Return the first segment of `commits` whose `latest_sequence` is greater than a commit sequence; None if there
-        is none.
+        """Return the first segment of `commits` whose `latest_sequence` is greater than a commit sequence; None if
+        there is none.
         """
         segments, start = self._remote.manifest.segments, self._remote.start_offset
         first = bisect_right(segments, commit_sequence, key=lambda one: self._commits_of(one).latest_sequence)
@@ -163,8 +163,8 @@ class RemoteCommitOrder:
         return None
 
     def finished(self, start: int, end: int) -> None:
-        """Note that a read of the positions [start, end) has ended with the last range of `content`. The reader does not
-        need the chunks again that end before it.
+        """Note that a read of the positions [start, end) has ended with the last range of `content`. The reader does
+        not need the chunks again that end before it.
         """
         if self._last is None:
             return

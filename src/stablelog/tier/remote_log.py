@@ -1,4 +1,5 @@
-"""The remote tier of one partition: searches in the list of its remote segments, and reads from cached bytes of objects.
+"""The remote tier of one partition: searches in the list of its remote segments, and reads from cached bytes of
+objects.
 
 This module sends no request. A read that needs bytes which are not in the cache raises NotLoaded with the byte ranges.
 The caller loads these ranges and reads again (`segment_bytes`).
@@ -249,8 +250,8 @@ class RemoteLog:
         return self.chunks_from(offset, position or 0, wanted)
 
     def chunks_from(self, offset: int, position: int, count: int) -> list[ObjectRange]:
-        """Return those of the next `count` chunks that are not loaded. The first chunk is that of a byte in the log file
-        of the segment with this offset.
+        """Return those of the next `count` chunks that are not loaded. The first chunk is that of a byte in the log
+        file of the segment with this offset.
         """
         found: list[ObjectRange] = []
         while len(found) < count:

@@ -1,7 +1,7 @@
 """The bytes of remote segments that are in the cache: batches and indexes, found by their positions in the objects.
 
-The log file of a segment is read in *chunks* of one size, and an index as a whole. A call that needs bytes which are not
-in the cache raises NotLoaded with their ranges.
+The log file of a segment is read in *chunks* of one size, and an index as a whole. A call that needs bytes which are
+not in the cache raises NotLoaded with their ranges.
 """
 
 import struct

@@ -141,8 +141,8 @@ class FetchAssembler:
         return has_room
 
     def add_copied(self, data: memoryview, extents: ExtentColumns) -> bool:
-        """Add batches of transactions from an object store, without batches that end before the position `start`. Return
-        whether the response has room for more.
+        """Add batches of transactions from an object store, without batches that end before the position `start`.
+        Return whether the response has room for more.
 
         Args:
             data: the bytes of the extents, one extent after the other.

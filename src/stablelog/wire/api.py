@@ -75,10 +75,11 @@ class Api(NamedTuple):
         served_from: the broker refuses requests of an older version, although ApiVersions names that version.
         extension: the module of `wire.extension` that has the messages; None if they are Kafka's.
         is_long_poll: the response may wait for the requests of other clients, until a timeout in the request.
-        is_heavy: a request takes much processor time. A connection runs one heavy request at a time: the responses to
-            the requests behind it have to wait for its response anyway.
-        is_appending: the handler itself takes `Connection.appending`, the lock that keeps the order of a connection's
-            appends, and takes it before it awaits anything. For the other APIs the router waits for this lock.
+        is_heavy: a request takes much processor time. A connection runs only one heavy request at a time. This delays
+            no response, because the responses are sent in the order of the requests.
+        is_appending: the handler itself acquires `Connection.appending`, the lock that keeps the order of a
+            connection's appends, before its first await. If False, the router waits until this lock is free, and then
+            calls the handler without the lock.
         repeats_request: clients often send the same short request again; the broker decodes such a request once.
         repeats_response: the broker often sends the same short response again, and encodes it once.
         has_long_response: a short request can have a response with thousands of entries.

@@ -1,7 +1,7 @@
 """Codec for the envelopes of Produce and Fetch: for all fields but the records. Both messages are read and written
 without the message library kio.
 
-Each field has two forms. In flexible versions, sizes are varints, and tagged fields follow each structure. In older
+Each field has two encodings. In flexible versions, sizes are varints, and tagged fields follow each structure. In older
 versions, sizes have two or four bytes.
 """
 

@@ -106,7 +106,7 @@ class FetchRequest(NamedTuple):
 
 
 def decode_fetch_request(version: int, frame: Buffer, at: int) -> FetchRequest:
-    """Decode the body of a request that begins at `at`. Bytes behind the request are ignored.
+    """Decode the body of a request that begins at `at`. Bytes after the end of the request are ignored.
 
     Raises:
         ValueError: a count or size is greater than the bytes that are left, a text is not UTF-8, or a field that must

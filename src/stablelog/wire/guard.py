@@ -3,8 +3,9 @@
 The reader of the message library kio allocates memory for as many items as the size field of an array says. A size of
 four billion items would end the process. So this module first reads the bytes by the schema, without making objects,
 and refuses a size that is greater than the number of remaining bytes allows. It also refuses a request with more items
-than any client needs: each item costs some microseconds in which the broker serves no other client. Long strings are refused, because some are
-remembered after the request: the responses that are sent often, for example, are cached.
+than any client needs: each item costs some microseconds in which the broker serves no other client. It refuses long
+strings, too, because some strings stay in memory after the request, for example in the cache of responses that are sent
+often.
 
 The check also finds tagged fields that the schema does not know. A newer client may send such fields in any flexible
 version. The receiver has to skip them (KIP-482), but kio's reader would fail, so the check removes them.

@@ -154,8 +154,8 @@ def _not_a_request(api_key: int, version: int, error: Exception) -> Refused:
 def _decode_body(api_key: int, version: int, frame: Buffer, at: int = 0) -> Any:
     request_class = message_class(api_key, version, "request")
     frame = checked(request_class, frame, at)
-    # Bytes behind the request are ignored, as in Kafka: librdkafka 2.16 sends three extra bytes behind a Metadata
-    # request for all topics.
+    # Bytes after the end of the request are ignored, as in Kafka: librdkafka 2.16 sends three extra bytes after a
+    # Metadata request for all topics.
     request, _ = _reader(api_key, version)(frame, at)
     refuse_nulls(request)
     return _newest_shape(api_key, version, request)

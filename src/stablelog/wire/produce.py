@@ -34,8 +34,8 @@ from stablelog.wire.shapes import error_for
 VERSION_WITH_LOG_START = 5
 VERSION_WITH_MESSAGES = 8
 VERSION_FLEXIBLE = 9
-# The maximum number of topics and partitions of a request, all together. A request is decoded on the event loop, and the
-# partitions of one topic in one step. The default of `stablelog.max.partitions` is 10,000.
+# The maximum number of topics and partitions of a request, all together. A request is decoded on the event loop, and
+# the partitions of one topic in one step. The default of `stablelog.max.partitions` is 10,000.
 ITEMS_MAX = 12_000
 STEP_COUNT = 300  # A request with more topics is decoded in steps of this many topics, of about 1 ms each.
 
@@ -112,7 +112,7 @@ def has_many_topics(version: int, frame: Buffer, at: int) -> bool:
 
 
 def decode_produce_request(version: int, frame: Buffer, at: int) -> ProduceRequest:
-    """Decode the body of a request that begins at `at`. Bytes behind the request are ignored.
+    """Decode the body of a request that begins at `at`. Bytes after the end of the request are ignored.
 
     Raises:
         ValueError: a count or size is greater than the bytes that are left, the request has too many items, a text is

@@ -135,8 +135,8 @@ async def handle(broker: Broker, request: DescribeCutRequest, _context: Context)
 
 
 def _describe(broker: Broker, request: DescribeCutRequest) -> DescribeCutResponse:
-    """Return the response. It is made without an await, so that the cut's commit sequence and offsets belong to the same
-    moment.
+    """Return the response. It is made without an await, so that the cut's commit sequence and offsets belong to the
+    same moment.
     """
     # A topic that is named several times is returned once.
     names = list(dict.fromkeys(request.topics))

@@ -73,8 +73,8 @@ async def in_turns(
 async def free_in_turns(*containers: MutableMapping[Any, Any] | list[Any]) -> None:
     """Empty dicts and lists, one item after another.
 
-    Python frees an object with its last reference. 10,000 partitions, or their parts of a response, would hold the event
-    loop for 10 ms and more if they were freed together.
+    Python frees an object with its last reference. 10,000 partitions, or their parts of a response, would hold the
+    event loop for 10 ms and more if they were freed together.
     """
     removals = (
         container.pop if isinstance(container, list) else container.popitem

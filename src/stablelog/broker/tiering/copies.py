@@ -100,8 +100,8 @@ class Copies:
         )
 
     def start(self) -> None:
-        """Start a task that copies segments every `remote.log.manager.task.interval.ms`, and one that copies the logs of
-        the coordinators so often that no record waits longer than `stablelog.remote.coordinator.copy.interval.ms`.
+        """Start a task that copies segments every `remote.log.manager.task.interval.ms`, and one that copies the logs
+        of the coordinators so often that no record waits longer than `stablelog.remote.coordinator.copy.interval.ms`.
         """
         interval_s = self._config["remote.log.manager.task.interval.ms"] / 1000
         self._tasks.every("copying to the object store", interval_s, self.copy_all)

@@ -122,8 +122,8 @@ class RangeCache:
             self._checked.add(wanted)
 
     def make_room(self, size: int) -> None:
-        """Note that a read needs `size` bytes in memory at once, besides smaller ranges that it has needed before. Without
-        room for both, each load would drop what the read needs next, and the read would never end.
+        """Note that a read needs `size` bytes in memory at once, besides smaller ranges that it has needed before.
+        Without room for both, each load would drop what the read needs next, and the read would never end.
         """
         self._memory_size_max = max(self._memory_size_max, self._least_size_max + size)
 

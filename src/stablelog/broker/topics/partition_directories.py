@@ -62,8 +62,8 @@ class PartitionDirectories:
 
     Attributes:
         attach_remote: called with each partition that was opened, before it is used. It gives the partition its remote
-            tier, if there is one. `is_recorded` tells whether the directory has a record of a remote tier. May be called
-            in a thread.
+            tier, if there is one. `is_recorded` tells whether the directory has a record of a remote tier. May be
+            called in a thread.
     """
 
     def __init__(
@@ -91,8 +91,8 @@ class PartitionDirectories:
         A directory of Apache Kafka or of version 1 may lack these files.
 
         Returns:
-            Whether every partition has these files now. A partition that is missing or unreadable lacks them; its error is
-            logged when it is opened.
+            Whether every partition has these files now. A partition that is missing or unreadable lacks them; its error
+            is logged when it is opened.
         """
         is_complete = True
         for topic in topics:

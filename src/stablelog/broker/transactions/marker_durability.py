@@ -19,8 +19,8 @@ FORGOTTEN_AT_ONCE = 2_000
 
 
 class MarkerDurability:
-    """The written markers of one transaction group that may not be durable yet. `len` is the number of
-    commits with such markers.
+    """The written markers of one transaction group that may not be durable yet. `len` is the number of commits with
+    such markers.
 
     Args:
         topics: the broker's topics, through which the partitions of markers are found.

@@ -58,7 +58,8 @@ class Maintenance:
     Args:
         reserve: says whether the disk is full, and frees disk space for the work.
         tasks: starts the periodic work.
-        before_trim: called before a coordinator's log is trimmed. It copies the logs to the object store, if there is one.
+        before_trim: called before a coordinator's log is trimmed. It copies the logs to the object store, if there is
+            one.
     """
 
     def __init__(

@@ -30,8 +30,8 @@ from stablelog.coordinators.consumer_groups.records import GroupValue, MemberVal
 
 CONSUMER_PROTOCOL = "consumer"
 CLASSIC_TYPE = "classic"
-# If the members' different subscriptions are larger together, in bytes, the group's topics count as unknown. Reading them
-# would hold the event loop.
+# If the members' different subscriptions are larger together, in bytes, the group's topics count as unknown. Reading
+# them would hold the event loop.
 SUBSCRIPTIONS_SIZE_MAX = 128 << 10
 
 

@@ -401,7 +401,8 @@ class TransactionCoordinator:
     # -- time and operators --------------------------------------------------------------------------------
 
     def abort_overdue(self, now_ms: int, count_max: int = TICK_COUNT_MAX) -> Decision[bool]:
-        """Abort open transactions that have timed out: at most `count_max`, and none after TICK_PARTITION_COUNT partitions.
+        """Abort open transactions that have timed out: at most `count_max`, and none after TICK_PARTITION_COUNT
+        partitions.
 
         The producer of such a transaction may continue: InitProducerId gives it the new epoch. While a long joint commit
         is being decided, nothing is aborted, because its children may be among these transactions.

@@ -90,8 +90,8 @@ class CloudRequests:
         try:
             found = _asked(lambda: memoryview(obstore.get_range(self._store, key, start=start, length=size)))
         except Unclear as unclear:
-            # The error may mean that the range begins behind the object's end: each store has another error for that.
-            # So ask for the object's size.
+            # The error may mean that the range begins after the object's end: each store has another error for that. So
+            # ask for the object's size.
             if _asked(lambda: obstore.head(self._store, key))["size"] < start + size:
                 raise TooShort from unclear
             raise

@@ -73,8 +73,8 @@ class _Reading:
         return None if txn is None or txn.last_offset < header.base_offset else txn
 
     def marker(self, header: BatchHeader, batch: Buffer) -> AbortedTxn | None:
-        """Process the next batch, which is a control batch. Return the entry of its transaction if it is an abort marker
-        that has one.
+        """Process the next batch, which is a control batch. Return the entry of its transaction if it is an abort
+        marker that has one.
         """
         self._come_to(header)
         return self._walk.meet_marker(header, batch).entry

@@ -203,8 +203,8 @@ class Cleaning:
         now_ms: int,
         key_count_max: int,
     ) -> Compaction | RemovalPass | None:
-        """Make a pass of compaction or, in a topic that is not compacted, of the removal of aborted data. Return None if
-        the topic's settings ask for neither, or if too few records are new since the last pass.
+        """Make a pass of compaction or, in a topic that is not compacted, of the removal of aborted data. Return None
+        if the topic's settings ask for neither, or if too few records are new since the last pass.
         """
         if config.is_commit_ordered:
             return None

@@ -1,13 +1,14 @@
-"""The rules of compaction: it keeps the latest record of each key, and the batches and markers that readers and producers need.
+"""The rules of compaction: it keeps the latest record of each key, and the batches and markers that readers and
+producers need.
 
-A pass reads the log twice. The first reading covers the records since the last pass and collects the latest offset of each
-key. Records of aborted transactions do not count, so that they never hide committed ones. The second reading begins at the
-log's start and removes
+A pass reads the log twice. The first reading covers the records since the last pass and collects the latest offset of
+each key. Records of aborted transactions do not count, so that they never hide committed ones. The second reading
+begins at the log's start and removes
 
 - the records of aborted transactions, and each record whose key has a later record;
 - a tombstone that is the latest record of its key, when its delete horizon has passed;
-- a marker of a transaction without any remaining batch, when its delete horizon has passed. The first pass that finds such a
-  marker or tombstone sets the horizon, so that current readers have time to read it.
+- a marker of a transaction without any remaining batch, when its delete horizon has passed. The first pass that finds
+  such a marker or tombstone sets the horizon, so that current readers have time to read it.
 
 The last batch of each producer stays, possibly without records, because it holds the producer's last sequence number. A
 marker also stays if no other batch holds the current epoch of its producer. Offsets never change.

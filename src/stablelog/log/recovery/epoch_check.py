@@ -1,6 +1,4 @@
-"""Check of the leader epochs against the log. The file of leader epochs has Kafka's format, so no
-checksum covers it.
-"""
+"""Check of the leader epochs against the log. The file of leader epochs has Kafka's format, so no checksum covers it."""
 
 import contextlib
 from collections.abc import Iterable, Iterator

@@ -201,8 +201,8 @@ class SegmentProof:
         seen.end_offset = state.end_offset = header.next_offset
 
     def _times_with(self, header: BatchHeader) -> tuple[int, int]:
-        """Return two timestamps, up to and including a batch: the greatest of the batches with records, and the greatest
-        of all batches.
+        """Return two timestamps, up to and including a batch: the greatest of the batches with records, and the
+        greatest of all batches.
         """
         seen = self._seen
         of_records = header.max_timestamp if header.record_count else NOTHING

@@ -23,8 +23,8 @@ TABLE_WIDTH = 12
 SCAN_ADDRESS, SCAN_SIZE, SCAN_POSITION, SCAN_COUNT, SCAN_COUNT_MAX = range(5)
 SCAN_WIDTH = 5
 
-# The indexes of the values in the array `state` of `decode_batches`: its position, the range and the columns to decode,
-# and how full the columns are.
+# The indexes of the values in the array `state` of `decode_batches`: how far the kernel has decoded, the range of
+# offsets and the columns to decode, and how full the columns are.
 BATCH_COUNT, BATCH, ADDRESS, RECORD, PREVIOUS_DELTA = range(5)
 START, END = 5, 6  # the range of offsets to decode, the end exclusive
 ROWS, ROWS_MAX, USED, USED_MAX, NEEDED = range(7, 12)

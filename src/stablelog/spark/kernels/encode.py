@@ -13,7 +13,8 @@ from stablelog.spark.kernels.cache import kernel
 
 SOURCE = "stablelog.spark.kernels.encode_source"
 
-# The indexes of the values in the array `state` of `encode_rows`: the encoder's position, and the columns of the rows.
+# The indexes of the values in the array `state` of `encode_rows`: how far the kernel has encoded, and the columns of
+# the rows.
 ROW, ROW_COUNT, NOW, SLOT, NEEDED, IS_STICKY, RECORD_SIZE_MAX = range(7)
 TOPICS = 7  # address of the array with the topic number of each row; 0 if all rows have topic 0
 # The first index of each column of the rows.

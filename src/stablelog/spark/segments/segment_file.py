@@ -288,8 +288,9 @@ def open_log_file(path: str) -> int:
 def status_of(path: str, summary: Summary | None = None) -> os.stat_result:
     """Return the status (size, inode) of a log file.
 
-    A network mount may return an old status from its cache. So open the file first, unless its size is that in the
-    summary.
+    A network mount may return an old status from its cache. If the size in this status is not that in the summary, or
+    if there is no summary, the function opens the file, so that the mount asks its server, and returns the status of
+    the open file.
 
     Raises:
         Gone: the file was removed.

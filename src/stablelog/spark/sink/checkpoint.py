@@ -23,12 +23,14 @@ DIGEST_LENGTH = 32
 
 
 def plan_digest(checkpoint: str | None, batch_id: int) -> str:
-    """Return a digest of a micro-batch's plan: of its sources' offsets in the checkpoint's log of offsets.
+    """Return a digest of a micro-batch's plan. The plan consists of the offsets of the query's sources, which Spark
+    writes to the log of offsets in the checkpoint.
 
     Offsets of topics identify records. So if Spark loses a plan and makes it again, and no new records have arrived,
-    the digest is the same. Offsets of other sources may not identify data: the offset of a file source is the number of
-    a list of files, and a lost list may be made again with other files. With such a source, the digest includes the
-    time of planning, so a plan that is made again has another digest.
+    the digest is the same. Offsets of other sources do not always identify the data. For example, a file source numbers
+    its lists of files, and the offset is such a number. If Spark loses a list and makes it again, the list may have
+    other files under the same number. With such a source, the digest includes the time of planning, so a plan that is
+    made again has another digest.
 
     Returns:
         A digest; empty if the checkpoint cannot be read here, or has no entry for the micro-batch.

@@ -119,8 +119,8 @@ def _aborted_count(files: PartitionFiles, aborted: Sequence[AbortedTxn], start: 
 
 
 def _stretches(aborted: Iterable[AbortedTxn], start: int, end: int) -> list[tuple[int, int]]:
-    """Return the parts of a range in which aborted transactions were open. Parts with a gap of at most GAP_COUNT_MAX
-    offsets are joined.
+    """Return the parts of a range in which aborted transactions were open. Two parts are joined if the gap between them
+    has at most GAP_COUNT_MAX offsets.
     """
     found: list[tuple[int, int]] = []
     for txn in aborted:

@@ -82,8 +82,8 @@ class CutStreamReader(StablelogStreamReader):
     def _look_at_cut(self) -> StreamOffsets:
         """Request the last cut.
 
-        A cut has one offset for each partition, so that each commit is either before the cut in all partitions or
-        behind it in all partitions.
+        A cut at the commit sequence R has one offset for each partition. The records of a commit up to R are before
+        these offsets, in all partitions. The records of a later commit are not, in any partition.
 
         The response is never cached: after a commit, a program that calls `processAllAvailable` expects that the stream
         reads this commit.

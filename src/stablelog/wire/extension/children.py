@@ -3,7 +3,7 @@
     [<group>/]joint:<key>:<version>:<run>:<partition>:<attempt>
 
 A child is one transaction of a joint commit. The key and the parts after it are percent-quoted, so that they contain
-neither `:` nor `/`. An id that begins with `joint:` but does not have this form is an ordinary transactional id.
+neither `:` nor `/`. An id that begins with `joint:` but does not have all these parts is an ordinary transactional id.
 """
 
 import re
