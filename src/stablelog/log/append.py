@@ -178,7 +178,7 @@ class PlannedBatch(NamedTuple):
 
 
 class PlannedLog(Protocol):
-    """The attributes of a log that the planning of appends reads. `Partition` has them."""
+    """The attributes of a log that the functions of this module read. `Partition` has them."""
 
     topic: str
     config: LogConfig

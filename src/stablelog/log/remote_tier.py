@@ -17,7 +17,7 @@ from stablelog.types import ObjectRange
 
 
 class RemoteCommits(NamedTuple):
-    """What the manifest says about the commit index of a remote segment of a commit-ordered topic.
+    """The manifest's description of the commit index of a remote segment of a commit-ordered topic.
 
     Attributes:
         base_offset: the base offset of the segment.
@@ -87,8 +87,8 @@ class RemoteView(Protocol):
         """Find the first batch of a segment with offsets in [start, end) and with a record of this time or later.
 
         Returns:
-            The batch, None if there is none, or the offset from which the next call goes on: a call reads a bounded
-            number of headers.
+            The batch; None if there is none; or, because a call reads a bounded number of headers, the offset from
+            which the next call continues the search.
         """
 
     def finished(self, start: int, end: int) -> None:

@@ -57,7 +57,7 @@ class Piece:
 
 
 class Span(Protocol):
-    """A range of offsets of one partition that the planning can divide between tasks."""
+    """A range of offsets of one partition that `plan` can divide between tasks."""
 
     @property
     def start(self) -> int:

@@ -36,7 +36,7 @@ from stablelog.tier.segment_bytes import Cache, SegmentBytes, size_of
 from stablelog.types import ObjectRange
 
 CHUNK_SIZE = 4 << 20
-# A read returns at most this many batches, because it looks at each of their headers: at most some milliseconds.
+# A read returns at most this many batches: it looks at the header of each, which takes at most some milliseconds.
 BATCH_COUNT_MAX = 2_000
 
 

@@ -41,12 +41,10 @@ from stablelog.views.index_format import Entry
 SMALL_LENGTH_MAX = 4096  # copying a batch of this size takes about as long as sending it in two pieces
 # Greatest size of the copies in a response, in bytes. They stay in memory until the reader has received the response.
 COPIED_SIZE_MAX = 1 << 20
-REMOTE_SIZE_MAX = (
-    8 << 20
-)  # Greatest size of the batches from an object store in a response, in bytes: they are copied.
-REMOTE_COUNT_MAX = (
-    2_000  # The number of batches from an object store after which a response ends: their CRCs are checked.
-)
+# Greatest size of the batches from an object store in a response, in bytes. A response holds copies of these batches.
+REMOTE_SIZE_MAX = 8 << 20
+# A response ends after this many batches from an object store, because the CRC of each is checked.
+REMOTE_COUNT_MAX = 2_000
 PAGE_SIZE = 4096  # the kernel reads at least a whole page of this size from the disk
 LOOKED_AT = struct.Struct(
     ">"

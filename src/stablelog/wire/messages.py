@@ -25,7 +25,7 @@ from stablelog.wire.guard import Buffer, checked, skip_tagged_fields
 from stablelog.wire.shapes import APIS_WITH_NEWER_ERRORS, error_for, reshape_request, reshape_response
 from stablelog.wire.versions import adapt, entity_in, refuse_nulls
 
-# What decoders raise if the bytes are not a request.
+# The exceptions that decoders raise if the bytes are not a request.
 _UNDECODABLE: Final = (
     SerialError,
     ValueError,

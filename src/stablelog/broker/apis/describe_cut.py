@@ -95,7 +95,7 @@ def _group(broker: Broker, request: DescribeCutRequest) -> str:
 def _resolved(broker: Broker, numbers: TransactionGroup | None, group: str, asked: int) -> int:
     """Return the commit sequence of the requested cut: `asked`, or the last resolved one if `asked` is RESOLVED.
 
-    A commit is resolved if all its markers are durable, and so are those of every earlier commit of the group.
+    A commit is resolved if all its markers, and all markers of every earlier commit of the group, are durable.
 
     Raises:
         Refused: the commit is not resolved, or the broker does not know yet whether it is.

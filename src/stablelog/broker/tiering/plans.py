@@ -34,7 +34,7 @@ MARKED_COUNT_MAX: Final = 2_000
 
 
 class Plan(Protocol):
-    """What a copier copies of each partition.
+    """The segments that a copier copies of each partition.
 
     Attributes:
         part_count: the number of segments in a part of a manifest.

@@ -152,7 +152,7 @@ class Opening:
 
     def _stays_offline(self, topic: Topic, index: int, error: Exception) -> None:
         topic.offline[index] = str(error)
-        # An unexpected error concerns only this partition: the partition stays offline, and the broker goes on.
+        # An unexpected error concerns only this partition: the partition stays offline, and the broker continues.
         if not isinstance(error, StablelogError):
             offline = Scope(f"{topic.name}-{index} stays offline", lambda _why: None)
             self._tasks.unexpected("recovery of a partition", offline, error)

@@ -21,10 +21,8 @@ from stablelog.log.segments.segment import Segment
 
 log = logging.getLogger(__name__)
 
-PASS_PAUSE_S = (
-    # The number of seconds between two passes over all segments, so that a small log is not read all the time.
-    60.0
-)
+# The number of seconds between two passes over all segments, so that a small log is not read all the time.
+PASS_PAUSE_S = 60.0
 
 
 class Scrub:

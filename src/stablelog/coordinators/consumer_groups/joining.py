@@ -30,9 +30,8 @@ from stablelog.coordinators.deadlines import Deadlines
 from stablelog.errors import Refused
 
 PROTOCOLS_SIZE_MAX = 4 << 20  # The maximum size in bytes of the protocols of one member.
-PROTOCOL_COUNT_MAX = (
-    100  # The maximum number of protocols of one member; clients have one for each of their assignors.
-)
+# The maximum number of protocols of one member; clients have one for each of their assignors.
+PROTOCOL_COUNT_MAX = 100
 STRING_SIZE_MAX = 32_000  # The maximum size in bytes of a string in a record; the format allows 32,767.
 
 

@@ -291,7 +291,7 @@ class Group:
         return frozenset(topics)
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a member subscribes to the topic, or may do so."""
+        """Whether a member subscribes to the topic; also true if the subscriptions of a consumer group are unknown."""
         return (
             self.protocol_type == CONSUMER_PROTOCOL if self.subscribed is None else topic in self.subscribed
         )

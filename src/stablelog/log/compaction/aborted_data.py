@@ -341,7 +341,7 @@ class RemovalPass(Pass):
 
     @property
     def outcome(self) -> str:
-        """What the pass has done, for a log line; empty if it has rewritten no segment."""
+        """The result of the pass as text for a log line; empty if the pass has rewritten no segment."""
         if not self.read_size:
             return ""
         return f"removed aborted data up to offset {self.end_offset}: {self.written_size} bytes of {self.read_size} remain"

@@ -82,7 +82,7 @@ class Compaction(Pass):
 
     @property
     def outcome(self) -> str:
-        """What the pass has done, for a log line."""
+        """The result of the pass as text for a log line."""
         return (
             f"compacted to offset {self.end_offset}: {self.key_count} keys and {self.written_size} bytes of "
             f"{self.read_size} remain"

@@ -90,7 +90,7 @@ def _short(key: bytes) -> bytes:
 
 
 class MarkerFate(NamedTuple):
-    """What a pass has found out about a transaction marker. This decides whether compaction keeps the marker.
+    """The facts about a transaction marker by which compaction decides whether to keep it.
 
     Attributes:
         is_bare: whether the reading has met no batch of the marker's transaction, so that no batch needs the marker.

@@ -165,7 +165,7 @@ class Pass:
 
     @property
     def outcome(self) -> str:
-        """What the pass has done, for a log line; empty if it has done nothing."""
+        """The result of the pass as text for a log line; empty if the pass has changed nothing."""
         raise NotImplementedError
 
     def cancel(self) -> None:

@@ -20,13 +20,11 @@ SNAPSHOT, PRODUCERS = ".snapshot", ".producers"
 CUT = ".cut"  # a file with the bytes that recovery or `stablelog repair` has removed from a log file
 DELETED = ".deleted"
 VIEW_START_FILE = "view-start-offset"  # the file that records the start of the view in commit order
-REMOTE_MANIFEST_FILE = (
-    "remote-manifest"  # the copy of the last manifest that was published to the object store
-)
+# The copy of the last manifest that was published to the object store.
+REMOTE_MANIFEST_FILE = "remote-manifest"
 REMOTE_PART_PREFIX = f"{REMOTE_MANIFEST_FILE}-part-"  # the id of the part in 32 hexadecimal digits follows
-REMOTE_LOG_START_FILE = (
-    "remote-log-start"  # the file that records the log start offset of a log with a remote tier
-)
+# The file that records the log start offset of a log with a remote tier.
+REMOTE_LOG_START_FILE = "remote-log-start"
 # Names of the files of a partition that belong to no segment and no snapshot.
 SINGLE_FILES = (
     "leader-epoch-checkpoint",

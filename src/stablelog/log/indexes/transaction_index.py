@@ -77,8 +77,8 @@ class TransactionIndex(IndexEntries):
         self._add(encode_entry(txn))
 
     def end_of_markers(self, start: int, count: int) -> int | None:
-        """Return the offset after that of the last one of the first `count` abort markers at or past `start`; None if
-        there are fewer.
+        """Return the offset after the last of the first `count` abort markers at or after `start`; None if the index
+        has fewer than `count` of these markers.
         """
         place = self._count_below(LAST, start) + count - 1
         return self[place].last_offset + 1 if place < self._count else None

@@ -33,7 +33,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class Recovered:
-    """A partition as it is after recovery. All of it is durable.
+    """The state of a partition after recovery. All its files are durable.
 
     Attributes:
         segments: oldest first; the last one is open for appends.

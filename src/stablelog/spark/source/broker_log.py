@@ -110,7 +110,7 @@ class BrokerLog:
         return {place: found[place].offset for place in specs}
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return the ranges as spans, which the planning can divide into tasks. The size of a range in bytes is
+        """Return the ranges as spans, which `spark.planning` can divide into tasks. The size of a range in bytes is
         estimated from its first batches.
         """
         for wanted in ranges:

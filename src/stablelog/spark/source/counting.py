@@ -20,11 +20,9 @@ from stablelog.spark.segments.partition_files import PartitionFiles
 from stablelog.spark.source.resolve import Range
 
 _NO_LIMIT = 2**62
-GAP_COUNT_MAX = (
-    # Two ranges are read as one if the gap between them has fewer offsets: reading the gap costs no more than finding
-    # the position of the second range.
-    1000
-)
+# Two ranges are read as one if the gap between them has fewer offsets: reading the gap costs no more than finding the
+# position of the second range.
+GAP_COUNT_MAX = 1000
 
 
 @dataclass(slots=True)

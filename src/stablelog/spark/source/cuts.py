@@ -344,8 +344,8 @@ class Cuts:
 
 
 class _Listing:
-    """The transactions of a partition that the broker has listed, and the runs of records outside transactions. What a
-    micro-batch does not use stays in memory for the next micro-batch.
+    """The transactions of a partition that the broker has listed, and the runs of records outside transactions.
+    Transactions and runs that a micro-batch does not use stay in memory for the next micro-batch.
     """
 
     def __init__(self, cluster: Cluster, place: TopicPartition, start: int) -> None:

@@ -179,7 +179,7 @@ class DirectoryLog:
         return steadily(files, lambda: first_in_files(files, time_ms, start, end))
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return the ranges as spans, which the planning can divide into tasks, with the parts of segment files that
+        """Return the ranges as spans, which `spark.planning` can divide into tasks, with the parts of segment files that
         contain them.
         """
         for place, start, end in ranges:
@@ -244,7 +244,7 @@ class SharedLog(BrokerLog):
         self._commit_ordered: set[TopicPartition] = set()
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return the ranges as spans, which the planning can divide into tasks. A partition's directory is listed after
+        """Return the ranges as spans, which `spark.planning` can divide into tasks. A partition's directory is listed after
         the broker has reported the end of the range, so that the files contain the range.
         """
         for wanted, files in self.files_of(ranges, topic_ids).items():

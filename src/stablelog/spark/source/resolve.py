@@ -54,7 +54,7 @@ class Log(Protocol):
         """
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return the ranges as spans, which the planning can divide into tasks, with their sizes in bytes."""
+        """Return the ranges as spans, which `spark.planning` can divide into tasks, with their sizes in bytes."""
 
     def files_of(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
