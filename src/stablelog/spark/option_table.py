@@ -278,7 +278,7 @@ OPTIONS: dict[str, Option] = {
         TEXT,
         WRITE,
         "The name of the job. The broker remembers the last `txnVersion` of each name.",
-        "the query, or one of this write",
+        "a name for the query, or for this write only",
     ),
     "txnVersion": Option(
         "",

@@ -78,7 +78,7 @@ class Rebalances:
             self._complete_join(group, decision, now_ms)
 
     def _end_join_phase(self, group: Group, decision: Decision, now_ms: int) -> None:
-        """Handle that the join phase has timed out. A group's first join phase goes on if more members have joined."""
+        """Handle the timeout of a join phase. A group's first join phase goes on if more members have joined."""
         assert group.state is State.PREPARING_REBALANCE
         if group.is_initial and group.is_prolonged and group.initial_left_ms:
             group.is_prolonged = False
@@ -169,7 +169,7 @@ class Rebalances:
                 self.renew_session(group, member, now_ms)
 
     def _end_sync_phase(self, group: Group, decision: Decision, now_ms: int) -> None:
-        """Handle that the sync phase has timed out: dismiss the members that did not ask for their assignment."""
+        """Handle the timeout of a sync phase: dismiss the members that did not ask for their assignment."""
         assert group.state in {State.COMPLETING_REBALANCE, State.STABLE}
         assert group.pending_syncs
         for member_id in list(group.pending_syncs):

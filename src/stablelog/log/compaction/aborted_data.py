@@ -370,7 +370,7 @@ class RemovalPass(Pass):
             yield from self._rewritten(
                 [summary],
                 lambda out: self._remove(segment, out, rules),
-                committed_count=summary.committed_count,  # no committed record goes
+                committed_count=summary.committed_count,  # no committed record is removed
             )
 
     def _stoppable(

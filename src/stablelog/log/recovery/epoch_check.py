@@ -100,7 +100,7 @@ def check_epochs(epochs: LeaderEpochs, segments: Segments, path: Path) -> None:
     for epoch, start in epochs.entries:
         segment = segments[segments.place_of(start)]
         if not segment.base_offset <= start < segment.end_offset:
-            continue  # no batch of the log is there: it is deleted, or the epoch has no batch
+            continue  # the log has no batch at `start`: the batch is deleted, or the epoch has none
         header, before = segment.header_at(start), segment.header_at(max(start - 1, segment.base_offset))
         if header is None or before is None or not header.record_count or not before.record_count:
             # Compaction has emptied a batch. A batch without records may cover offsets of several epochs, so nothing
