@@ -68,7 +68,7 @@ class WordOrder(SimObjects):
 
 
 class EarlyEnd(SimObjects):
-    """It fills ranges behind the end with zeros."""
+    """It fills the part of a range past the end of an object with zeros."""
 
     def get_range(self, key, start, size):
         try:
@@ -102,7 +102,7 @@ class Swapped(SimObjects):
     ("kind", "promise", "fault"),
     [
         (LateListing, "a listing is complete, at once, in the order of keys", "not listed right after"),
-        (EarlyEnd, "ranges of an object", "behind the end"),
+        (EarlyEnd, "ranges of an object", "past the end"),
         (Undead, "a deleted object is gone, and its key is free", "after it was deleted"),
         (SmallParts, "an upload of 20 MiB in parts is whole", "another size"),
         (Swapped, "an upload of 20 MiB in parts is whole", "mixed up"),

@@ -105,7 +105,7 @@ def _ranges(store: ObjectStore, directory: str) -> str:
         store.get_range(key, len(content) - 1, 2)
     except Corrupt:
         return ""
-    return "a range after the end of an object was answered"
+    return "a range that goes past the end of an object was answered"
 
 
 def _listing(store: ObjectStore, directory: str) -> str:
