@@ -37,6 +37,7 @@ def test_every_legal_topic_has_keys_that_every_store_takes(topic):
         partition.segment_key(2**62, SEGMENT, LOG),
         partition.segment_key(0, SEGMENT, INDEXES),
         partition.chain_key(ChainName(7, 3)),
+        partition.pin_key(SEGMENT),
     ):
         assert key.startswith(f"{partition.directory}/")
         if "=" not in topic:  # No topic has it; it is tried here because ids have it.

@@ -16,10 +16,12 @@ import contextlib
 import hashlib
 import re
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from email.utils import formatdate
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -93,6 +95,12 @@ def _error(status: int, code: str, key: str = "") -> Answer:
     return Answer(status, body.encode(), XML)
 
 
+def _up_to(key: str, prefix: str, delimiter: str) -> str:
+    """Return a key up to the first delimiter after the prefix, as a listing with a delimiter shows it."""
+    name, found, _ = key.removeprefix(prefix).partition(delimiter)
+    return prefix + name + found
+
+
 def _etag(content: bytes) -> str:
     return f'"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"'
 
@@ -104,6 +112,7 @@ class S3:
     Attributes:
         bucket: the name of the bucket.
         objects: the contents by key.
+        written_s: by key, the time at which the object was written, by the machine's clock.
         counts: requests by kind.
         keys: requests by kind and key.
         delay_s: the delay before each request is handled, in seconds.
@@ -113,6 +122,7 @@ class S3:
 
     bucket: str
     objects: dict[str, bytes] = field(default_factory=dict)
+    written_s: dict[str, float] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     keys: Counter[tuple[str, str]] = field(default_factory=Counter)
     delay_s: float = 0.0
@@ -193,8 +203,12 @@ class S3:
         is_conditional = request.headers.get("if-none-match") == "*" and not self.ignores_conditions
         if is_conditional and request.key in self.objects:
             return _error(412, "PreconditionFailed", request.key)
-        self.objects[request.key] = request.body
+        self._write(request.key, request.body)
         return Answer(200, headers=(("ETag", _etag(request.body)),))
+
+    def _write(self, key: str, content: bytes) -> None:
+        self.objects[key] = content
+        self.written_s[key] = time.time()
 
     def _get(self, request: Request) -> Answer:
         content = self.objects.get(request.key)
@@ -246,12 +260,14 @@ class S3:
     def _list(self, request: Request) -> Answer:
         prefix = request.query.get("prefix", "")
         after = max(request.query.get("start-after", ""), request.query.get("continuation-token", ""))
-        found = sorted(key for key in self.objects if key.startswith(prefix) and key > after)
+        keys = {key for key in self.objects if key.startswith(prefix)}
+        delimiter = request.query.get("delimiter", "")
+        if delimiter:
+            keys = {_up_to(key, prefix, delimiter) for key in keys}
+        found = sorted(key for key in keys if key > after)
         page = found[: min(int(request.query.get("max-keys", KEYS_MAX)), KEYS_MAX)]
         rows = "".join(
-            f"<Contents><Key>{escape(key)}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
-            f"<ETag>{escape(self._etag_of(key))}</ETag><Size>{len(self.objects[key])}</Size></Contents>"
-            for key in page
+            self._listed(key, is_directory=bool(delimiter) and key.endswith(delimiter)) for key in page
         )
         is_cut = len(page) < len(found)
         token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if is_cut else ""
@@ -261,6 +277,15 @@ class S3:
             "</ListBucketResult>"
         )
         return Answer(200, body.encode(), XML)
+
+    def _listed(self, key: str, *, is_directory: bool) -> str:
+        if is_directory:
+            return f"<CommonPrefixes><Prefix>{escape(key)}</Prefix></CommonPrefixes>"
+        written = datetime.fromtimestamp(self.written_s.get(key, 0.0), UTC).isoformat(timespec="milliseconds")
+        return (
+            f"<Contents><Key>{escape(key)}</Key><LastModified>{written.replace('+00:00', 'Z')}</LastModified>"
+            f"<ETag>{escape(self._etag_of(key))}</ETag><Size>{len(self.objects[key])}</Size></Contents>"
+        )
 
     def _begin(self, request: Request) -> Answer:
         upload = uuid.uuid4().hex
@@ -282,7 +307,8 @@ class S3:
         parts = self._uploads.pop(request.query.get("uploadId", ""), None)
         if parts is None:
             return _error(404, "NoSuchUpload", request.key)
-        content = self.objects[request.key] = b"".join(part for _, part in sorted(parts.items()))
+        content = b"".join(part for _, part in sorted(parts.items()))
+        self._write(request.key, content)
         body = (
             f"<CompleteMultipartUploadResult><Key>{escape(request.key)}</Key><ETag>{escape(_etag(content))}</ETag>"
             "</CompleteMultipartUploadResult>"

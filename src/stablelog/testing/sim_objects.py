@@ -52,6 +52,7 @@ class SimObjects:
         seed: the seed of the random generator.
         faults: may be replaced at any time.
         objects: the contents by key.
+        written_s: by key, the simulated time at which the object was written.
         between: a function that is called before each request with the request's name and key. A test can let other
             writers act in this function.
         is_rejecting: whether all requests are rejected, as with wrong credentials.
@@ -61,6 +62,7 @@ class SimObjects:
     seed: int = 0
     faults: Faults = field(default_factory=Faults)
     objects: dict[str, bytes] = field(default_factory=dict)
+    written_s: dict[str, float] = field(default_factory=dict)
     between: Callable[[str, str], None] = lambda _call, _key: None
     is_rejecting: bool = False
     url: str = "sim://store"
@@ -87,6 +89,8 @@ class SimObjects:
         content = bytes(content)
 
         def apply() -> bool:
+            if key not in self.objects:
+                self.written_s[key] = self._now_s
             return self.objects.setdefault(key, content) is content
 
         if not self._write("create", key, apply):
@@ -98,6 +102,7 @@ class SimObjects:
 
         def apply() -> bool:
             self.objects[key] = content
+            self.written_s[key] = self._now_s
             return True
 
         self._write("upload", key, apply)
@@ -123,10 +128,17 @@ class SimObjects:
         """Return the objects whose keys begin with `directory/` and are greater than `after`, in the order of keys."""
         self._read("list_after", directory)
         return iter(
-            StoredObject(key, len(content))
+            StoredObject(key, len(content), round(self.written_s.get(key, 0.0) * 1000))
             for key, content in sorted(self.objects.items())
             if key.startswith(f"{directory}/") and key > after
         )
+
+    def directories(self, directory: str) -> Iterator[str]:
+        """Return the names of the directories in a directory."""
+        self._read("directories", directory)
+        start = f"{directory}/" if directory else ""
+        rest = (key.removeprefix(start) for key in self.objects if key.startswith(start))
+        return iter({key.partition("/")[0] for key in rest if "/" in key})
 
     def delete(self, key: str) -> None:
         """Delete an object."""

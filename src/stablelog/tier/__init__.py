@@ -1,7 +1,7 @@
 """Tiered storage: what a partition has in an object store, and the rules by which one broker at a time changes it.
 
-This package sends no request to the object store. The generators of `chain` yield requests, and the caller sends the
-answers into them. A read of `remote_log` raises NotLoaded if bytes that it needs are not in memory. The caller then
+Only `prefix` sends requests to an object store, and only requests that read. The generators of `chain` yield requests,
+and the caller sends the answers into them. A read of `remote_log` raises NotLoaded if bytes that it needs are not in memory. The caller then
 loads these bytes and reads again.
 
 | module | content |
@@ -10,6 +10,8 @@ loads these bytes and reads again.
 | `records` | Kafka's records of remote segments |
 | `manifest` | the list of the segments that a partition has in the store, and searches in it |
 | `chain` | the chain of a partition's manifests |
+| `prefix` | reads the cluster id, the partitions and their manifests from a store |
+| `pins` | objects by which a reader keeps segments from deletion |
 | `index_object` | the object with all files of a segment except its log file |
 | `copying` | which segments are copied, and how a manifest describes them |
 | `segment_bytes` | the loaded bytes of remote segments |

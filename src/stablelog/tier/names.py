@@ -6,6 +6,7 @@
     t.<topic>/<topic id>/<partition>/<base>-<segment id>.indexes
     t.<topic>/<topic id>/<partition>/manifest/<epoch>-<n>         one object of a chain
     t.<topic>/<topic id>/<partition>/part/<base>-<part id>        segments of a long manifest
+    t.<topic>/<topic id>/<partition>/pins/<pin id>                a reader that keeps segments from deletion
 
 Numbers have leading zeros, so that the order of keys is that of numbers. Ids are written as Kafka writes them (base 64
 without padding, `-` and `_`), after `=`. The prefix `t.` distinguishes topics from the other directories. Without it, a
@@ -57,6 +58,15 @@ class RemotePartition(NamedTuple):
     def part_key(self, base_offset: int, part_id: uuid.UUID) -> str:
         """The key of a part of a manifest. The first segment of the part has this base offset."""
         return f"{self.directory}/part/{base_offset:0{OFFSET_DIGITS}}-={_text(part_id)}"
+
+    @property
+    def pins(self) -> str:
+        """The directory of the partition's pins."""
+        return f"{self.directory}/pins"
+
+    def pin_key(self, pin_id: uuid.UUID) -> str:
+        """The key of a pin."""
+        return f"{self.pins}/={_text(pin_id)}"
 
     def chain_key(self, name: ChainName) -> str:
         """The key of an object of the chain."""

@@ -74,7 +74,7 @@ class Tiered:
     def manifest(self, topic="t"):
         """The last manifest in the store."""
         storage = RemoteStorage(self.store, self.broker.cluster_id)
-        return decode_manifest(storage.run(last_manifest(self.remote(topic))))
+        return decode_manifest(storage.prefix.run(last_manifest(self.remote(topic))))
 
     def index(self, topic):
         """The metadata partition of a topic."""

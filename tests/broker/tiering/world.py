@@ -107,8 +107,8 @@ class World(TieredLog):
 
     def published(self):
         """The last manifest in the store; None if there is none."""
-        payload = self.storage.run(last_manifest(PARTITION))
-        return None if payload is None else self.storage.read_manifest(PARTITION, payload)[0]
+        payload = self.storage.prefix.run(last_manifest(PARTITION))
+        return None if payload is None else self.storage.prefix.read_manifest(PARTITION, payload)[0]
 
     def names(self):
         """The names of the log files on the local disk."""

@@ -117,4 +117,4 @@ def test_each_broken_promise_is_found(kind, promise, fault):
 def test_a_store_that_lists_in_another_order_is_no_store():
     with pytest.raises(StoreError, match="does not list keys in the order of their bytes"):
         of(WordOrder(objects={"a/B": b"", "a/a": b"", "a/0": b"", "a/-": b""})).list_after("a")
-    assert of(SimObjects(objects={"a/B": b"1"})).list_after("a") == [StoredObject("a/B", 1)]
+    assert of(SimObjects(objects={"a/B": b"1"})).list_after("a") == [StoredObject("a/B", 1, 0)]

@@ -152,7 +152,7 @@ def test_faults_of_a_server_are_not_seen(s3, fault):
     assert store.get("a/b") == b"content"
     assert store.get_range("a/b", 1, 3) == b"ont"
     store.upload("a/large", lambda: [large])
-    assert store.list_after("a") == [("a/b", 7), ("a/large", len(large))]
+    assert [one[:2] for one in store.list_after("a")] == [("a/b", 7), ("a/large", len(large))]
     store.delete("a/b")
     assert fault.count == 0, "the fault was met"
     assert sorted(s3.objects) == ["prefix/a/large"]

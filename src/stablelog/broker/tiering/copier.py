@@ -233,12 +233,12 @@ class Copier:
         state = LocalState(self._disk, partition.directory)
         log_start = await in_thread(self._threads, state.read_start)
         chain = self._storage.chain(remote.partition)
-        payload = await in_thread(self._threads, lambda: self._storage.run(chain.take_over()))
+        payload = await in_thread(self._threads, lambda: self._storage.prefix.run(chain.take_over()))
         manifest, contents = None, dict[uuid.UUID, bytes]()
         if payload is not None:
             known = remote.manifest if remote.is_known else None
             manifest, contents = await in_thread(
-                self._threads, self._storage.read_manifest, remote.partition, payload, known
+                self._threads, self._storage.prefix.read_manifest, remote.partition, payload, known
             )
         if manifest is not None and manifest.cluster_id != self._storage.cluster_id:
             raise Corrupt(
@@ -279,7 +279,9 @@ class Copier:
             await in_thread(self._threads, self._storage.create_part, remote.partition, part, content)
             owned.unrecorded[part.part_id] = content
         payload = await in_thread(self._threads, encode_manifest, manifest, self._now_ms())
-        await in_thread_to_its_end(self._threads, lambda: self._storage.run(owned.chain.publish(payload)))
+        await in_thread_to_its_end(
+            self._threads, lambda: self._storage.prefix.run(owned.chain.publish(payload))
+        )
         owned.manifest, owned.is_recorded = manifest, False
         await self._record(partition, remote, owned, payload)
         if rows and not self._plan.is_routine:

@@ -106,8 +106,19 @@ class CloudRequests:
                 obstore.list(self._store, prefix=f"{directory}/", offset=after or None, chunk_size=1000)
             )
         )
-        listed = [StoredObject(one["path"], one["size"]) for page in pages for one in page]
+        listed = [
+            StoredObject(one["path"], one["size"], round(one["last_modified"].timestamp() * 1000))
+            for page in pages
+            for one in page
+        ]
         return iter(sorted(listed))  # obstore does not sort the listing of a store in memory.
+
+    def directories(self, directory: str) -> Iterator[str]:
+        """Return the names of the directories in a directory."""
+        found = _asked(
+            lambda: obstore.list_with_delimiter(self._store, prefix=f"{directory}/" if directory else None)
+        )
+        return (path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"])
 
     def delete(self, key: str) -> None:
         """Delete an object."""

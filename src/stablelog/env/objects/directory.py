@@ -100,6 +100,21 @@ class DirectoryRequests:
         """Return the objects whose keys begin with `directory/` and are greater than `after`, in the order of keys."""
         return iter(_asked(lambda: sorted(self._found(self._root / directory, after))))
 
+    def directories(self, directory: str) -> Iterator[str]:
+        """Return the names of the directories in a directory. Directories without objects are left out, because cloud
+        stores have none.
+        """
+        path = self._root / directory
+
+        def work() -> list[str]:
+            names = [one.name for one in os.scandir(path) if one.is_dir() and not one.name.startswith(".")]
+            return [name for name in names if any(self._found(path / name, ""))]
+
+        try:
+            return iter(_asked(work))
+        except Missing:
+            return iter(())
+
     def delete(self, key: str) -> None:
         """Delete an object. Directories that become empty stay."""
 
@@ -161,7 +176,8 @@ class DirectoryRequests:
                     "."
                 ):  # Network file systems keep hidden files of their own.
                     with contextlib.suppress(FileNotFoundError):  # The file was deleted meanwhile.
-                        yield StoredObject(key, path.stat().st_size)
+                        found = path.stat()
+                        yield StoredObject(key, found.st_size, found.st_mtime_ns // 1_000_000)
 
 
 def _raise_unless_missing(error: OSError) -> None:

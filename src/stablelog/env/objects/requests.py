@@ -11,10 +11,17 @@ KEY_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ
 
 
 class StoredObject(NamedTuple):
-    """The key and the size of an object in a listing."""
+    """An object in a listing.
+
+    Attributes:
+        key: its key.
+        size: its size in bytes.
+        modified_ms: the time at which it was written, by the clock of the store.
+    """
 
     key: str
     size: int
+    modified_ms: int
 
 
 class Exists(Exception):
@@ -66,6 +73,11 @@ class StoreRequests(Protocol):
 
     def list_after(self, directory: str, after: str) -> Iterator[StoredObject]:
         """Return the objects whose keys begin with `directory/` and are greater than `after`, in the order of keys."""
+
+    def directories(self, directory: str) -> Iterator[str]:
+        """Return the names of the directories in a directory, in the order of their bytes; `directory` is empty for
+        those at the top.
+        """
 
     def delete(self, key: str) -> None:
         """Delete an object; no error if it is missing."""

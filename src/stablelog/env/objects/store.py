@@ -193,6 +193,16 @@ class ObjectStore:
             raise StoreError(f"{self.url} does not list keys in the order of their bytes", is_rejected=True)
         return listed
 
+    def directories(self, directory: str = "") -> list[str]:
+        """Return the names of the directories in a directory, in the order of their bytes.
+
+        A directory is a part of a key that a slash follows. Without an argument, return the directories at the top.
+
+        Raises:
+            StoreError: the store did not answer in time, or rejects the request.
+        """
+        return self._repeated("directories", directory, lambda: sorted(self._requests.directories(directory)))
+
     def delete(self, key: str) -> None:
         """Delete an object; no error if it is missing.
 
@@ -202,7 +212,8 @@ class ObjectStore:
         self._repeated("delete", key, lambda: self._requests.delete(key))
 
     def _repeated(self, call: str, key: str, attempt: Callable[[], Answer]) -> Answer:
-        check_key(key)
+        if key or call != "directories":
+            check_key(key)
         end_s = self._now_s() + self._patience.limit_s
         may_be_applied = False
         if self._now_s() > self._last_s:

@@ -1,0 +1,70 @@
+"""Pins: objects by which a reader of the object store keeps segments from deletion.
+
+A reader that needs no broker, such as a Spark query, creates a pin in each partition that it reads. While the pin is
+valid, the broker deletes no object of a segment that overlaps the pinned offsets. The steps of a reader are:
+
+1. Read the last manifest, and create the pin.
+2. Read the last manifest again. A segment that is not marked for deletion in this manifest stays in the store as long
+   as the pin is valid: before the broker deletes the objects of a segment, it publishes a manifest that marks the
+   segment, waits for the delay of deletions, and lists the pins.
+3. Every RENEWAL_S seconds, create a new pin with the same offsets, and then delete the old one.
+4. At the end, delete the pin.
+
+The broker does not compare clocks. It counts the VALID_S seconds of a pin from the moment when it has first listed the
+pin, and deletes the pin after them. A broker that was just started therefore honours the pin of a reader that has died
+for VALID_S seconds once more.
+
+Format: docs/formats.md, "Pins".
+"""
+
+import json
+from typing import Final, NamedTuple
+
+from stablelog.errors import Corrupt, in_words, refuse_newer
+
+VERSION: Final = 1
+VALID_S: Final = 3600.0
+RENEWAL_S: Final = 900.0
+
+
+class Pin(NamedTuple):
+    """What a reader keeps from deletion.
+
+    Attributes:
+        start_offset: the first offset that the reader may still read.
+        end_offset: the offset after the last one that the reader may still read.
+        reader: the reader in words, for a user who lists the pins.
+    """
+
+    start_offset: int
+    end_offset: int
+    reader: str
+
+    def protects(self, base_offset: int, end_offset: int) -> bool:
+        """Whether the pin keeps a segment with the offsets [base_offset, end_offset) from deletion."""
+        return base_offset < self.end_offset and self.start_offset < end_offset
+
+
+def encode_pin(pin: Pin) -> bytes:
+    """Encode the content of a pin's object."""
+    fields = {"version": VERSION, "start": pin.start_offset, "end": pin.end_offset, "reader": pin.reader}
+    return json.dumps(fields).encode()
+
+
+def decode_pin(content: bytes) -> Pin:
+    """Decode the content of a pin's object.
+
+    Raises:
+        NewerFormat: a later release has written the pin.
+        Corrupt: the object is damaged.
+    """
+    try:
+        fields = json.loads(content)
+        version, start_offset, end_offset = (int(fields[name]) for name in ("version", "start", "end"))
+        reader = str(fields["reader"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt(f"a pin is damaged: {in_words(error)}") from error
+    refuse_newer("a pin", version, VERSION)
+    if version != VERSION or not 0 <= start_offset <= end_offset:
+        raise Corrupt(f"a pin of version {version} has the offsets {start_offset} to {end_offset}")
+    return Pin(start_offset, end_offset, reader)

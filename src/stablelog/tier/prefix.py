@@ -1,0 +1,151 @@
+"""What a prefix of an object store holds: the cluster, its partitions and their manifests, for readers.
+
+This module only reads. `broker.tiering.remote_storage` is the part of a broker that also writes.
+"""
+
+import json
+import uuid
+from collections.abc import Sequence
+from typing import Final
+
+from stablelog.env.objects.store import ObjectStore
+from stablelog.errors import Corrupt, InvalidConfig, ObjectExists, ObjectMissing, StoreError, refuse_newer
+from stablelog.tier.chain import Create, Get, List, Result, Steps, last_manifest
+from stablelog.tier.manifest import Manifest, Part, RemoteSegment, decode_manifest, read_part
+from stablelog.tier.names import CLUSTER, TOPIC_PREFIX, RemotePartition, partition_of
+
+LAYOUT_VERSION: Final = 1
+
+
+class Prefix:
+    """A prefix of an object store: the objects of one cluster. Every method blocks, and may be called in any thread.
+
+    Args:
+        store: the object store, whose URL ends with the prefix.
+
+    Attributes:
+        store: the object store.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+
+    def cluster_id(self) -> str:
+        """Return the id of the cluster that the prefix belongs to.
+
+        Raises:
+            ObjectMissing: no broker has used the prefix yet.
+            InvalidConfig: the prefix belongs to another program.
+            NewerFormat: a later release has written the objects.
+            StoreError: the store does not answer, or rejects the request.
+        """
+        content = self.store.get(CLUSTER)
+        try:
+            read = json.loads(content)
+            version, cluster_id = int(read["version"]), read["cluster"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidConfig(
+                f"{self.store.url}/{CLUSTER} is not the object of a cluster of stablelog: use another prefix"
+            ) from error
+        refuse_newer(f"the layout of {self.store.url}", version, LAYOUT_VERSION)
+        return str(cluster_id)
+
+    def topics(self) -> list[str]:
+        """Return the names of the topics that have, or had, objects in the store, in order."""
+        names = self.store.directories()
+        return sorted(name.removeprefix(TOPIC_PREFIX) for name in names if name.startswith(TOPIC_PREFIX))
+
+    def partitions(self, topic: str) -> list[RemotePartition]:
+        """Return the partitions of a topic that have, or had, objects in the store, by topic id and number.
+
+        Topics that were deleted and created again under one name have different topic ids.
+        """
+        directory = f"{TOPIC_PREFIX}{topic}"
+        found = (
+            partition_of(f"{directory}/{topic_id}/{number}")
+            for topic_id in self.store.directories(directory)
+            for number in self.store.directories(f"{directory}/{topic_id}")
+        )
+        return sorted(
+            (one for one in found if one is not None), key=lambda one: (one.topic_id.bytes, one.partition)
+        )
+
+    def last_manifest(self, partition: RemotePartition) -> Manifest | None:
+        """Return the last manifest of a partition, with its parts; None if none was published.
+
+        Raises:
+            StoreError: the store does not answer, or rejects a request.
+            NewerFormat: a later release has written the manifest.
+            Corrupt: the manifest or a part is damaged or missing. The message names its key.
+        """
+        payload = self.run(last_manifest(partition))
+        return None if payload is None else self.read_manifest(partition, payload)[0]
+
+    def read_manifest(
+        self, partition: RemotePartition, payload: bytes, known: Manifest | None = None
+    ) -> tuple[Manifest, dict[uuid.UUID, bytes]]:
+        """Decode the payload of a manifest, and load its parts.
+
+        Args:
+            partition: the partition of the manifest.
+            payload: the payload.
+            known: an earlier manifest of the partition. Parts that it has too are not loaded.
+
+        Returns:
+            The manifest, and the contents of the parts that were loaded, by the id of the part.
+
+        Raises:
+            StoreError: the store does not answer, or rejects a request.
+            NewerFormat: a later release has written the manifest.
+            Corrupt: the manifest or a part is damaged, or a part is missing. The message names the part's key.
+        """
+        contents: dict[uuid.UUID, bytes] = {}
+
+        def load(part: Part) -> Sequence[RemoteSegment]:
+            if known is not None and part in known.parts:
+                return known.segments_of(part)
+            key = partition.part_key(part.base_offset, part.part_id)
+            try:
+                content = contents[part.part_id] = self.store.get(key)
+                return read_part(part, content)
+            except ObjectMissing:
+                raise Corrupt(f"{key} is missing, and the manifest names it") from None
+            except Corrupt as error:
+                raise Corrupt(f"{key}: {error}") from None
+
+        return decode_manifest(payload, load), contents
+
+    def run(self, steps: Steps[Result]) -> Result:
+        """Send the requests of a generator of `stablelog.tier.chain` to the store, and return its result.
+
+        Raises:
+            StoreError: a request failed. The generator got this error, too.
+        """
+        try:
+            request = next(steps)
+            while True:
+                try:
+                    answer = self._answer(request)
+                except StoreError as error:
+                    request = steps.throw(error)
+                else:
+                    request = steps.send(answer)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+
+    def _answer(self, request: List | Create | Get) -> list[tuple[str, int]] | bool | bytes | None:
+        match request:
+            case List(directory):
+                return [(one.key, one.size) for one in self.store.list_after(directory)]
+            case Create(key, content):
+                try:
+                    self.store.create(key, content)
+                except ObjectExists:
+                    return False
+                return True
+            case Get(key):
+                try:
+                    return self.store.get(key)
+                except ObjectMissing:
+                    return None
