@@ -11,6 +11,7 @@ from stablelog.broker.network.budget import Budget
 from stablelog.broker.network.connection import Connection, Limits
 
 LENGTH = struct.Struct(">i")
+THREAD_S = 20  # How long a thread may take, if nothing else goes on.
 
 
 class JumpLoop(asyncio.SelectorEventLoop):
@@ -22,7 +23,7 @@ class JumpLoop(asyncio.SelectorEventLoop):
         select = self._selector.select
 
         def jump(timeout=None):
-            events = select(0)
+            events = select(THREAD_S if timeout is None else 0)
             if not events:
                 assert timeout is not None, "everybody waits for ever"
                 self._now_s += timeout

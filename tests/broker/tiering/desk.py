@@ -2,6 +2,7 @@
 
 import contextlib
 
+from stablelog.env.objects.store import ObjectStore
 from tests.broker.desk import batch, opened
 
 LOCAL_NOTHING = {
@@ -11,6 +12,16 @@ LOCAL_NOTHING = {
     "local.retention.bytes": "0",
 }
 HOURS_MS = 3_600_000
+SIMULATED_URL = "file:///simulated"
+
+
+def simulate_store(monkeypatch, objects):
+    """Let brokers use a simulated store, whatever `stablelog.remote.url` says."""
+
+    def open_store(_url, **_options):
+        return ObjectStore(objects, now_s=objects.now_s, sleep=objects.sleep)
+
+    monkeypatch.setattr("stablelog.env.objects.opening.open_store", open_store)
 
 
 @contextlib.asynccontextmanager

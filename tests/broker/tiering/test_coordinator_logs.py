@@ -25,7 +25,7 @@ from stablelog.testing.sim_objects import HOSTILE, Faults, SimObjects
 from tests.broker.apis.test_joint_apis import committed_offset
 from tests.broker.apis.test_txn_offset_commit import add_offsets, commit
 from tests.broker.desk import ABORT, COMMIT, DATA, batch, opened
-from tests.broker.tiering.desk import LOCAL_NOTHING
+from tests.broker.tiering.desk import LOCAL_NOTHING, SIMULATED_URL, simulate_store
 from tests.broker.tiering.restoring import live_rows, manifests, objects_in, restored
 from tests.broker.tiering.world import lines, warnings
 from tests.scale import seeds
@@ -138,12 +138,8 @@ class Watched(SimDisk):
 @contextlib.asynccontextmanager
 async def simulated(monkeypatch, objects, disk=None, **settings):
     """A broker whose store is simulated, with a tiered topic `t`."""
-
-    def open_store(_url, **_options):
-        return ObjectStore(objects, now_s=objects.now_s, sleep=objects.sleep)
-
-    monkeypatch.setattr("stablelog.env.objects.opening.open_store", open_store)
-    settings = {"stablelog_remote_url": "file:///simulated", **SELDOM, **settings}
+    simulate_store(monkeypatch, objects)
+    settings = {"stablelog_remote_url": SIMULATED_URL, **SELDOM, **settings}
     async with opened(disk, topics=(), **settings) as desk:
         if desk.broker.topics.get("t") is None:
             desk.broker.topics.create("t", 1, LOCAL_NOTHING)

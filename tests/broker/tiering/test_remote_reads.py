@@ -8,13 +8,19 @@ import pytest
 
 from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.tiering.range_cache import RangeCache
-from stablelog.broker.tiering.remote_reads import RemoteReads
+from stablelog.broker.tiering.remote_reads import THREADS, RemoteReads
 from stablelog.env.objects.requests import Missing, Rejected, TooShort
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import Corrupt, NotLoaded, StoreError, Unavailable
+from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk
+from stablelog.testing.sim_objects import Faults, SimObjects
+from stablelog.tier.names import INDEXES, LOG
+from stablelog.tier.remote_log import RemoteLog
 from stablelog.types import ObjectRange
 from tests.broker.tiering.world import lines
+from tests.log.timeline import NOW_MS
+from tests.tier.tiered_log import PARTITION, TieredLog
 
 ONE, TWO = ObjectRange("a.log", 0, 10), ObjectRange("a.log", 10, 10)
 
@@ -40,8 +46,8 @@ class Requests:
 class Life:
     """The loads of a broker; two partitions wait for them."""
 
-    def __init__(self):
-        self.requests, self.woken, self.failures = Requests(), [], []
+    def __init__(self, requests=None):
+        self.requests, self.woken, self.failures = requests or Requests(), [], []
         self.cache = RangeCache(SimDisk(), Path("/cache"), 1 << 20, 0)
         tasks = Tasks(self.failures.append)
         self.reads = RemoteReads(ObjectStore(self.requests), self.cache, tasks, self.woken.append)
@@ -51,7 +57,8 @@ class Life:
             try:
                 await asyncio.wait_for(conversation(self), 60)
             finally:
-                self.requests.gate.set()
+                if isinstance(self.requests, Requests):
+                    self.requests.gate.set()
                 self.reads.close()
 
         asyncio.run(life())
@@ -143,3 +150,103 @@ def test_without_a_store_remote_reads_are_refused_by_the_name_of_the_setting():
         reads.close()
 
     Life().run(conversation)
+
+
+def test_read_ahead_begins_no_more_loads_than_there_are_threads_and_a_reader_does_not_wait_for_the_rest():
+    ranges = [ObjectRange("a.log", start, 10) for start in range(3 * THREADS)]
+
+    async def conversation(life):
+        life.reads.read_ahead(ranges[:10])
+        life.reads.read_ahead(ranges)
+        needed = life.reads.request("p", NotLoaded([ranges[-1]], 0))
+        life.reads.read_ahead(ranges)
+        begun = life.reads.request("p", NotLoaded(ranges[:THREADS], 0))
+        life.requests.gate.set()
+        await ended([*needed, *begun])
+        wanted = [*ranges[:THREADS], ranges[-1]]
+        assert sorted(life.requests.asked) == sorted((one.key, one.start, one.size) for one in wanted)
+        life.reads.read_ahead(ranges[:THREADS])
+        life.reads.read_ahead(ranges[THREADS : THREADS + 1])
+        await ended(life.reads.request("p", NotLoaded([ranges[THREADS]], 0)))
+        assert len(life.requests.asked) == THREADS + 2, "what is loaded is not loaded again"
+
+    Life().run(conversation)
+
+
+# -- segments whose object of indexes is missing -----------------------------------------------------------------------
+
+
+class Reader(Life):
+    """A read-committed reader of a partition with two segments that are only in the store: an aborted transaction, and
+    two records. The objects of indexes are missing.
+
+    Args:
+        with_summary: whether the manifest has the summaries of the segments.
+    """
+
+    def __init__(self, *, with_summary):
+        self.asked = []
+        super().__init__(
+            SimObjects(
+                faults=Faults(latency_s=0),
+                between=lambda call, key: self.asked.append((call, key.rpartition(".")[2])),
+            )
+        )
+        log = TieredLog(local_retention_ms=0, local_retention_bytes=0)
+        for words in ("P1 P1a", "- -"):
+            log.write(words)
+            log.partition.roll(NOW_MS)
+            log.sync()
+        self.rows = log.copy(with_summary=with_summary)
+        self.requests.objects = {key: one for key, one in log.objects.items() if not key.endswith(INDEXES)}
+        assert len(self.requests.objects) == 2
+        manifest, url = log.remote.manifest, self.requests.url
+        log.partition.remote = RemoteLog(PARTITION, manifest, self.cache, log.saved.append, url=url)
+        log.drop_local()
+        self.partition = log.partition
+        self.place = f"{url}/{PARTITION.segment_key(0, self.rows[0].segment_id, INDEXES)}"
+
+    async def read(self, start, isolation=Isolation.READ_COMMITTED):
+        """Read from an offset, and load what the read needs. Return the end of the read and its aborted transactions."""
+        found = await self.reads.loading(lambda: self.partition.read(start, 1 << 20, isolation))
+        aborted = (
+            None if found.aborted is None else [(one.producer_id, one.first_offset) for one in found.aborted]
+        )
+        return found.end_offset, aborted
+
+
+def test_a_missing_object_of_indexes_of_a_segment_without_a_summary_means_that_nothing_was_aborted():
+    """Apache Kafka has copied it, and the store has no transaction index of it."""
+
+    async def conversation(reader):
+        assert await reader.read(0) == (2, [])
+        assert await reader.read(2) == (4, [])
+        assert sorted(reader.asked) == sorted([("get", INDEXES), ("get_range", LOG)] * 2)
+        assert await reader.read(0) == (2, []), "it is not requested again"
+        assert len(reader.asked) == 4
+
+    Reader(with_summary=False).run(conversation)
+
+
+def test_no_object_of_indexes_is_requested_if_the_summary_says_that_nothing_was_aborted():
+    async def conversation(reader):
+        assert not reader.rows[1].summary.txnindex_size
+        assert await reader.read(2) == (4, [])
+        assert reader.asked == [("get_range", LOG)]
+
+    Reader(with_summary=True).run(conversation)
+
+
+def test_a_missing_object_of_indexes_is_damage_if_the_summary_says_that_transactions_were_aborted(caplog):
+    async def conversation(reader):
+        assert reader.rows[0].summary.txnindex_size
+        with pytest.raises(Corrupt) as raised:
+            await reader.read(0)
+        assert str(raised.value) == f"{reader.place} is missing, and a manifest names it"
+        assert (await reader.read(0, Isolation.READ_UNCOMMITTED))[0] == 2, "it needs no index"
+        assert await reader.read(2) == (4, [])
+
+    reader = Reader(with_summary=True)
+    reader.run(conversation)
+    (line,) = lines(caplog)
+    assert reader.place in line

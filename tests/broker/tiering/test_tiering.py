@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import threading
 from datetime import timedelta
 
 import pytest
@@ -11,9 +12,20 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
 from stablelog.errors import Refused
 from stablelog.testing.sim_disk import SimDisk
+from stablelog.testing.sim_objects import Faults, SimObjects
 from stablelog.tier.index_object import IndexKind, indexes_of
+from tests.broker import jump
 from tests.broker.desk import batch, opened
-from tests.broker.tiering.desk import LOCAL_NOTHING, copy, log_of, tiered, write_segments
+from tests.broker.tiering.desk import (
+    HOURS_MS,
+    LOCAL_NOTHING,
+    SIMULATED_URL,
+    copy,
+    log_of,
+    simulate_store,
+    tiered,
+    write_segments,
+)
 from tests.broker.tiering.world import lines
 
 NONE = ErrorCode.none
@@ -178,6 +190,46 @@ def test_a_fetch_answers_other_partitions_while_one_is_loaded(tmp_path):
             assert await read_all(desk) == list(range(log_of(desk).end_offset))
 
     run(conversation)
+
+
+def test_a_fetch_waits_for_a_store_that_hangs_no_longer_than_its_client_allows_and_the_load_goes_on(
+    monkeypatch,
+):
+    """The time of this event loop jumps to the next timer, so it shows exactly how long a fetch has waited."""
+    asked, released = [], threading.Event()
+
+    def hang(call, key):
+        if call == "get_range":
+            asked.append(key)
+            assert released.wait(60)
+
+    objects = SimObjects(faults=Faults(latency_s=0))
+    simulate_store(monkeypatch, objects)
+
+    async def conversation():
+        loop = asyncio.get_running_loop()
+        interval = {"stablelog_remote_coordinator_copy_interval_ms": HOURS_MS}
+        async with tiered(SIMULATED_URL, **interval) as desk:
+            await write_segments(desk, 2)
+            await copy(desk)
+            objects.between = hang
+            try:
+                for wait_ms in (5_000, 0, 700):  # The last two begin after SLOW_S.
+                    begun_s = loop.time()
+                    answer = await desk.fetch("t", 0, 0, max_wait_ms=wait_ms)
+                    assert loop.time() - begun_s == pytest.approx(wait_ms / 1000)
+                    assert answer.error_code in RETRIABLE
+                    assert not answer.records
+            finally:
+                released.set()
+            while not desk.broker.tiering.cache.memory_size:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            assert len(asked) == 1, "the load of the first fetch has gone on"
+            answer = await desk.fetch("t", 0, 0, max_wait_ms=0)
+            assert answer.error_code is NONE
+            assert next(headers_in(answer.records))[1].base_offset == 0
+
+    jump.run(conversation())
 
 
 async def fetch_both(desk, *, wait_ms, topics=("t", "u"), offset=0):
