@@ -159,13 +159,29 @@ class BrokerConfig:
             drops_aborted=value("stablelog.local.drop.aborted") and order != "commit",
         )
 
-    def check_tiered(self, topic_configs: Mapping[str, str]) -> None:
-        """Check whether a topic with these settings can have a remote tier, if they enable it.
+    def check_tiered(
+        self, topic_configs: Mapping[str, str], present: Mapping[str, str] | None = None
+    ) -> None:
+        """Check whether a topic with these settings can have a remote tier, if they enable it, and whether they may
+        disable the remote tier of the topic.
+
+        Args:
+            topic_configs: the settings that the topic gets.
+            present: the settings that it has; None for a new topic.
 
         Raises:
             InvalidConfig: the broker has no object store, the topic is compacted, or a limit of local retention is
-                greater than that of the whole log.
+                greater than that of the whole log; or the topic has a remote tier, would lose it, and does not allow
+                that its records are deleted.
         """
+        if present is not None and self.log_config(present).is_tiered:
+            wanted = self.log_config(topic_configs)
+            if not wanted.is_tiered and not wanted.is_deleted_on_disable:
+                raise InvalidConfig(
+                    "the topic has a remote tier, and would lose it with the records that are only in the object store. To "
+                    "delete these records, set remote.log.delete.on.disable=true, too; to stop only the copies, keep "
+                    "remote.storage.enable=true, and set remote.log.copy.disable=true"
+                )
         if not _is_tiered(topic_configs):
             return
         if not self["stablelog.remote.url"]:
@@ -238,15 +254,6 @@ def check_change(present: Mapping[str, str], wanted: Mapping[str, str]) -> None:
         InvalidConfig: as `check_topic_configs`, or a setting that is fixed when a topic is created would change.
     """
     check_topic_configs(wanted)
-    if (
-        _is_tiered(present)
-        and not _is_tiered(wanted)
-        and wanted.get("remote.log.delete.on.disable") != "true"
-    ):
-        raise InvalidConfig(
-            "remote.storage.enable=false would make records unreadable that are only in the object store. To delete these "
-            "records, set remote.log.delete.on.disable=true, too; to stop only the copies, set remote.log.copy.disable=true"
-        )
     if group_of_topic(wanted) != group_of_topic(present):
         raise InvalidConfig(
             f"stablelog.group={group_of_topic(present)} was set when the topic was created and cannot change: its commits "

@@ -10,11 +10,14 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
-from stablelog.errors import Refused
+from stablelog.broker.config import BrokerConfig
+from stablelog.errors import InvalidConfig, Refused
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.testing.sim_objects import Faults, SimObjects
 from stablelog.tier.index_object import IndexKind, indexes_of
+from stablelog.tier.records import SegmentState
 from tests.broker import jump
+from tests.broker.apis.test_incremental_alter_configs import SET, TOPIC, alter, changed
 from tests.broker.desk import batch, opened
 from tests.broker.tiering.desk import (
     HOURS_MS,
@@ -29,6 +32,7 @@ from tests.broker.tiering.desk import (
 from tests.broker.tiering.world import lines
 
 NONE = ErrorCode.none
+DELETE_STARTED = SegmentState.DELETE_STARTED
 RETRIABLE = (ErrorCode.kafka_storage_error, ErrorCode.not_leader_or_follower)
 EARLIEST, LATEST, LOCAL, TIERED, PENDING = -2, -1, -4, -5, -6
 
@@ -317,6 +321,120 @@ def test_copies_can_be_disabled_and_the_copied_records_stay(tmp_path):
             assert log_of(desk).start_offset > start
 
     run(conversation)
+
+
+DISABLED = {**LOCAL_NOTHING, "remote.storage.enable": "false"}
+DELETED = {**DISABLED, "remote.log.delete.on.disable": "true"}
+
+
+@pytest.mark.parametrize(
+    ("default", "own"),
+    [
+        ("false", {"remote.storage.enable": "true"}),
+        ("true", {}),
+        ("true", {"remote.storage.enable": "true", "remote.log.delete.on.disable": "false"}),
+    ],
+)
+def test_a_topic_keeps_its_remote_tier_unless_its_records_may_be_deleted(default, own):
+    """The default of the broker counts for a topic without a setting of its own."""
+    config = BrokerConfig({"stablelog.remote.url": SIMULATED_URL, "stablelog.remote.storage.enable": default})
+    for wanted in ({**own, "remote.storage.enable": "false"}, {"cleanup.policy": "compact"}):
+        with pytest.raises(
+            InvalidConfig, match=r"remote\.log\.delete\.on\.disable=true.*remote\.log\.copy\.disable"
+        ):
+            config.check_tiered(wanted, own)
+        for value in ("true", "TRUE"):
+            config.check_tiered({**wanted, "remote.log.delete.on.disable": value}, own)
+    config.check_tiered({**own, "remote.log.copy.disable": "true"}, own)
+    config.check_tiered({"remote.storage.enable": "false"}, {"remote.storage.enable": "false"})
+
+
+def test_the_remote_tier_of_a_topic_is_not_disabled_without_the_deletion_of_its_records(tmp_path):
+    async def conversation():
+        async with tiered(tmp_path.as_uri()) as desk:
+            await write_segments(desk, 2)
+            await copy(desk)
+            change = (SET, "remote.storage.enable", "false")
+            for validate_only in (True, False):
+                code, why = await alter(desk, change, resource=(TOPIC, "t"), validate_only=validate_only)
+                assert code is ErrorCode.invalid_config
+                assert "remote.log.delete.on.disable=true" in why
+            await copy(desk)
+            assert log_of(desk).config.is_tiered
+            assert await read_all(desk) == list(range(log_of(desk).end_offset))
+            both = (change, (SET, "remote.log.delete.on.disable", "true"))
+            await changed(desk, *both, resource=(TOPIC, "t"), validate_only=True)
+            assert log_of(desk).config.is_tiered
+
+    run(conversation)
+
+
+def test_a_disabled_remote_tier_takes_the_records_with_it_that_are_only_in_the_store(tmp_path):
+    """As in Apache Kafka, the log then begins at the first local record. A tier that is enabled again begins there, too."""
+    disk = SimDisk()
+
+    async def conversation():
+        async with tiered(tmp_path.as_uri(), disk) as desk:
+            await write_segments(desk, 3)
+            await copy(desk)
+            await write_segments(desk, 1)
+            start, topic = log_of(desk).start_offset, desk.broker.topics.get("t")
+            assert start > 0
+            desk.broker.topics.configure(topic, DELETED)
+            await copy(desk)
+            await check_deleted(desk, start)
+            assert all(row.state is DELETE_STARTED for row in remote_of(desk).manifest.segments)
+        async with tiered(tmp_path.as_uri(), disk) as desk:
+            await desk.opened("t")
+            log_of(desk).prove()
+            await write_segments(desk, 1)
+            await copy(desk)
+            await check_deleted(desk, start)
+            desk.broker.topics.configure(desk.broker.topics.get("t"), LOCAL_NOTHING)
+            await copy(desk)
+            assert log_of(desk).start_offset > start, "the local log was copied"
+            assert await list_offset(desk, EARLIEST) == start
+            assert await read_all(desk, start) == list(range(start, log_of(desk).end_offset))
+
+    async def check_deleted(desk, start):
+        assert await list_offset(desk, EARLIEST) == await list_offset(desk, LOCAL) == start
+        assert await list_offset(desk, TIERED) == -1
+        assert (await desk.fetch("t", 0, start - 1)).error_code is ErrorCode.offset_out_of_range
+        assert await read_all(desk, start) == list(range(start, log_of(desk).end_offset))
+        assert len(log_of(desk).segments()) > 1, "the limits of the local log no longer apply"
+
+    run(conversation)
+
+
+def test_a_disabled_remote_tier_leaves_the_local_segments_that_are_also_in_the_store(tmp_path):
+    """The store has nothing before the log start, also when retention deletes these segments later."""
+
+    async def conversation():
+        async with tiered(tmp_path.as_uri(), configs={**LOCAL_NOTHING, "local.retention.bytes": "1"}) as desk:
+            await write_segments(desk, 3)
+            await copy(desk)
+            await write_segments(desk, 2)
+            topic = desk.broker.topics.get("t")
+            await desk.broker.tiering.copy_all()
+            start = log_of(desk).start_offset
+            assert 0 < start < remote_of(desk).end_offset
+            desk.broker.topics.configure(topic, DELETED)
+            await copy(desk)
+            assert log_of(desk).start_offset == remote_of(desk).start_offset == start
+            log_of(desk).delete_records(start + 3)
+            await copy(desk)
+            rows = remote_of(desk).manifest.segments
+            assert remote_of(desk).manifest.log_start == log_of(desk).start_offset == start + 3
+            assert [row.state is DELETE_STARTED for row in rows] == [
+                row.end_offset <= start + 3 for row in rows
+            ]
+            assert await read_all(desk, start + 3) == list(range(start + 3, log_of(desk).end_offset))
+
+    run(conversation)
+
+
+def remote_of(desk):
+    return log_of(desk).remote
 
 
 def objects_of_indexes(directory):

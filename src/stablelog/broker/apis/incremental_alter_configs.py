@@ -85,7 +85,7 @@ def _alter(broker: Broker, asked: AlterConfigsResource, *, validate_only: bool) 
         policy = {"cleanup.policy": TOPIC_SETTINGS["cleanup.policy"].default}
         configs = _changed(topic.configs, policy, asked.configs)
         check_change(topic.configs, configs)
-        broker.config.check_tiered(configs)
+        broker.config.check_tiered(configs, topic.configs)
         if not validate_only:
             broker.topics.configure(topic, configs)
         return

@@ -400,7 +400,7 @@ class Topics:
             Refused: the disk refuses the write of the list of topics; nothing changed.
         """
         check_change(topic.configs, configs)
-        self._config.check_tiered(configs)
+        self._config.check_tiered(configs, topic.configs)
         before, topic.configs = topic.configs, dict(configs)
         try:
             self._write_list()
