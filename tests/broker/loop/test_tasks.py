@@ -114,6 +114,29 @@ def test_work_that_is_done_again_and_again_bears_expected_errors(caplog):
     )
 
 
+@pytest.mark.parametrize(
+    ("from_begin", "begins"), [(False, [10, 24, 38]), (True, [10, 20, 30])], ids=["pause", "rate"]
+)
+def test_the_time_of_a_step_is_added_to_the_pause_or_is_a_part_of_it(from_begin, begins):
+    async def conversation():
+        found, loop = Failures(), asyncio.get_running_loop()
+        begun_s, steps = loop.time(), []
+
+        async def step():
+            steps.append(loop.time() - begun_s)
+            await asyncio.sleep(4 if len(steps) < 3 else 100)
+
+        found.tasks.every("copying", 10, step, from_begin=from_begin)
+        await asyncio.sleep(135)
+        assert steps[:3] == begins
+        assert steps[3:] == ([130] if from_begin else []), (
+            "a step that takes longer is followed by the next one"
+        )
+        await found.tasks.stop()
+
+    run(conversation())
+
+
 def test_work_that_is_done_again_and_again_stops_the_broker_by_an_unexpected_error():
     async def conversation():
         found = Failures()

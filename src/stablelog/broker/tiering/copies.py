@@ -110,6 +110,7 @@ class Copies:
             "copying the coordinators' logs to the object store",
             BEGIN_SHARE * interval_s,
             self.copy_coordinator_logs,
+            from_begin=True,
         )
 
     async def copy_coordinator_logs(self) -> None:
