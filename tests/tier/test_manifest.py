@@ -2,7 +2,8 @@
 
 import json
 import uuid
-from dataclasses import replace
+from array import array
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -172,43 +173,111 @@ def test_the_search_finds_every_segment_with_an_abort_that_concerns_the_reader(l
         assert any(one.stable_offset is not None and one.stable_offset >= end for one in segments)
 
 
-class Counted(list):
-    """A list that counts the items that are looked at."""
+class Looks:
+    """How many values were looked at, in all arrays and rows together."""
 
     count = 0
 
+
+class CountedArray(array):
+    """An array that counts the items that are looked at."""
+
     def __getitem__(self, at):
-        self.count += 1 if isinstance(at, int) else len(range(*at.indices(len(self))))
+        Looks.count += 1 if isinstance(at, int) else len(range(*at.indices(len(self))))
         return super().__getitem__(at)
 
+    def __iter__(self):
+        return map(self.__getitem__, range(len(self)))
 
-@pytest.mark.parametrize("count", [100_000, pytest.param(1_000_000, marks=pytest.mark.night)])
-def test_a_search_in_many_segments_looks_at_few(count):
+
+@dataclass(slots=True)
+class Row:
+    """What searches use of a segment. It counts each look at one of its values."""
+
+    base_offset: int
+    end_offset: int
+    stable_offset: int
+    may_have_aborts: bool
+    least_aborted_offset: int | None
+    size: int = 1
+    state: SegmentState = SegmentState.COPY_FINISHED
+
+    def __getattribute__(self, name):
+        Looks.count += 1
+        return object.__getattribute__(self, name)
+
+
+class Searched:
+    """A long list of segments of one offset each. A search in it counts each segment of the result, and each row of the
+    list, of the arrays that are searched by bisection, and of the tree of minima that is looked at.
+
+    Args:
+        least: returns for a segment at which offset a transaction began that was aborted there; None if none was.
+        is_open: whether a transaction is open from the first segment to the last.
+    """
+
+    def __init__(self, monkeypatch, count, least, *, is_open=False):
+        for module in ("tier.manifest", "log.indexes.minima"):
+            monkeypatch.setattr(f"stablelog.{module}.array", CountedArray)
+        firsts = ((number, least(number)) for number in range(count))
+        self.segments = Segments(
+            [
+                Row(at, at + 1, 0 if is_open and at < count - 1 else at + 1, first is not None, first)
+                for at, first in firsts
+            ]
+        )
+
+    def search(self, start, end):
+        """Return the number of segments that are found, and of the rows that are looked at."""
+        Looks.count = 0
+        found, is_complete = self.segments.with_aborts(start, end)
+        assert is_complete
+        return len(found), Looks.count + len(found)
+
+
+MANY = pytest.mark.parametrize("count", [100_000, pytest.param(1_000_000, marks=pytest.mark.night)])
+
+
+@MANY
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_search_in_many_segments_without_many_aborts_looks_at_few(monkeypatch, count, is_open):
     """KIP-1058: it is not a linear search."""
     with_aborts = {5, count // 2, count - 10}
-    one = segment(0)
-    rows = Counted(
-        replace(one, base_offset=number, end_offset=number + 1, summary=SUMMARIES[number in with_aborts])
-        for number in range(count)
-    )
-    searched = Segments(rows)
-    for start, end, answer in (
-        (10, count * 9 // 10, 2),
-        (0, count, 3),
-        (count * 6 // 10, count * 7 // 10, 1),
-        (count - 1, count, 0),
+    searched = Searched(monkeypatch, count, lambda at: 0 if at in with_aborts else None, is_open=is_open)
+    for start, end, wanted, behind in (
+        (10, count * 9 // 10, 1, 1),
+        (0, count, 3, 0),
+        (count * 6 // 10, count * 7 // 10, 0, 1),
+        (count - 1, count, 0, 0),
     ):
-        rows.count = 0
-        found, _ = searched.with_aborts(start, end)
-        assert len(found) == answer
-        assert rows.count <= 64 + answer
+        answer, looks = searched.search(start, end)
+        assert answer == wanted + behind * is_open
+        assert looks <= 64 + answer
 
 
-# Offsets do not matter to this search: each segment is stable up to any offset only at the log's end.
-SUMMARIES = {
-    False: segment(0, stable=0).summary,
-    True: segment(0, stable=0, least=0).summary,
-}
+@MANY
+def test_a_search_in_many_segments_with_aborts_looks_at_few_besides_its_result(monkeypatch, count):
+    searched = Searched(monkeypatch, count, lambda at: at)
+    for start, end in ((10, 1_010), (0, count), (count // 2, count // 2 + 1), (count - 1, count)):
+        answer, looks = searched.search(start, end)
+        assert answer == end - start
+        assert looks <= 64 + answer
+
+
+@MANY
+def test_a_search_behind_the_range_of_the_reader_looks_at_a_path_for_each_segment_that_it_finds(
+    monkeypatch, count
+):
+    """A transaction of the range is open up to the last segment, and each segment has an abort of its own."""
+    late = {count // 2: 7, count - 1: 8}
+    searched = Searched(monkeypatch, count, lambda at: late.get(at, at), is_open=True)
+    for end, behind in ((7, 0), (8, 1), (9, 2), (1_000, 2)):
+        answer, looks = searched.search(3, end)
+        assert answer == end - 3 + behind
+        assert looks <= 64 + answer + PATH * (behind + 2)
+
+
+PATH = 81  # The root of the tree of minima over 1,000,000 values, and 16 values in each of its five other levels.
 
 
 def test_the_log_start_may_pass_the_last_segment_and_segments_go_in_any_order():

@@ -263,15 +263,22 @@ class Segments:
     def __init__(self, segments: Sequence[RemoteSegment]) -> None:
         self._segments = segments
         self.size = sum(one.size for one in segments if one.state is SegmentState.COPY_FINISHED)
-        self._minima = Minima(
-            lambda begin, end: [segment.least_aborted_offset for segment in segments[begin:end]]
-        )
-        self._minima.extend_to(len(segments))
-        # Stable offsets never decrease. If that of a segment is unknown, use the stable offset of the segment before.
-        self._stable = array("q")
+        # The segments that may have aborted transactions, and for each of them its end and the stable offset at its
+        # begin. Stable offsets never decrease. If that of a segment is unknown, the one of the segment before counts.
+        self._with_aborts: list[RemoteSegment] = []
+        self._ends, self._stable = array("q"), array("q")
+        self._stable_offset = 0
         for segment in segments:
+            if segment.may_have_aborts:
+                self._with_aborts.append(segment)
+                self._ends.append(segment.end_offset)
+                self._stable.append(self._stable_offset)
             known = segment.stable_offset
-            self._stable.append((self._stable[-1] if self._stable else 0) if known is None else known)
+            self._stable_offset = self._stable_offset if known is None else known
+        self._minima = Minima(
+            lambda begin, end: [one.least_aborted_offset for one in self._with_aborts[begin:end]]
+        )
+        self._minima.extend_to(len(self._with_aborts))
 
     def at(self, offset: int) -> RemoteSegment | None:
         """Return the segment that contains an offset; None if there is none, or if the segment is being deleted."""
@@ -300,11 +307,12 @@ class Segments:
             The segments, and whether the search has ended. If it has not, segments that are not in the store yet may
             have further aborted transactions of the range.
         """
-        count = len(self._segments)
-        place = max(bisect_right(self._segments, start, key=attrgetter("base_offset")) - 1, 0)
-        last = bisect_left(self._stable, end, place, count)
-        found = self._minima.below(end, place, min(last + 1, count)) if place < count else iter(())
-        return [self._segments[number] for number in found], last < count
+        begin = bisect_right(self._ends, start)
+        # In these segments, only transactions were aborted that began before `end`.
+        behind = bisect_right(self._ends, end, begin)
+        last = bisect_left(self._stable, end, behind)
+        found = itertools.chain(range(begin, behind), self._minima.below(end, behind, last))
+        return [self._with_aborts[number] for number in found], self._stable_offset >= end
 
 
 def place_of(segments: Sequence[RemoteSegment], base_offset: int) -> int:
