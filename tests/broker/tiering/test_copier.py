@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from stablelog.broker.tiering.throttle import Throttle
+from stablelog.env.objects.cloud import PART_SIZE
 from stablelog.env.objects.opening import open_store
 from stablelog.env.objects.store import Patience
 from stablelog.errors import StoreError
@@ -127,7 +128,12 @@ ANSWERS = (
 )  # a status, and whether the request is applied
 S3_FAULTS = [
     *(Fault("put", key, *answer) for key in CREATED for answer in (*ANSWERS, (409, False))),
-    *(Fault(kind, key, *answer) for kind in UPLOADED for key in (".log", ".indexes") for answer in ANSWERS),
+    *(
+        Fault(kind, key, *answer)
+        for kind in ("put", *UPLOADED)
+        for key in (".log", ".indexes")
+        for answer in ANSWERS
+    ),
     *(Fault("list", "", *answer) for answer in ANSWERS),
     *(Fault("delete", "", *answer) for answer in ANSWERS),
     Fault("get"),
@@ -141,9 +147,12 @@ S3_FAULTS = [
     [(1, 3), pytest.param((3, 1), marks=pytest.mark.night)],
     ids=["once or thrice", "thrice or once"],
 )
-def test_faults_of_s3_lose_nothing(counts):
+def test_faults_of_s3_lose_nothing(counts, monkeypatch):
     """By day each fault occurs once, or three times in a row."""
     for fault, count in zip(S3_FAULTS, itertools.cycle(counts), strict=False):
+        # An object of one part is uploaded by one put.
+        part_size = 50 if fault.kind in UPLOADED else PART_SIZE
+        monkeypatch.setattr("stablelog.env.objects.cloud.PART_SIZE", part_size)
         with serve_s3() as s3:
             world = World(SimpleNamespace(objects=s3.objects, now_s=time.monotonic, sleep=time.sleep))
             world.start(open_store("s3://bucket", PATIENT, allow_http=True, options=s3.options))

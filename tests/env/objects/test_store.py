@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from stablelog.env.objects.cloud import PART_SIZE
 from stablelog.env.objects.opening import open_store
 from stablelog.env.objects.requests import Missing, Rejected, Unclear
 from stablelog.env.objects.store import ObjectStore, Patience
@@ -246,6 +247,17 @@ def test_an_endpoint_with_credentials_is_refused():
 def test_an_object_whose_name_is_that_of_an_error_is_missing_and_not_rejected(s3):
     with pytest.raises(ObjectMissing):
         opened(s3).get("NoSuchBucket/AccessDenied")
+
+
+@pytest.mark.parametrize(("size", "part_count"), [(0, 0), (10, 0), (PART_SIZE, 0), (PART_SIZE + 1, 2)])
+def test_an_object_of_one_part_is_uploaded_by_one_put(s3, size, part_count):
+    s3.objects.clear()
+    s3.counts.clear()
+    content = random.Random(0).randbytes(size)
+    opened(s3).upload("a/b", lambda: [content[:PART_SIZE], content[PART_SIZE:]])
+    parts = {"begin": 1, "part": part_count, "complete": 1}
+    assert s3.counts == (parts if part_count else {"put": 1})
+    assert s3.objects == {"prefix/a/b": content}
 
 
 def test_an_error_of_the_content_ends_an_upload_as_it_is(s3, tmp_path):

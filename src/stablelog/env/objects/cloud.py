@@ -1,6 +1,7 @@
 """Object stores of cloud providers, and stores in memory, through the library obstore."""
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any, cast
@@ -74,10 +75,22 @@ class CloudRequests:
         _asked(lambda: obstore.put(self._store, key, bytes(content), mode="create", use_multipart=False))
 
     def upload(self, key: str, pieces: Iterable[Buffer]) -> None:
-        """Write an object, in several parts if it is large."""
+        """Write an object: by one put, or in several parts if it has more than PART_SIZE bytes. obstore itself begins a
+        multipart upload also for a small object, and that is three requests.
+        """
+        rest, first, size = iter(pieces), deque[Buffer](), 0
+        while size <= PART_SIZE and (piece := next(rest, None)) is not None:
+            first.append(piece)
+            size += len(piece)
+        if size <= PART_SIZE:
+            content = bytearray()
+            while first:  # Each piece is freed when it is copied.
+                content += first.popleft()
+            _asked(lambda: obstore.put(self._store, key, content, use_multipart=False))
+            return
         _asked(
             lambda: obstore.put(
-                self._store, key, iter(pieces), chunk_size=PART_SIZE, max_concurrency=PARTS_AT_ONCE
+                self._store, key, _chained(first, rest), chunk_size=PART_SIZE, max_concurrency=PARTS_AT_ONCE
             )
         )
 
@@ -124,6 +137,13 @@ class CloudRequests:
         """Delete an object."""
         with contextlib.suppress(Missing):
             _asked(lambda: obstore.delete(self._store, key))
+
+
+def _chained(first: deque[Buffer], rest: Iterator[Buffer]) -> Iterator[Buffer]:
+    """Yield the pieces in `first`, which are freed one after another, and then the others."""
+    while first:
+        yield first.popleft()
+    yield from rest
 
 
 def _asked(request: Callable[[], Any]) -> Any:
