@@ -114,24 +114,18 @@ def test_work_that_is_done_again_and_again_bears_expected_errors(caplog):
     )
 
 
-@pytest.mark.parametrize(
-    ("from_begin", "begins"), [(False, [10, 24, 38]), (True, [10, 20, 30])], ids=["pause", "rate"]
-)
-def test_the_time_of_a_step_is_added_to_the_pause_or_is_a_part_of_it(from_begin, begins):
+def test_the_pause_before_the_next_step_may_depend_on_the_last_one():
     async def conversation():
         found, loop = Failures(), asyncio.get_running_loop()
         begun_s, steps = loop.time(), []
 
         async def step():
             steps.append(loop.time() - begun_s)
-            await asyncio.sleep(4 if len(steps) < 3 else 100)
+            await asyncio.sleep(4)
 
-        found.tasks.every("copying", 10, step, from_begin=from_begin)
-        await asyncio.sleep(135)
-        assert steps[:3] == begins
-        assert steps[3:] == ([130] if from_begin else []), (
-            "a step that takes longer is followed by the next one"
-        )
+        found.tasks.every("copying", 10, step, pause_s=lambda: 10 - 4 * len(steps) % 8)
+        await asyncio.sleep(50)
+        assert steps == [10, 20, 34, 44]
         await found.tasks.stop()
 
     run(conversation())

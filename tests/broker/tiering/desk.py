@@ -1,9 +1,12 @@
 """A broker without a socket whose topic `t` has a remote tier in a directory."""
 
+import asyncio
 import contextlib
+from functools import partial
 
 from stablelog.env.objects.store import ObjectStore
 from tests.broker.desk import batch, opened
+from tests.broker.jump import JumpLoop
 
 LOCAL_NOTHING = {
     "remote.storage.enable": "true",
@@ -22,6 +25,35 @@ def simulate_store(monkeypatch, objects):
         return ObjectStore(objects, now_s=objects.now_s, sleep=objects.sleep)
 
     monkeypatch.setattr("stablelog.env.objects.opening.open_store", open_store)
+
+
+class StoreLoop(JumpLoop):
+    """Runs the work of threads in place. The work takes the simulated time of its requests to the store."""
+
+    def __init__(self, objects):
+        super().__init__()
+        self.objects = objects
+        self._begun_s = None
+
+    def run_in_executor(self, _executor, call, *arguments):
+        done, begun_s = self.create_future(), self.objects.now_s()
+        self._begun_s = begun_s
+        try:
+            settle = partial(done.set_result, call(*arguments))
+        except Exception as error:
+            settle = partial(done.set_exception, error)
+        self.call_later(self.objects.now_s() - begun_s, lambda: done.cancelled() or settle())
+        return done
+
+    def work_time(self):
+        """The time at which the store applies the present request."""
+        return self.time() + self.objects.now_s() - self._begun_s
+
+
+def run_in_store_time(objects, conversation):
+    """Run a conversation on a `StoreLoop` of this store. Return its result."""
+    with asyncio.Runner(loop_factory=partial(StoreLoop, objects)) as runner:
+        return runner.run(conversation)
 
 
 @contextlib.asynccontextmanager

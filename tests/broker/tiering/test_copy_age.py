@@ -1,7 +1,6 @@
 """How long a record of the coordinators' logs is only on the local disk, with the default settings and a simulated time."""
 
 import asyncio
-from functools import partial
 
 import pytest
 
@@ -10,35 +9,11 @@ from stablelog.tier.chain import Kind, decode_link
 from stablelog.tier.manifest import decode_manifest
 from stablelog.tier.names import partition_of
 from tests.broker.desk import opened
-from tests.broker.jump import JumpLoop
-from tests.broker.tiering.desk import SIMULATED_URL, simulate_store
+from tests.broker.tiering.desk import SIMULATED_URL, run_in_store_time, simulate_store
 from tests.broker.tiering.test_coordinator_logs import Pipeline
 
 AGE_S_MAX = 60
 LOGS = ("__consumer_offsets", "__transaction_state")
-
-
-class StoreLoop(JumpLoop):
-    """Runs the work of threads in place. The work takes the simulated time of its requests to the store."""
-
-    def __init__(self, objects):
-        super().__init__()
-        self.objects = objects
-        self._begun_s = None
-
-    def run_in_executor(self, _executor, call, *arguments):
-        done, begun_s = self.create_future(), self.objects.now_s()
-        self._begun_s = begun_s
-        try:
-            settle = partial(done.set_result, call(*arguments))
-        except Exception as error:
-            settle = partial(done.set_exception, error)
-        self.call_later(self.objects.now_s() - begun_s, lambda: done.cancelled() or settle())
-        return done
-
-    def work_time(self):
-        """The time at which the store applies the present request."""
-        return self.time() + self.objects.now_s() - self._begun_s
 
 
 class Observed:
@@ -110,6 +85,5 @@ def test_no_record_of_a_coordinator_is_only_on_the_local_disk_for_more_than_a_mi
             until_s = loop.time() - AGE_S_MAX
         return observed.oldest_s(until_s)
 
-    with asyncio.Runner(loop_factory=partial(StoreLoop, objects)) as runner:
-        oldest_s = runner.run(conversation())
+    oldest_s = run_in_store_time(objects, conversation())
     assert 30 < oldest_s <= AGE_S_MAX

@@ -182,7 +182,7 @@ class Tasks:
         step: Callable[[], Awaitable[None]],
         *,
         first_at_once: bool = False,
-        from_begin: bool = False,
+        pause_s: Callable[[], float] | None = None,
     ) -> asyncio.Task[None]:
         """Run `step` repeatedly, with pauses, until `stop`. Unexpected exceptions stop the broker.
 
@@ -193,16 +193,14 @@ class Tasks:
             interval_s: the pause before each step.
             step: the work.
             first_at_once: whether to skip the pause before the first step.
-            from_begin: whether the time that a step takes is subtracted from the pause before the next one.
+            pause_s: returns the pause before the next step, if it is not always `interval_s`.
         """
 
         async def steps() -> None:
             failed = False
-            loop = asyncio.get_running_loop()
-            pause_s = 0.0 if first_at_once else interval_s
+            next_s = 0.0 if first_at_once else interval_s
             while True:
-                await asyncio.sleep(min(pause_s, INTERVAL_S_MAX))
-                begun_s = loop.time()
+                await asyncio.sleep(min(next_s, INTERVAL_S_MAX))
                 try:
                     await step()
                 except StablelogError as error:
@@ -211,7 +209,7 @@ class Tasks:
                     failed = True
                 else:
                     failed = False
-                pause_s = max(interval_s - (loop.time() - begun_s), 0) if from_begin else interval_s
+                next_s = interval_s if pause_s is None else pause_s()
 
         return self.start(name, steps)
 

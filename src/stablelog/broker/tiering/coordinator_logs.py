@@ -58,6 +58,7 @@ class CoordinatorLogs:
         reserve: frees disk space to roll a log.
         tasks: runs the last round, at the stop of the broker.
         node_id: the broker's id.
+        interval_s: the time after which a record has to be in the store, in seconds.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class CoordinatorLogs:
         flush: GroupFlush,
         reserve: DiskReserve,
         now_ms: Callable[[], int],
+        interval_s: float,
     ) -> None:
         self._storage = storage
         self._tiers = tiers
@@ -95,6 +97,9 @@ class CoordinatorLogs:
         self._turn = asyncio.Lock()
         self._is_failing = False  # Whether the last round has failed; one that was cancelled does not count.
         self._is_stuck = False  # Whether the last round did not end in time, at the stop of the broker.
+        self._interval_s = interval_s
+        self._loop = asyncio.get_running_loop()
+        self._begun_s = self._loop.time()  # The begin of the last round, by the clock of the event loop.
         self._complete_ms = now_ms()  # The begin of the last round after which the store had all logs.
 
     async def copy(self) -> bool:
@@ -109,6 +114,15 @@ class CoordinatorLogs:
         """
         return await self._round(self._flush.in_next_round)
 
+    def pause_s(self) -> float:
+        """Return the seconds until the next round has to begin, if nothing else begins one before."""
+        return max(self._begun_s + BEGIN_SHARE * self._interval_s - self._loop.time(), 0)
+
+    async def copy_if_due(self) -> None:
+        """Copy the logs if `pause_s` is over. Raises as `copy` does."""
+        if self.pause_s() == 0:
+            await self.copy()
+
     async def copy_before_trim(self) -> None:
         """Copy the logs, before one of them is trimmed. If the copy fails, the next round logs the error."""
         with contextlib.suppress(StablelogError):
@@ -116,6 +130,7 @@ class CoordinatorLogs:
 
     async def _round(self, sync: Sync) -> bool:
         async with self._turn:
+            self._begun_s = self._loop.time()
             try:
                 is_copied = await self._copied(sync)
             except StablelogError:

@@ -15,7 +15,7 @@ from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.metrics import Sample
-from stablelog.broker.tiering.coordinator_logs import BEGIN_SHARE, CoordinatorLogs
+from stablelog.broker.tiering.coordinator_logs import CoordinatorLogs
 from stablelog.broker.tiering.copier import Copier
 from stablelog.broker.tiering.metadata_topic import MetadataTopic
 from stablelog.broker.tiering.plans import TopicPlan
@@ -84,6 +84,7 @@ class Copies:
             flush=flush,
             reserve=reserve,
             now_ms=now_ms,
+            interval_s=config["stablelog.remote.coordinator.copy.interval.ms"] / 1000,
         )
         self._wanted = TopicPlan()
         self._limits: dict[Partition, int] = {}  # The offsets up to which the current pass copies.
@@ -105,12 +106,11 @@ class Copies:
         """
         interval_s = self._config["remote.log.manager.task.interval.ms"] / 1000
         self._tasks.every("copying to the object store", interval_s, self.copy_all)
-        interval_s = self._config["stablelog.remote.coordinator.copy.interval.ms"] / 1000
         self._tasks.every(
             "copying the coordinators' logs to the object store",
-            BEGIN_SHARE * interval_s,
-            self.copy_coordinator_logs,
-            from_begin=True,
+            self._coordinators.pause_s(),
+            self._coordinators.copy_if_due,
+            pause_s=self._coordinators.pause_s,
         )
 
     async def copy_coordinator_logs(self) -> None:
