@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from stablelog.env.objects import cloud
 from stablelog.env.objects.cloud import PART_SIZE
 from stablelog.env.objects.opening import open_store
 from stablelog.env.objects.requests import Missing, Rejected, Unclear
@@ -242,6 +243,42 @@ def test_an_endpoint_with_credentials_is_refused():
     with pytest.raises(InvalidConfig, match="endpoint of the store contains credentials") as caught:
         open_store("s3://bucket", options={"aws_endpoint": "http://key:secret@host"})
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "config", "prefix"),
+    [
+        ("s3://bucket/a/b", "S3Store", {"bucket": "bucket"}, "a/b"),
+        ("s3a://bucket", "S3Store", {"bucket": "bucket"}, None),
+        ("gs://bucket/a/b", "GCSStore", {"bucket": "bucket"}, "a/b"),
+        ("az://container/a/b", "AzureStore", {"container_name": "container"}, "a/b"),
+        ("azure://container/a/b", "AzureStore", {"container_name": "container"}, "a/b"),
+    ],
+)
+def test_a_url_of_a_cloud_opens_the_store_of_that_cloud_without_a_request(
+    monkeypatch, url, kind, config, prefix
+):
+    """The proxy refuses all connections: a request would fail."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    stores, from_url = [], cloud.from_url
+    monkeypatch.setattr(
+        cloud, "from_url", lambda *args, **named: stores.append(from_url(*args, **named)) or stores[0]
+    )
+    store = open_store(url)
+    (opened_store,) = stores
+    assert type(opened_store).__name__ == kind
+    assert opened_store.config == config
+    assert opened_store.prefix == prefix
+    assert store.url == url
+    assert not store.counts
+
+
+def test_a_container_of_azure_without_an_account_is_refused_by_its_url(monkeypatch):
+    for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(InvalidConfig, match="az://container/prefix cannot be opened: .*[Aa]ccount"):
+        open_store("az://container/prefix")
 
 
 def test_an_object_whose_name_is_that_of_an_error_is_missing_and_not_rejected(s3):
