@@ -540,7 +540,7 @@ def test_a_manifest_of_many_segments_has_parts(monkeypatch):
                 await desk.broker.tiering.copy_coordinator_logs()
             for manifest in manifests(objects.objects).values():
                 assert len(live_rows(manifest)) == 7
-                assert len(manifest.parts) == 2
+                assert len(manifest.parts) == 3
             assert await state_of(objects.objects) == (7, 7, [])
 
     run(conversation)

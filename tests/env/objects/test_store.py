@@ -277,7 +277,7 @@ def test_a_url_of_a_cloud_opens_the_store_of_that_cloud_without_a_request(
 def test_a_container_of_azure_without_an_account_is_refused_by_its_url(monkeypatch):
     for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(InvalidConfig, match="az://container/prefix cannot be opened: .*[Aa]ccount"):
+    with pytest.raises(InvalidConfig, match=r"az://container/prefix cannot be opened: .*[Aa]ccount"):
         open_store("az://container/prefix")
 
 
