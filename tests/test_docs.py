@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+from stablelog.broker.config import BrokerConfig
 from stablelog.broker.durability.disk_reserve import REFUSED_WHILE_FULL, SERVED_FROM_HALF
 from stablelog.broker.metrics import METRICS
 from stablelog.broker.settings import SETTINGS
+from stablelog.broker.tiering.remote_reads import THREADS
 from stablelog.broker.topics.partition_state import CODES
 from stablelog.cli.main import app
+from stablelog.errors import InvalidConfig
+from stablelog.log.indexes.summary import SUMMARY
 from stablelog.spark.option_table import OPTIONS
 from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.extension.joint import AbortJointRequest, JointChild, JointOffset
@@ -28,6 +32,7 @@ ROOT = Path(__file__).parents[1]
 OPERATING = (ROOT / "docs" / "operating.md").read_text()
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
 SPARK = (ROOT / "docs" / "spark.md").read_text()
+TIERED = (ROOT / "docs" / "tiered-storage.md").read_text()
 
 
 def test_each_heading_begins_a_line_and_each_section_that_is_named_is_there():
@@ -66,6 +71,19 @@ def test_every_setting_has_its_row(setting):
 def test_no_row_is_of_a_setting_that_is_gone():
     rows = re.findall(r"^\| `([a-z][\w.]+)` \| (?:`[\w.]+` )?\|", OPERATING, re.M)
     assert sorted(rows) == sorted(setting.name for setting in SETTINGS)
+
+
+def test_settings_of_kafka_that_are_told_to_be_missing_are_refused_and_what_replaces_them_is_there():
+    (table,) = re.findall(r"\| Kafka's setting \| in stablelog \|\n\|[-|]*\n((?:\|.*\n)+)", TIERED)
+    known = {setting.name for setting in SETTINGS}
+    for row in table.splitlines():
+        name, *others = re.findall(r"`([\w.]+)`", row)
+        assert name not in known
+        with pytest.raises(InvalidConfig, match=re.escape(name)):
+            BrokerConfig({name: "1"})
+        assert {other for other in others if other.startswith("stablelog.")} <= known
+    assert f"always has {SUMMARY.size} bytes" in table
+    assert f"At most {THREADS} ranges" in table
 
 
 @pytest.mark.parametrize("name", METRICS)
