@@ -244,14 +244,14 @@ def test_a_search_in_many_segments_without_many_aborts_looks_at_few(monkeypatch,
     """KIP-1058: it is not a linear search."""
     with_aborts = {5, count // 2, count - 10}
     searched = Searched(monkeypatch, count, lambda at: 0 if at in with_aborts else None, is_open=is_open)
-    for start, end, wanted, behind in (
+    for start, end, wanted, late in (
         (10, count * 9 // 10, 1, 1),
         (0, count, 3, 0),
         (count * 6 // 10, count * 7 // 10, 0, 1),
         (count - 1, count, 0, 0),
     ):
         answer, looks = searched.search(start, end)
-        assert answer == wanted + behind * is_open
+        assert answer == wanted + late * is_open
         assert looks <= 64 + answer
 
 
@@ -265,16 +265,16 @@ def test_a_search_in_many_segments_with_aborts_looks_at_few_besides_its_result(m
 
 
 @MANY
-def test_a_search_behind_the_range_of_the_reader_looks_at_a_path_for_each_segment_that_it_finds(
+def test_a_search_after_the_range_of_the_reader_looks_at_a_path_for_each_segment_that_it_finds(
     monkeypatch, count
 ):
     """A transaction of the range is open up to the last segment, and each segment has an abort of its own."""
     late = {count // 2: 7, count - 1: 8}
     searched = Searched(monkeypatch, count, lambda at: late.get(at, at), is_open=True)
-    for end, behind in ((7, 0), (8, 1), (9, 2), (1_000, 2)):
+    for end, late_count in ((7, 0), (8, 1), (9, 2), (1_000, 2)):
         answer, looks = searched.search(3, end)
-        assert answer == end - 3 + behind
-        assert looks <= 64 + answer + PATH * (behind + 2)
+        assert answer == end - 3 + late_count
+        assert looks <= 64 + answer + PATH * (late_count + 2)
 
 
 PATH = 81  # The root of the tree of minima over 1,000,000 values, and 16 values in each of its five other levels.

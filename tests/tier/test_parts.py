@@ -50,7 +50,7 @@ class Publisher:
         return payload
 
     def places(self):
-        """The number of segments that the manifest itself has, before and between its parts and behind them, and on both
+        """The number of segments that the manifest itself has, before, between and after its parts, and on both
         sides of the log start.
         """
         states = [one.state for one in self.manifest.segments]

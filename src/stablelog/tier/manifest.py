@@ -308,10 +308,10 @@ class Segments:
             have further aborted transactions of the range.
         """
         begin = bisect_right(self._ends, start)
-        # In these segments, only transactions were aborted that began before `end`.
-        behind = bisect_right(self._ends, end, begin)
-        last = bisect_left(self._stable, end, behind)
-        found = itertools.chain(range(begin, behind), self._minima.below(end, behind, last))
+        # The segments [begin, after) end in the range: what was aborted in them began before `end`.
+        after = bisect_right(self._ends, end, begin)
+        last = bisect_left(self._stable, end, after)
+        found = itertools.chain(range(begin, after), self._minima.below(end, after, last))
         return [self._with_aborts[number] for number in found], self._stable_offset >= end
 
 

@@ -144,7 +144,7 @@ def test_a_part_of_a_manifest(bill, monkeypatch):
 
 
 def test_starts_of_the_broker(bill):
-    """The later ones also read the fences behind the manifests of the earlier ones."""
+    """The later ones also read the fences after the manifests of the earlier ones."""
     assert (
         "reads one object more for each further start that has published a manifest of the partition" in WORDS
     )

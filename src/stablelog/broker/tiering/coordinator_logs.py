@@ -99,7 +99,7 @@ class CoordinatorLogs:
         self._is_stuck = False  # Whether the last round did not end in time, at the stop of the broker.
         self._interval_s = interval_s
         self._loop = asyncio.get_running_loop()
-        self._begun_s = self._loop.time()  # The begin of the last round, by the clock of the event loop.
+        self._begun_s = self._loop.time()  # When the last round began, by the clock of the event loop.
         self._complete_ms = now_ms()  # The begin of the last round after which the store had all logs.
 
     async def copy(self) -> bool:
