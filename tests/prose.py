@@ -29,6 +29,9 @@ NOT_PROSE = re.compile(r"#\s*(?:type:|noqa|pragma|ruff:|mypy:|!|-- )")
 # Code, and the tables that `make bench` writes: their rows are labels and no sentences.
 LEFT_OUT = re.compile(r"^```.*?^```|<!-- figures -->.*?<!-- end of figures -->", re.M | re.S)
 SENTENCE_END = re.compile(r"(?<=[.:!?])\s+(?=[A-Z`*\[])")
+CELL_END = re.compile(r"\s*(?<!\\)\|\s*")
+RULE_OF_TABLE = re.compile(r"[-|: ]+")
+ITEM = re.compile(r"\s*(?:-|\d{1,2}\.) ")
 
 
 def docstrings(tree):
@@ -93,33 +96,76 @@ def sentences(text):
     """The sentences of a document in Markdown, each with what a reader sees around it.
 
     A cell of a table is read like a paragraph. Code is left out. The sentence stands between `>>` and `<<` in its paragraph,
-    list item or row. Above it stand its heading and the columns of its table, or the paragraph before its list.
+    list item or row. Above it stand its heading and the columns of its table, the item that its list is a part of, or the
+    paragraph before its list.
     """
     heading = columns = before = ""
-    for paragraph in re.split(r"\n\s*\n|\n(?=\s*[-|\d#])", LEFT_OUT.sub("", text)):
-        lines = paragraph.lstrip("\n")
-        block = " ".join(paragraph.split())
-        if lines.startswith("#"):
-            heading, columns, before = block, "", ""
-        if not block or lines.startswith(("    ", "#", "<!--")) or re.fullmatch(r"[-|: ]+", block):
-            continue
-        is_row, is_item = block.startswith("|"), re.match(r"(-|\d+\.) ", block)
-        if is_row and not columns:
-            columns = block
-            continue
-        if not is_row:
+    parents = {}  # by indentation: the last item of each list that is open
+    for block in _blocks(LEFT_OUT.sub("", text)):
+        shown, kind = " ".join(block.split()), _kind(block, in_list=bool(parents))
+        if kind != "row":
             columns = ""
-        around = [heading, columns if is_row else before if is_item else ""]
-        if not is_row and not is_item:
-            before = block
-        for cell in block.split("|") if is_row else [block]:
-            for sentence in SENTENCE_END.split(cell.strip()):
-                if _is_long(sentence):
-                    sentence = sentence.removeprefix("- ")
-                    yield (
-                        sentence,
-                        "\n".join([*filter(None, around), block.replace(sentence, f">>{sentence}<<", 1)]),
-                    )
+        if kind != "item":
+            parents.clear()
+        if kind == "heading":
+            heading, before = shown, ""
+        if kind == "paragraph":
+            before = shown
+        if kind in ("heading", "left out") or RULE_OF_TABLE.fullmatch(shown):
+            continue
+        if kind == "row" and not columns:
+            columns = shown
+            continue
+        above = columns
+        if kind == "item":
+            indentation = len(block) - len(block.lstrip())
+            parents = {at: item for at, item in parents.items() if at < indentation}
+            above = parents[max(parents)] if parents else before
+            parents[indentation] = shown
+        for start, end in _spans(shown, is_row=kind == "row"):
+            sentence = shown[start:end]
+            if _is_long(sentence):
+                marked = f"{shown[:start]}>>{sentence}<<{shown[end:]}"
+                yield sentence, "\n".join([*filter(None, (heading, above)), marked])
+
+
+def _blocks(text):
+    """The headings, paragraphs, list items, rows and pieces of code of a document; nothing for an empty line.
+
+    An empty line is a block of its own, because it ends a table.
+    """
+    block = []
+    for line in [*text.splitlines(), ""]:
+        is_own = not line.strip() or line.startswith(("#", "|"))
+        if block and (is_own or ITEM.match(line) or block[0].startswith(("#", "|"))):
+            yield "\n".join(block)
+            block = []
+        if line.strip():
+            block.append(line)
+        else:
+            yield ""
+
+
+def _kind(block, *, in_list):
+    is_code = block.startswith("    ") and not in_list
+    if not block or is_code or block.startswith("<!--"):
+        return "left out"
+    return "item" if ITEM.match(block) else {"#": "heading", "|": "row"}.get(block[0], "paragraph")
+
+
+def _spans(block, *, is_row):
+    """The beginning and the end of each sentence of a block. A row has at least one sentence in each of its cells.
+
+    No sentence ends within code such as `version: 0`, and none contains the mark of its list item.
+    """
+    masked = re.sub("`[^`]*`", lambda code: f"`{'x' * (len(code[0]) - 2)}`", block)
+    pieces = re.compile(rf"{SENTENCE_END.pattern}|{CELL_END.pattern}" if is_row else SENTENCE_END.pattern)
+    mark = None if is_row else ITEM.match(block)
+    start = mark.end() if mark else 0
+    for piece in pieces.finditer(masked, start):
+        yield start, piece.start()
+        start = piece.end()
+    yield start, len(block)
 
 
 def _is_long(text):

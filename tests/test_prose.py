@@ -72,6 +72,48 @@ any free port.
     ]
 
 
+def shown(text):
+    return [around for _, around in prose.sentences(text)]
+
+
+def test_a_row_is_shown_with_the_columns_of_its_own_table():
+    first = "| option | meaning |\n|---|---|\n| `a` | this option does one thing |\n"
+    second = (
+        "| row | what is measured | whose time |\n|---|---|---|\n| `b` | `c` | the process that reads it |\n"
+    )
+    assert shown(f"{first}\n{second}") == [
+        "| option | meaning |\n| `a` | >>this option does one thing<< |",
+        "| row | what is measured | whose time |\n| `b` | `c` | >>the process that reads it<< |",
+    ]
+
+
+def test_the_marks_stand_around_the_sentence_and_not_around_equal_words_before_it():
+    table = "| a | b |\n|---|---|\n| the file is removed at once | the file is removed |\n"
+    assert shown(table)[1] == "| a | b |\n| the file is removed at once | >>the file is removed<< |"
+
+
+def test_no_sentence_begins_within_code():
+    text = "First comes `topic_id: ` and then `version: Z. Y` comes."
+    assert shown(text) == [f">>{text}<<"]
+
+
+def test_a_wrapped_line_that_begins_with_a_number_continues_its_sentence():
+    assert shown("The ratio falls to\n0.5 in this case. Then\n-1 is the answer to it.") == [
+        ">>The ratio falls to 0.5 in this case.<< Then -1 is the answer to it.",
+        "The ratio falls to 0.5 in this case. >>Then -1 is the answer to it.<<",
+    ]
+
+
+def test_an_item_of_a_list_is_shown_below_the_item_that_its_list_is_a_part_of():
+    text = "These things are measured:\n\n1. *A* is the one that counts:\n   - its part is small here\n2. *B* is of no use.\n"
+    assert shown(text) == [
+        ">>These things are measured:<<",
+        "These things are measured:\n1. >>*A* is the one that counts:<<",
+        "1. *A* is the one that counts:\n- >>its part is small here<<",
+        "These things are measured:\n2. >>*B* is of no use.<<",
+    ]
+
+
 @pytest.mark.night
 def test_a_seed_draws_the_same_sample_again_with_as_many_items_as_it_says():
     drawn = list(prose.sample(prose.ROOT, 7))
