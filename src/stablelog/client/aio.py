@@ -64,11 +64,13 @@ class AsyncTransaction:
     cancelled.
 
     Args:
-        begin: makes `writing`. Its argument is a callback, which `writing` calls once with the transaction's outcome.
+        begin: a function that makes the object `writing`. The function gets a callback, and the object calls this
+            callback once, with the outcome of the transaction.
         pool: the client's threads.
 
     Attributes:
-        writing: the object that sends the records and ends the transaction, by blocking calls. It has no futures.
+        writing: the object that sends the records and ends the transaction, by blocking calls. This class, and
+            not that object, has the futures of the records.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The client's side of joint commits: several open transactions, committed together by one decision.
+"""The client's side of joint commits: several open transactions that are committed together.
 
 A *key* names a series of joint commits. A *version* is the number of one joint commit under its key; each version is
 committed at most once. A *run* is one start of the program that writes, such as a Spark driver.

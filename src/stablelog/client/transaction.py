@@ -19,10 +19,12 @@ class Transaction:
     As a context manager, the transaction commits at the end of the block, and aborts if the block raises.
 
     Args:
-        begin: makes `writing`. Its argument is a callback, which `writing` calls once with the transaction's outcome.
+        begin: a function that makes the object `writing`. The function gets a callback, and the object calls this
+            callback once, with the outcome of the transaction.
 
     Attributes:
-        writing: the object that sends the records and ends the transaction. It has no futures.
+        writing: the object that sends the records and ends the transaction. This class, and
+            not that object, has the futures of the records.
     """
 
     def __init__(self, begin: Callable[[Callable[[Outcome], None]], Writing]) -> None:

@@ -99,8 +99,8 @@ class Partition(PrunableLog):
             leader_epoch: the leader epoch of the batches that will be appended.
             is_established: whether an earlier start of this release has made all its files in the directory. If so, a
                 missing file has been lost.
-            gapless_epoch: in the growing segment, a gap in the offsets before a batch of this leader epoch, or of a
-                later one, means that batches were lost.
+            gapless_epoch: a leader epoch. If the growing segment has a gap in the offsets before a batch of this leader
+                epoch or of a later one, batches were lost.
             progress: called with (bytes done, bytes in all) while recovery reads.
             open_files: the cache that limits how many sealed segments have open files.
             listing: the current listing of the directory, if the caller has one. The directory must exist then.

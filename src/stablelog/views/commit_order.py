@@ -374,8 +374,8 @@ class CommitOrder:
         is_log_whole = self._tiers.is_log_whole
         known = -1 if start == 0 else self._sequence_before(start)
         if known == -1 and not is_log_whole and self.latest_sequence != -1:
-            # The earlier segments were deleted together with their indexes. All deleted commits were before the first
-            # commit that remains, so its sequence minus 1 is an upper bound of the result.
+            # The earlier segments were deleted together with their commit indexes, so their commit sequences are
+            # unknown. They are less than the sequence of the first commit that remains. Use that sequence minus 1.
             for first in self.transactions(start, 1):
                 known = first.commit_sequence - 1
         found = max(known, self.torn_sequence())

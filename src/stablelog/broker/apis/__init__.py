@@ -57,7 +57,8 @@ async def for_each(
 ) -> tuple[Result, ...]:
     """Call `answer` for each item (such as a topic of a request), and return the results in the order of the items.
 
-    If the calls take long, other tasks of the event loop run between two items (see `in_turns`).
+    If the calls take long, other tasks of the event loop run between two calls (see `in_turns`). The first `at_once`
+    calls are made without a break, unless `turn` is given.
     """
     return tuple([answer(item) async for item in in_turns(items, at_once=at_once, turn=turn)])
 
@@ -73,8 +74,8 @@ async def for_each_part(
     """Call `answer` for each part of each item (such as the partitions of the topics of a request), and `join` for each
     item with the results of its parts. Return the results of `join` in the order of the items.
 
-    If the calls take long, other tasks of the event loop run between two of them. A turn does not begin again with each
-    item. Many items with one part each are therefore divided in the same way as one item with many parts.
+    If the calls take long, other tasks of the event loop run between two calls, whether these calls are for the
+    same item or not. The first `at_once` calls are made without a break.
     """
     pairs = ((item, part) for item in items for part in parts(item))
     results = iter([answer(item, part) async for item, part in in_turns(pairs, at_once=at_once)])

@@ -1,6 +1,6 @@
 """AbortJoint (10003): abort children (transactions) of one version of a joint commit, unless the version is committed.
 
-A joint commit is one decision that commits several transactions, its children. Its key names the program that writes
+A joint commit commits several transactions, its children, together. Its key names the program that writes
 the children, such as a streaming query. Its version is a number that grows with each commit of the key.
 
 Behaviour: a committed version stays committed, and the response says so. A run is one start of the program that writes

@@ -1,11 +1,12 @@
 """ListOffsets (2): the first offset, the end offset, or the first offset at or after a time.
 
 Behaviour: for a read-committed reader the end offset is the last stable offset. The request waits for markers that are
-written and not durable yet. So a client that asks after the response to a commit finds the committed records. The end
-offsets that one request asks for, of at most a thousand partitions, are read at the same moment. A transaction in at
-most a hundred partitions therefore lies before all of these offsets or before none of them. A lookup by time finds only
-records that the reader may see. Unlike in Kafka, it does not find a transaction's marker, because a marker is not a
-record. A lookup that has to read many headers lets other tasks run in between.
+written and not durable yet. So a client that asks after the response to a commit finds the committed records. If a
+request asks only for start and end offsets, of at most a thousand partitions, the broker reads all of them in one turn
+of the event loop. A transaction in at most a hundred of these partitions therefore lies before all of their end offsets
+or before none (`broker.loop.turns` names the exceptions). A lookup by time finds only records that the reader may see.
+Unlike in Kafka, it does not find a transaction's marker, because a marker is not a record. A lookup that has to read
+many headers lets other tasks run in between.
 Version notes: v2 isolation; v7 the offset of the newest timestamp (-3); v8 the start on the local disk (-4); v9 the
 last offset in the object store (-5); v10 a time limit, which is not used, because a lookup in the object store has its
 own limit; v11 the first offset that is not in the object store (-6).

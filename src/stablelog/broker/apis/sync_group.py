@@ -1,7 +1,7 @@
 """SyncGroup (14): the leader sends all assignments, and every member gets its own.
 
-Behaviour: a member's request that arrives before the leader's waits for the leader's request.
-Version notes: v3+ static members; v5 the request contains the protocol, which must be the group's.
+Behaviour: the request of a member waits until the request of the leader has arrived.
+Version notes: v3+ static members; v5 the request names a protocol, which must be the protocol of the group.
 """
 
 from kio.schema.sync_group.v5.request import SyncGroupRequest

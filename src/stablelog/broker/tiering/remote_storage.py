@@ -1,4 +1,4 @@
-"""The object store of a cluster, as one start of the broker uses it."""
+"""The object store of a cluster, and the broker epoch that this broker has taken in the store."""
 
 import json
 import logging

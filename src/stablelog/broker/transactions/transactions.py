@@ -261,10 +261,9 @@ class Transactions:
         self._lacking = {target for group in self._groups.values() for target in group.settling}
 
     def lacks_markers(self, target: TopicPartition) -> bool:
-        """Whether markers of transactions that were decided before the broker started wait for disk space in this
-        partition.
+        """Whether this partition lacks markers of transactions that were decided before the broker started.
 
-        Nothing else may be written to the partition then.
+        These markers wait for disk space. Until they are written, nothing else may be written to the partition.
         """
         return target in self._lacking
 

@@ -120,7 +120,8 @@ class Reconciliation:
         txn = self._table.known(transactional_id)
         shown = (found.producer_id, found.producer_epoch)
         if 0 <= found.leader_epoch < txn.settled_epoch:
-            # The open transaction in the partition is an earlier one of the producer, which has already ended.
+            # The coordinator has recorded that the producer's transactions from before `settled_epoch` have ended. This
+            # is one of them: it is open in the partition only because its marker is missing there.
             return False
         if txn.state is State.ONGOING:
             if shown != (txn.producer_id, txn.producer_epoch):

@@ -1,17 +1,20 @@
 """Markers that a partition still needs after a crash.
 
-The broker writes markers when the decision is durable. The transaction counts as complete when the markers are written,
-although they may not be durable yet. So a crash may keep "complete" in the commit log and lose the marker in a
-partition. In that partition the transaction is then open again. The commit log contains all decisions since it was last
-trimmed. Trimming deletes only decisions whose markers are durable.
+The broker writes markers when the decision is durable. As soon as the markers are written, the coordinator records in
+the commit log that the transaction is complete, although the markers may not be durable yet. A crash may keep this
+record and lose the marker in a partition. In that partition the transaction is then open again. The commit log contains
+all decisions since it was last trimmed. Trimming deletes only decisions whose markers are durable.
 
 When the broker starts, it reads all decisions into a `DecisionHistory`. When a partition has been opened, `markers_for`
 compares its open transactions with the decisions, and returns the markers that must be written again, in the order of
-the decisions. An open transaction that matches no decision was never decided: the coordinator adopts or aborts it.
+the decisions. An open transaction that matches no decision was never decided. The coordinator *adopts* it, which makes
+it the current transaction of its producer, or aborts it if it cannot be that transaction.
 
-Apache Kafka completes a transaction only after its markers are written, and a TV1 decision of Kafka does not record
-where its partitions ended. Such a decision is not part of the history. If it is pending, the takeover of the directory
-writes the decision again with the end offsets (`TransactionTable.loaded`).
+A decision that Apache Kafka has written with transaction version 1 lacks the end offsets of the partitions, which
+distinguish transactions with the same epoch. Such a decision is not part of the history. It is not needed if Kafka has
+completed the transaction, because Kafka completes a transaction only after its markers are written. If Kafka has not
+completed it, the takeover of the data directory writes the decision again, with end offsets
+(`TransactionTable.loaded`).
 
 Source: docs/decisions/0003-transactions.md, "Markers that a crash has lost", "Kafka's decisions".
 """

@@ -71,7 +71,7 @@ class LatestOffsets:
         return len(self._offsets)
 
     def has_room(self, count: int) -> bool:
-        """Whether this number of further keys can be added. The first batch can always be added."""
+        """Whether the keys of a further batch with `count` keys can be added. Those of the first batch always can."""
         return self.end_offset == self.start_offset or len(self._offsets) + count <= self._count_max
 
     def note(self, records: Iterable[RawRecord]) -> None:

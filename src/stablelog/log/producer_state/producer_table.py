@@ -123,9 +123,10 @@ def _unpack(row: _Row) -> Producer:
 
 
 def _columns(block: bytes) -> tuple[int, int, int, int]:
-    """Return the number of producers in a block of packed producers, and the positions of its second to fourth column:
-    the times of last use, the kinds, and the other fields. The first column holds the entries in the format of Kafka's
-    snapshots.
+    """Return the number of producers in a block, and the positions of the second, the third and the fourth column.
+
+    A block stores its producers in four columns: the entries in the format of Kafka's snapshots, the times of last use,
+    the kinds of the producers (the byte described at `OPEN`), and the other fields. The first column begins at 1.
     """
     count = block[0]
     used = 1 + count * SNAPSHOT_ENTRY.size

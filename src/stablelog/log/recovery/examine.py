@@ -40,10 +40,10 @@ class Expected:
     Attributes:
         recovery_point: the offset up to which the log was durable, exclusive; 0 if unknown.
         leader_epoch: the leader epoch of the last start of the broker. No batch has a later one.
-        gapless_epoch: in the growing segment, a gap in the offsets before a batch of this leader epoch, or of a later
-            one, means that batches were lost.
-        start_files: which of two files must exist, by name: the one that records the start of the log, and the one that
-            records the start of its view.
+        gapless_epoch: a leader epoch. If the growing segment has a gap in the offsets before a batch of this leader
+            epoch or of a later one, batches were lost.
+        start_files: the names of the files that must exist. These can be the file with the log start offset, and the
+            file with the start offset of the view.
         is_read_whole: whether a start of the broker reads every batch, as in the coordinators' logs. Such a start
             notices all damage.
     """
@@ -355,8 +355,8 @@ class _Walk:
 
     Attributes:
         end_offset: the end of the last batch that was read.
-        unread_end: the end offset of the records that no reader needs. A wrong CRC of a batch before this offset is no
-            damage.
+        unread_end: an offset. A wrong CRC of a batch before it is no damage, because no reader gets this batch (it is
+            before the log start offset), or because a start of the broker does not read it.
         first_gap: the position of the first batch after a gap in the offsets; None if there is no gap.
         is_growing: whether this is the growing segment. Only sealed segments may have gaps in their offsets, which
             compaction leaves.

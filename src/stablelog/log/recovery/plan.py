@@ -45,8 +45,8 @@ class Known:
         now_ms: the time of the broker's clock.
         log_start_offset: the log start offset in the data directory's checkpoint. The log begins there, or later if the
             partition's own file says so.
-        gapless_epoch: in the growing segment, a gap in the offsets before a batch of this leader epoch, or of a later
-            one, means that batches were lost.
+        gapless_epoch: a leader epoch. If the growing segment has a gap in the offsets before a batch of this leader
+            epoch or of a later one, batches were lost.
     """
 
     is_clean: bool

@@ -77,11 +77,12 @@ def _count_lost(disk: Disk, damage: Damage) -> None:
 def cut(disk: Disk, directory: Path, damage: Damage) -> list[Cut]:
     """Truncate the log at the damage. The removed bytes are kept in `.cut` files. All changes are durable on return.
 
-    From the first change to the last one, the summary of the truncated segment describes more bytes than its log file
-    holds. So after a crash or an error in between, a start of the broker refuses the log, or opens it in its state
-    before or after the truncation. `examine` then finds the same damage again, unless the truncation is complete.
+    Usually the truncation has several steps. Before the first log file changes, the truncated segment then gets a
+    summary that describes more bytes than its log file will have. The last step replaces this summary. A start of the
+    broker refuses a log with such a summary, so it never opens a log that is truncated in part. If a crash or an error
+    interrupts the steps, `examine` finds the same damage again, and the caller can call this function again.
 
-    After this, the caller must lower the recovery point in the data directory to `damage.end_offset`.
+    After this function, the caller must lower the recovery point in the data directory to `damage.end_offset`.
 
     Args:
         disk: the disk of the partition. No broker may have the partition open.

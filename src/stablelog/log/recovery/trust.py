@@ -107,8 +107,8 @@ class Trust:
         self._leader_epoch = leader_epoch
         segments = [self._segment(base) for base in bases]
         summaries = list(trusted_summaries(directory, segments))
-        # If the segment after a trusted one is missing, a start of the broker refuses the log. So no later segment is
-        # trusted.
+        # If a segment does not end where the next one begins, a segment between them is missing, and a start of the broker
+        # refuses the log. The start does not get to the later segments, so it trusts none of them.
         sealed = takewhile(
             lambda pair: pair[0].end_offset == pair[1], zip(summaries, bases[1:], strict=False)
         )

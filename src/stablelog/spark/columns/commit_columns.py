@@ -97,8 +97,9 @@ class CommitColumns:
             )
             if found.start_offset > start:
                 raise Unavailable(
-                    f"{self._piece.topic}-{self._piece.partition} begins at offset {found.start_offset} now: the commits "
-                    f"of the records from offset {start} on are unknown"
+                    f"{self._piece.topic}-{self._piece.partition} begins at offset {found.start_offset} now: offsets "
+                    f"{start} to {min(found.start_offset, end) - 1} were removed while they were read, so the commits "
+                    "of their records are unknown. Read from a later offset, or raise the topic's retention"
                 )
             parts.append(np.array(found.commits, np.int64).reshape(-1, 4))
             is_all = len(found.commits) < COUNT_MAX

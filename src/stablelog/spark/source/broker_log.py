@@ -110,8 +110,9 @@ class BrokerLog:
         return {place: found[place].offset for place in specs}
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return the ranges as spans, which `spark.planning` can divide into tasks. The size of a range in bytes is
-        estimated from its first batches.
+        """Return a span for each range: the range and its size in bytes, which is estimated from its first batches.
+
+        `spark.planning` divides the spans between tasks.
         """
         for wanted in ranges:
             topic_id = topic_ids.get(wanted.place[0], "")

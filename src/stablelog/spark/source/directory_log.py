@@ -179,8 +179,9 @@ class DirectoryLog:
         return steadily(files, lambda: first_in_files(files, time_ms, start, end))
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return the ranges as spans, which `spark.planning` can divide into tasks, with the parts of segment files that
-        contain them.
+        """Return a span for each range: the range, and the parts of the segment files with its records.
+
+        `spark.planning` divides the spans between tasks.
         """
         for place, start, end in ranges:
             files = self._of(place)
@@ -244,8 +245,10 @@ class SharedLog(BrokerLog):
         self._commit_ordered: set[TopicPartition] = set()
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return the ranges as spans, which `spark.planning` can divide into tasks. A partition's directory is listed after
-        the broker has reported the end of the range, so that the files contain the range.
+        """Return a span for each range: the range, and what a task needs to read it from files or from the broker.
+
+        `spark.planning` divides the spans between tasks. A partition's directory is listed after the broker has
+        reported the end of the range, so that the files contain the range.
         """
         for wanted, files in self.files_of(ranges, topic_ids).items():
             if files is None:

@@ -54,7 +54,9 @@ class Log(Protocol):
         """
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return the ranges as spans, which `spark.planning` can divide into tasks, with their sizes in bytes."""
+        """Return a span for each range: the range and its size in bytes. `spark.planning` divides the spans between
+        tasks.
+        """
 
     def files_of(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]

@@ -1,1 +1,1 @@
-"""Joint commits: several transactions with one decision, made once for each key and version."""
+"""Joint commits: several transactions that are committed together, once for each key and version."""
