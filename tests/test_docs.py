@@ -235,6 +235,12 @@ def test_each_link_leads_to_a_file_and_a_heading(path):
         assert not anchor or anchor in _anchors(linked.read_text()), target
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_each_file_of_the_tests_and_the_benchmarks_that_is_named_is_there(path):
+    named = set(re.findall(r"`((?:tests|bench|demo|examples)/[\w./-]+)`", path.read_text()))
+    assert {name for name in named if not (ROOT / name).exists()} == set()
+
+
 def _messages(text):
     """Python source with its literals as they are joined: a user meets a message in one piece."""
     return re.sub(r"\"\s*\n\s*f?\"", "", text)
