@@ -24,12 +24,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 CODE_COUNT, MESSAGE_COUNT, SENTENCE_COUNT = 80, 20, 20
 WORD_COUNT_MIN = 4  # Shorter sentences and comments say nothing that could be hard to read.
+WORDS_OUTSIDE_CODE_MIN = 2
 LOG_CALLS = {"debug", "info", "warning", "error", "exception", "critical"}
 NOT_PROSE = re.compile(r"#\s*(?:type:|noqa|pragma|ruff:|mypy:|!|-- )")
 # Code, and the tables that `make bench` writes: their rows are labels and no sentences.
 LEFT_OUT = re.compile(r"^```.*?^```|<!-- figures -->.*?<!-- end of figures -->", re.M | re.S)
 SENTENCE_END = re.compile(r"(?<=[.:!?])\s+(?=[A-Z`*\[])")
 CELL_END = re.compile(r"\s*(?<!\\)\|\s*")
+CODE = re.compile("`[^`]*`")
 RULE_OF_TABLE = re.compile(r"[-|: ]+")
 ITEM = re.compile(r"\s*(?:-|\d{1,2}\.) ")
 
@@ -124,7 +126,7 @@ def sentences(text):
             parents[indentation] = shown
         for start, end in _spans(shown, is_row=kind == "row"):
             sentence = shown[start:end]
-            if _is_long(sentence):
+            if _is_long(sentence) and _is_prose(sentence):
                 marked = f"{shown[:start]}>>{sentence}<<{shown[end:]}"
                 yield sentence, "\n".join([*filter(None, (heading, above)), marked])
 
@@ -158,7 +160,7 @@ def _spans(block, *, is_row):
 
     No sentence ends within code such as `version: 0`, and none contains the mark of its list item.
     """
-    masked = re.sub("`[^`]*`", lambda code: f"`{'x' * (len(code[0]) - 2)}`", block)
+    masked = CODE.sub(lambda code: f"`{'x' * (len(code[0]) - 2)}`", block)
     pieces = re.compile(rf"{SENTENCE_END.pattern}|{CELL_END.pattern}" if is_row else SENTENCE_END.pattern)
     mark = None if is_row else ITEM.match(block)
     start = mark.end() if mark else 0
@@ -170,6 +172,11 @@ def _spans(block, *, is_row):
 
 def _is_long(text):
     return len(re.findall(r"[A-Za-z]{2,}", text)) >= WORD_COUNT_MIN
+
+
+def _is_prose(text):
+    """Whether a cell or a sentence has words, and not only names of code such as `log.partition`, `log.read`."""
+    return len(re.findall(r"[A-Za-z]{2,}", CODE.sub("", text))) >= WORDS_OUTSIDE_CODE_MIN
 
 
 def documents(root):

@@ -97,6 +97,11 @@ def test_no_sentence_begins_within_code():
     assert shown(text) == [f">>{text}<<"]
 
 
+def test_a_cell_of_names_only_is_not_drawn():
+    table = "| question | look in |\n|---|---|\n| Where does an append go? | `log.partition`, `log.append`, `log.writer` |\n"
+    assert [sentence for sentence, _ in prose.sentences(table)] == ["Where does an append go?"]
+
+
 def test_a_wrapped_line_that_begins_with_a_number_continues_its_sentence():
     assert shown("The ratio falls to\n0.5 in this case. Then\n-1 is the answer to it.") == [
         ">>The ratio falls to 0.5 in this case.<< Then -1 is the answer to it.",
