@@ -60,7 +60,7 @@ class _Source:
     def pieces(self) -> Iterator[Buffer]:
         """Yield the pieces."""
         if self.error is not None:
-            raise Rejected("its content cannot be read")
+            raise Rejected("the content of the upload cannot be read")
         try:
             yield from self._pieces()
         except Exception as error:
