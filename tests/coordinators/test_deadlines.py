@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stablelog.coordinators.deadlines import COMPACT_SIZE_MIN, Deadlines
+from stablelog.coordinators.deadlines import COMPACT_SIZE_MIN, SETTLED_AT_ONCE, Deadlines
 
 
 def due(deadlines: Deadlines[str], now_ms: int) -> list[str]:
@@ -51,6 +51,27 @@ def test_a_deadline_can_be_put_off_brought_forward_and_cancelled() -> None:
     assert (deadlines.next_ms(), deadlines.get("a")) == (None, None)
     deadlines.set("a", 7)
     assert due(deadlines, 99) == ["a"]
+
+
+def test_many_cancelled_deadlines_are_dropped_a_few_at_a_time() -> None:
+    """A joint commit cancels thousands of deadlines, and the next look at them is not to hold the event loop."""
+    deadlines: Deadlines[int] = Deadlines()
+    count = 3 * SETTLED_AT_ONCE
+    for key in range(count):
+        deadlines.set(key, 0)
+    deadlines.set(-1, 5)
+    for key in range(count):
+        deadlines.cancel(key)
+    assert due(deadlines, 9) == []
+    assert len(deadlines) >= count - 2 * SETTLED_AT_ONCE, "all were dropped at once"
+    found, looks = [], 0
+    while not found:
+        assert deadlines.is_due(9), "somebody would not ask again"
+        found = due(deadlines, 9)
+        looks += 1
+    assert (found, looks < 5) == ([-1], True)
+    assert not deadlines.is_due(9)
+    assert deadlines.next_ms() is None
 
 
 def test_heartbeats_do_not_fill_the_heap() -> None:

@@ -15,6 +15,9 @@ Key = TypeVar("Key", bound=Hashable)
 
 # The heap is rebuilt when it has more than this number of entries plus two for each deadline.
 COMPACT_SIZE_MIN: Final = 64
+# The number of replaced and cancelled entries that one call removes from the beginning of the heap. A joint commit
+# cancels the deadlines of thousands of children at a time.
+SETTLED_AT_ONCE: Final = 1_000
 
 
 class Deadlines(Generic[Key]):
@@ -46,12 +49,17 @@ class Deadlines(Generic[Key]):
         return self._deadlines.get(key)
 
     def next_ms(self) -> int | None:
-        """The earliest deadline; None if there is none."""
+        """The earliest deadline; None if there is none.
+
+        If many deadlines were cancelled, the result may be too early.
+        """
         self._settle_top()
         return self._heap[0][0] if self._heap else None
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether the deadline of any key has come."""
+        """Whether the deadline of any key has come. If many deadlines were cancelled, the result may be True although
+        none has come: the caller then calls `due`, and asks again.
+        """
         next_ms = self.next_ms()
         return next_ms is not None and next_ms <= now_ms
 
@@ -63,7 +71,10 @@ class Deadlines(Generic[Key]):
         for _ in range(count_max):
             if not self.is_due(now_ms):
                 return
-            _, _, key = heapq.heappop(self._heap)
+            queued_ms, _, key = self._heap[0]
+            if not self._is_valid(queued_ms, key):
+                return
+            heapq.heappop(self._heap)
             del self._queued[key], self._deadlines[key]
             yield key
 
@@ -80,18 +91,23 @@ class Deadlines(Generic[Key]):
             heapq.heapify(self._heap)
 
     def _settle_top(self) -> None:
-        """Remove or correct the first entry of the heap, until a valid entry is first.
-
-        An entry is valid if it is the current entry of its key and has the time of the key's deadline.
+        """Remove or correct the first entry of the heap, until a valid entry is first, or SETTLED_AT_ONCE entries were
+        removed.
         """
-        while self._heap:
+        for _ in range(SETTLED_AT_ONCE):
+            if not self._heap:
+                return
             queued_ms, _, key = self._heap[0]
-            deadline_ms = self._deadlines.get(key)
-            if self._queued.get(key) == queued_ms == deadline_ms:
+            if self._is_valid(queued_ms, key):
                 return
             heapq.heappop(self._heap)
             if self._queued.get(key) != queued_ms:
                 continue
             del self._queued[key]
+            deadline_ms = self._deadlines.get(key)
             if deadline_ms is not None:
                 self._queue(key, deadline_ms)
+
+    def _is_valid(self, queued_ms: int, key: Key) -> bool:
+        """Whether an entry of the heap is the current entry of its key and has the time of the key's deadline."""
+        return self._queued.get(key) == queued_ms == self._deadlines.get(key)

@@ -219,6 +219,22 @@ def test_a_small_log_is_left_alone():
     at_work(conversation)
 
 
+def test_a_log_that_cannot_be_trimmed_is_reported_once_and_not_at_once(monkeypatch, caplog):
+    """While the markers of a long joint commit are written, nothing is wrong."""
+    monkeypatch.setattr(journal_module, "CHECKPOINT_SIZE_MIN", 0)
+
+    async def conversation():
+        desk = Desk()
+        desk.journal.append([(b"k", b"v")])
+        for passed_ms, count in ((0, 0), (59_999, 0), (1, 1), (100_000, 1)):
+            desk.log.now_ms += passed_ms
+            assert await desk.journal.checkpoint_if_grown(lambda: None) is None
+            assert caplog.text.count("is not trimmed") == count
+        assert await desk.journal.checkpoint_if_grown(lambda: LiveState([(b"k", b"v")], iter(()))) is not None
+
+    at_work(conversation)
+
+
 @pytest.mark.parametrize("is_rolled", [False, True])
 def test_a_log_of_many_short_segments_is_trimmed_though_it_is_small(monkeypatch, is_rolled):
     """A log that is copied to an object store is rolled for each copy."""

@@ -128,8 +128,10 @@ async def _commit(broker: Broker, request: CommitJointRequest) -> JointAnswer:
         children.append(offsets)
     try:
         answer = await joint.commit(request, children)
-    except Refused as refused:
-        answer = JointAnswer(refused.code, str(refused))
+    except BaseException:
+        if offsets is not None:
+            _drop(broker, group, offsets)
+        raise
     if offsets is not None and answer.error is not ErrorCode.none:
         _drop(broker, group, offsets)
     return answer

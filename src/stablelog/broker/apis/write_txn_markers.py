@@ -1,7 +1,8 @@
 """WriteTxnMarkers (27): write given markers. An administrator ends a hanging transaction with it.
 
 Behaviour: the markers are written to the named partitions, and the coordinator does not take part. A marker is refused
-if its producer epoch is older than that in the partition's producer state. A marker for a commit log is refused. A
+if its producer epoch is older than that in the partition's producer state. An abort marker is refused if the
+coordinator has decided to commit the transaction: its commit marker follows. A marker for a commit log is refused. A
 commit marker for a commit-ordered topic is refused: it would have no commit sequence, and no cut could be made in that
 partition. The response is sent when the markers are durable. A disk error at one partition becomes the error code of
 that partition; the markers of the others are written. While the disk is full, a marker of a producer without an open
@@ -63,6 +64,8 @@ def _write(
         check_marked(broker, (name, index), PARTITION_CODES.offline)
         if asked.transaction_result and partition.view is not None:
             return ErrorCode.invalid_request
+        if not asked.transaction_result and broker.transactions.are_committing(asked.producer_id):
+            raise Refused(ErrorCode.invalid_txn_state, "its transaction is decided to be committed")
         if broker.reserve.is_full and not _may_end(broker, partition, asked.producer_id):
             broker.reserve.check("WriteTxnMarkers")
         write = MarkerWrite(asked.producer_id, asked.producer_epoch, marker, asked.transaction_version)

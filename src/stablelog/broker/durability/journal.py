@@ -46,6 +46,9 @@ CHECKPOINT_GROWTH = 4  # A log is trimmed when its size has grown by this factor
 # bytes that the last trim has left. A log that is copied to an object store gets a short segment with each copy.
 SEGMENT_COUNT_MAX = 100
 SEGMENT_SIZE = 1 << 20
+# After this time a log that cannot be trimmed is reported.
+UNTRIMMED_TELL_MS = 60_000
+TOLD = -1
 # The maximum number of entries that wait for disk space, for each transaction or group of the coordinator. A
 # transaction has at most three records (decided, completed, forgotten). Each record has at most two effects (markers
 # and responses), and at most one request waits for the record.
@@ -82,7 +85,9 @@ class Journal:
         self._waiting: deque[bytes | Callable[[], None] | asyncio.Future[None]] = deque()
         self._waiting_max: int | None = None
         self._effects: deque[tuple[int, Callable[[], None]]] = deque()
-        self._has_told_untrimmed = False
+        self._untrimmed_since_ms: int | None = (
+            None  # Since this time, the log should be trimmed and cannot be.
+        )
         # The size in bytes and the number of segments that the last trim has left.
         self._size_left = self._count_left = 0
         # The begin offset of the last checkpoint, if the log is not trimmed up to this offset yet.
@@ -316,17 +321,9 @@ class Journal:
         """
         state = live()
         if state is None:
-            if not self._has_told_untrimmed:
-                self._has_told_untrimmed = True
-                log.warning(
-                    "the log of %s has %d MiB and is not trimmed: it has decisions on hundreds of transactions that still "
-                    "lack markers, because a partition of these transactions is offline. Restore this partition, or "
-                    "delete its topic",
-                    self.partition.topic,
-                    self.partition.size >> 20,
-                )
+            self._tell_untrimmed()
             return None
-        self._has_told_untrimmed = False
+        self._untrimmed_since_ms = None
         begin = self.partition.end_offset
         if len(self.partition.producer_state):
             # The live state replaces all older records, but does not contain the consumer offsets of open transactions.
@@ -346,6 +343,21 @@ class Journal:
             await asyncio.sleep(0)  # Let requests be served between two slices of the checkpoint.
         self._checkpoint_begin = begin
         return begin
+
+    def _tell_untrimmed(self) -> None:
+        """Log once that the log cannot be trimmed, if that lasts so long that the markers are not just being written."""
+        now_ms = self._now_ms()
+        if self._untrimmed_since_ms is None:
+            self._untrimmed_since_ms = now_ms
+        if 0 <= self._untrimmed_since_ms <= now_ms - UNTRIMMED_TELL_MS:
+            self._untrimmed_since_ms = TOLD
+            log.warning(
+                "the log of %s has %d MiB and is not trimmed: it has decisions on hundreds of transactions that still "
+                "lack markers, because a partition of these transactions is offline. Restore this partition, or "
+                "delete its topic",
+                self.partition.topic,
+                self.partition.size >> 20,
+            )
 
     def trim(self, before_offset: int) -> None:
         """Delete the records of the log before a checkpoint.

@@ -239,6 +239,10 @@ class Tasks:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(task)
 
+    def running_for_requests(self) -> Iterator[str]:
+        """Yield the names of the work of `for_request` that has not ended."""
+        return (task.get_name() for task in self._for_requests)
+
     async def finish_requested(self) -> None:
         """Wait until all work of `for_request` has ended."""
         await asyncio.gather(*self._for_requests, return_exceptions=True)

@@ -147,6 +147,7 @@ class TransactionGroup:
         """
         self.journal.replay(lambda key, value, _producer_id: self.coordinator.table.replay(key, value))
         self._recorded_count = self.coordinator.table.change_count
+        self.durable_sequence = self._appended_sequence = self.coordinator.table.sequences.last
         decision = self.coordinator.loaded(self._now_ms())
         self._append(decision)
         if decision.answer:
@@ -230,8 +231,8 @@ class TransactionGroup:
         return done
 
     async def may_commit(self) -> None:
-        """Wait until no long joint commit of the group is being decided."""
-        while self.coordinator.joint.acceptance.is_pending:
+        """Wait while a long joint commit is being decided, unless the broker has failed and cannot decide it."""
+        while self.coordinator.joint.acceptance.is_pending and self.committing.locked():
             async with self.committing:
                 pass
 

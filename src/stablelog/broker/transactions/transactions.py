@@ -179,6 +179,12 @@ class Transactions:
         found = group.coordinator.table.get(transactional_id)
         return found if found is not None else self.default.coordinator.table.get(transactional_id)
 
+    def are_committing(self, producer_id: int) -> bool:
+        """Whether a group has decided to commit the open transaction of a producer id, whose markers are not all written
+        yet.
+        """
+        return any(group.coordinator.joint.is_committing(producer_id) for group in self._groups.values())
+
     # -- topics of the groups ------------------------------------------------------------------------------
 
     def check_topic(self, transactional_id: str, name: str) -> None:

@@ -28,7 +28,7 @@ class CommitSequences:
         self.are_known = True
         self.take_count = 0
         self._group = group
-        self._is_held = False
+        self._held: int | None = None  # The commit sequence of the held commit.
 
     @property
     def last(self) -> int:
@@ -38,7 +38,7 @@ class CommitSequences:
     @property
     def first_undecided(self) -> int:
         """The least commit sequence whose decisions are not all made: that of a held commit, or of the next one."""
-        return self.last if self._is_held else self.next
+        return self.next if self._held is None else self._held
 
     def check(self) -> None:
         """Refuse a commit while another commit may already have the next commit sequence, and while a commit is held.
@@ -51,7 +51,7 @@ class CommitSequences:
                 ErrorCode.coordinator_load_in_progress,
                 f"the broker is reading the last commits in the partitions of {group_in_words(self._group)} after a start; try again",
             )
-        if self._is_held:
+        if self._held is not None:
             raise Refused(
                 ErrorCode.coordinator_load_in_progress,
                 f"a joint commit of many transactions of {group_in_words(self._group)} is being decided; try again",
@@ -63,21 +63,21 @@ class CommitSequences:
         The caller must then decide the commit, because commit sequences have no gaps.
         """
         assert self.are_known
-        assert not self._is_held
+        assert self._held is None
         self.take_count += 1
         self.next += 1
         return self.last
 
     def hold(self) -> None:
         """Note that later decisions use the last commit sequence, too. Until `release`, no other commit is decided."""
-        assert not self._is_held
+        assert self._held is None
         assert self.last >= FIRST_SEQUENCE
-        self._is_held = True
+        self._held = self.last
 
     def release(self) -> None:
         """Note that all decisions of the held commit are made."""
-        assert self._is_held
-        self._is_held = False
+        assert self._held is not None
+        self._held = None
 
     def skip_past(self, sequence: int) -> None:
         """Note that a commit has this commit sequence: the next commit gets a greater one."""

@@ -237,7 +237,7 @@ class TransactionCoordinator:
     def _known(self, transactional_id: str) -> Transaction:
         if not transactional_id:
             raise Refused(ErrorCode.invalid_request, "the request has no transactional id")
-        self.joint.check_open(transactional_id)
+        self.joint.checks.check_open(transactional_id)
         txn = self.table.get(transactional_id)
         if txn is None:
             raise Refused(

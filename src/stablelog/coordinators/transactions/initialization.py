@@ -104,7 +104,7 @@ class Initialization:
                 ErrorCode.invalid_request,
                 f"a transactional id has 1 to {TRANSACTIONAL_ID_SIZE_MAX} characters",
             )
-        self._joint.check_open(transactional_id)
+        self._joint.checks.check_open(transactional_id)
         if (asked.producer_id == NO_PRODUCER_ID) != (asked.producer_epoch == NO_EPOCH) or min(asked) < -1:
             raise Refused(
                 ErrorCode.invalid_request,

@@ -109,15 +109,22 @@ class TransactionTable:
         assert txn is not None, f"{transactional_id} is unknown"
         return txn
 
-    def changed(self, looked_up: Mapping[str, Transaction]) -> list[str]:
-        """Return those of these ids whose open transaction has changed since it was looked up.
+    def snapshot(self, transactional_id: str) -> Transaction | bytes | None:
+        """Return a value by which `changed` recognises the present state of an id; None if the id is unknown."""
+        return self._live.get(transactional_id) or self._idle.value(transactional_id)
 
-        An id without an open transaction has no state that could be compared: it is returned if it has one now.
+    def changed(self, snapshots: Mapping[str, Transaction | bytes]) -> list[str]:
+        """Return those of these ids whose state has changed since `snapshot` was called for them, or whose transaction
+        the broker has refused a partition since.
         """
-        live = self._live
-        return [
-            i for i, txn in looked_up.items() if live.get(i) is not txn and (txn.state.is_open or i in live)
-        ]
+        live, idle = self._live, self._idle
+        changed = [i for i, known in snapshots.items() if live.get(i) is not known and idle.value(i) != known]
+        return changed + [i for i in self.turned_away if i in snapshots]
+
+    def owner_of_open(self, producer_id: int) -> str | None:
+        """Return the transactional id whose open transaction has a producer id; None if there is none."""
+        owner = self._owners.get(producer_id)
+        return owner if owner is not None and self._live[owner].producer_id == producer_id else None
 
     def owner(self, producer_id: int) -> str | None:
         """Return the transactional id that has a producer id; None if no id has it."""

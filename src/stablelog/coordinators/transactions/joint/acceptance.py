@@ -11,7 +11,8 @@ While a transaction group has accepted children whose end is not decided, these 
   their commit sequences.
 - The commit counts as not resolved, so that no cut contains it in part.
 - No other decision ends an accepted child. Requests of its producer are refused, because its version of the joint
-  commit is committed. The coordinator aborts no transaction for a timeout or an operator meanwhile.
+  commit is committed, and an operator's request to abort the child is refused, too. The coordinator aborts no
+  transaction for a timeout meanwhile.
 
 If the broker stops in between, the next start ends the accepted children that are left (`loaded`).
 

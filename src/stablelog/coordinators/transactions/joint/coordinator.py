@@ -25,9 +25,8 @@ A *run* is one start of the writer of the children. The *order* of a run tells e
 Source: docs/decisions/0006-joint-commit.md.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -41,14 +40,13 @@ from stablelog.coordinators.transactions.joint.checks import (
     check_belongs,
     check_names,
     is_of_run,
-    is_superseded,
 )
+from stablelog.coordinators.transactions.joint.child_checks import Checked, ChildChecks, superseded
 from stablelog.coordinators.transactions.joint.records import FOR_EVER, NO_ORDER, NO_VERSION, JointState
 from stablelog.coordinators.transactions.partition_set import PartitionSet
-from stablelog.coordinators.transactions.refusals import turned_away
 from stablelog.coordinators.transactions.states import State
 from stablelog.coordinators.transactions.table import TransactionTable
-from stablelog.coordinators.transactions.transaction import TV2, Identity, Transaction
+from stablelog.coordinators.transactions.transaction import TV2, Transaction
 from stablelog.errors import Refused
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import Child, JointName, child_id, child_of
@@ -58,8 +56,6 @@ from stablelog.wire.extension.children import Child, JointName, child_id, child_
 SUPERSEDED_MAX: Final = 100
 OFFSETS_TIMEOUT_MS: Final = 60_000
 OFFSETS_PART: Final = "offsets"
-NOT_CHECKED: Final[Mapping[str, Transaction]] = MappingProxyType({})
-_ABORTED: Final = (State.PREPARE_ABORT, State.COMPLETE_ABORT)
 
 
 class JointCommits:
@@ -72,6 +68,7 @@ class JointCommits:
             every start of the broker, so that these ids are new.
 
     Attributes:
+        checks: checks the children.
         acceptance: the children of a long joint commit whose end is not decided.
         at_once: the number of children that one decision ends.
     """
@@ -80,6 +77,7 @@ class JointCommits:
         self._table = table
         self._joints = table.joints
         self._ending = ending
+        self.checks = ChildChecks(table)
         self.acceptance = Acceptance(table, ending)
         self.at_once = ENDED_AT_ONCE
         self._attempt_prefix = attempt_prefix
@@ -101,7 +99,7 @@ class JointCommits:
 
         The open children of this version that belong to other runs are then aborted, and new children of those runs
         are refused. If the key has many children (`has_many_children`), this decision aborts none of them. The caller
-        then passes those that `is_superseded` names to `dismiss`, a few at a time.
+        then passes those that are late (`ChildChecks.is_late`) to `dismiss`, a few at a time.
 
         If `order` is lower than the order of a run that had the version before, `run` is an earlier start of the
         writer, and the request is refused.
@@ -122,19 +120,19 @@ class JointCommits:
     def _take_over(
         self, name: JointName, state: JointState, version: int, run: str, order: int, draft: Draft
     ) -> None:
-        superseded: tuple[str, ...] = ()
+        former: tuple[str, ...] = ()
         if state.open_version == version:
             if run in state.superseded or NO_ORDER < order < state.order:
-                raise _superseded(name, version, run, state)
-            superseded = _added(state.superseded, state.run)
+                raise superseded(name, version, run, state)
+            former = _added(state.superseded, state.run)
             order = max(order, state.order)
         value = replace(
-            state, open_version=version, run=run, superseded=superseded, order=order, update_ms=draft.now_ms
+            state, open_version=version, run=run, superseded=former, order=order, update_ms=draft.now_ms
         )
         self._joints.put(name, value, draft.records)
         if not self.has_many_children(name):
             for transactional_id, child in self.children(name):
-                if is_superseded(child, version, run):
+                if self.checks.is_late(child):
                     self._dismiss(transactional_id, draft)
 
     def children(self, name: JointName) -> list[tuple[str, Child]]:
@@ -168,42 +166,11 @@ class JointCommits:
             if version <= state.last_version:
                 return committed_before(state, version)
             if run and state.open_version == version and run != state.run:
-                raise _superseded(name, version, run, state)
+                raise superseded(name, version, run, state)
             self._table.sequences.check()
         except Refused as refused:
             return JointAnswer(refused.code, str(refused))
         return None
-
-    def check_child(self, name: JointName, version: int, shown: ChildShown) -> Transaction:
-        """Return the state of a child, after a check that its joint commit can commit it.
-
-        Raises:
-            Refused: the child cannot be committed; the message names the reason.
-        """
-        transactional_id, *identity = shown
-        check_belongs(name, version, shown)
-        self.check_open(transactional_id)
-        txn = self._table.get(transactional_id)
-        if txn is None:
-            raise Refused(
-                ErrorCode.invalid_producer_id_mapping,
-                f"child {transactional_id} is unknown: it was not begun, or was forgotten",
-            )
-        if txn.client != Identity(*identity):
-            what = "was aborted" if txn.state in _ABORTED else "was fenced"
-            raise Refused(
-                ErrorCode.producer_fenced,
-                f"child {transactional_id} of producer {shown.producer_id} with epoch {shown.producer_epoch} {what}; "
-                f"producer {txn.client.producer_id} with epoch {txn.client.producer_epoch} holds the id",
-            )
-        if txn.state not in (State.EMPTY, State.ONGOING):
-            raise Refused(
-                ErrorCode.invalid_txn_state,
-                f"child {transactional_id} has no open transaction: it is in state {txn.state.label}",
-            )
-        if self._table.is_turned_away(transactional_id, txn):
-            raise turned_away(transactional_id)
-        return txn
 
     def commit(
         self,
@@ -211,7 +178,7 @@ class JointCommits:
         version: int,
         children: Sequence[ChildShown],
         *,
-        checked: Mapping[str, Transaction] = NOT_CHECKED,
+        checked: Checked | None = None,
         run: str | None = None,
         retention_ms: int = FOR_EVER,
         digest: str | None = None,
@@ -222,14 +189,14 @@ class JointCommits:
         If more than `at_once` of the children are open, this decision only accepts them. The caller then carries out
         the decisions of `end_accepted`. The commit also aborts all other children of this version and of earlier
         versions. If the key has many children (`has_many_children`), no decision aborts them. The caller then passes
-        these children to `dismiss`, a few at a time.
+        the late children (`ChildChecks.is_late`) to `dismiss`, a few at a time.
 
         Args:
             name: group and key of the joint commit.
             version: its version. At or below the last committed version, the answer is `committed`.
             children: the children; there may be none.
-            checked: the results of `check_child` for all children, by transactional id, if the caller has checked them
-                before. Such a child is checked again only if its transaction has changed since.
+            checked: the results of `ChildChecks.check_all` for all children, if they are current; None if they were
+                not checked.
             run: the start of the writer that commits. The commit is refused if another start of the writer has begun
                 this version since.
             retention_ms: the time after its last commit during which the key is remembered.
@@ -241,14 +208,16 @@ class JointCommits:
         if known is not None:
             return Decision(known)
         try:
-            chosen = self._chosen(name, version, children, checked)
+            if checked is None:
+                checked = self.checks.begin(name)
+                self.checks.check_all(name, version, children, checked)
             if len((digest or "").encode()) > DIGEST_SIZE_MAX:
                 raise Refused(ErrorCode.invalid_request, f"a digest has at most {DIGEST_SIZE_MAX} bytes")
         except Refused as refused:
             return Decision(JointAnswer(refused.code, str(refused)))
+        assert len(checked.snapshots) == len(children)
         draft = Draft(now_ms)
-        opened = [transactional_id for transactional_id, txn in chosen.items() if txn.state is State.ONGOING]
-        is_long = len(opened) > self.at_once
+        is_long = len(checked.opened) > self.at_once
         value = JointState(
             version,
             self._table.sequences.take(),
@@ -256,40 +225,19 @@ class JointCommits:
             update_ms=now_ms,
             committed_run=run or "",
             digest=digest or "",
-            accepted=tuple(shown[1:] for shown in children) if is_long else (),
+            accepted=tuple(checked.identities) if is_long else (),
         )
         self._joints.put(name, value, draft.records)
         if is_long:
-            self.acceptance.begin(name, opened)
+            self.acceptance.begin(name, checked.opened)
         else:
-            for transactional_id in opened:
-                end_child(self._ending, transactional_id, chosen[transactional_id], value, draft)
+            for transactional_id in checked.opened:
+                end_child(self._ending, transactional_id, self._table.known(transactional_id), value, draft)
         if not self.has_many_children(name):
             for transactional_id, child in self.children(name):
                 if child.version <= version:
                     self._dismiss(transactional_id, draft)
         return draft.decision(replace(committed_before(value, version), committed=False))
-
-    def _chosen(
-        self,
-        name: JointName,
-        version: int,
-        children: Sequence[ChildShown],
-        checked: Mapping[str, Transaction],
-    ) -> dict[str, Transaction]:
-        """Return the states of the children of a commit, by transactional id.
-
-        Raises:
-            Refused: a child cannot be committed, or is named twice.
-        """
-        chosen = dict(checked)
-        changed = set(self._table.changed(chosen))
-        for shown in children if changed or not checked else ():
-            if not checked or shown.transactional_id in changed:
-                chosen[shown.transactional_id] = self.check_child(name, version, shown)
-        if len(chosen) < len(children):
-            raise Refused(ErrorCode.invalid_request, "the request names a child more than once")
-        return chosen
 
     def end_accepted(self, *, now_ms: int) -> Decision[None]:
         """Decide the end of the next accepted children of a long joint commit, at most `at_once`.
@@ -368,27 +316,16 @@ class JointCommits:
         txn = self._table.get(transactional_id)
         return txn is not None and txn.state is State.ONGOING
 
-    # -- children --------------------------------------------------------------------------------------------
-
-    def check_open(self, transactional_id: str) -> None:
-        """Refuse to open a child of a joint commit that comes too late to be committed.
-
-        Raises:
-            Refused: the child's version of the joint commit, or a later one, is committed; or another start of the
-                writer has begun this version since.
+    def is_committing(self, producer_id: int) -> bool:
+        """Whether it is decided that the open transaction of a producer id is committed, alone or as a child, and its
+        markers are not all written.
         """
-        child = child_of(transactional_id)
-        if child is None:
-            return
-        state = self._joints.get(child.name)
-        if child.version <= state.last_version:
-            raise Refused(
-                ErrorCode.producer_fenced,
-                f"{transactional_id} comes too late: version {state.last_version} of joint commit "
-                f"{child.name.key!r} was committed as commit {state.commit_sequence}",
-            )
-        if _lost_version(child, state):
-            raise _superseded(child.name, child.version, child.run, state)
+        owner = self._table.owner_of_open(producer_id)
+        if owner is None:
+            return False
+        return self._table.known(owner).state is State.PREPARE_COMMIT or self.acceptance.has(owner)
+
+    # -- children --------------------------------------------------------------------------------------------
 
     def loaded(self, draft: Draft) -> None:
         """Finish the replay of the commit log: make the decisions that earlier ones have left for later, and that the
@@ -398,9 +335,7 @@ class JointCommits:
         """
         self.acceptance.loaded(draft)
         for transactional_id, child in self._joints.all_children():
-            state = self._joints.get(child.name)
-            is_late = child.version <= state.last_version or _lost_version(child, state)
-            if is_late and self.is_ongoing(transactional_id):
+            if self.checks.is_late(child):
                 self._dismiss(transactional_id, draft)
 
     def check_end(self, transactional_id: str, *, commit: bool) -> bool:
@@ -463,20 +398,6 @@ class JointCommits:
             self._table.forget(transactional_id, draft.records)
 
 
-def _lost_version(child: Child, state: JointState) -> bool:
-    """Whether another start of the writer has begun the child's version since the child's own start."""
-    is_current = child.run == state.run if state.run else child.run not in state.superseded
-    return child.version == state.open_version and bool(child.run) and not is_current
-
-
 def _added(superseded: tuple[str, ...], run: str) -> tuple[str, ...]:
     known = (*superseded, run) if run and run not in superseded else superseded
     return known[-SUPERSEDED_MAX:]
-
-
-def _superseded(name: JointName, version: int, run: str, state: JointState) -> Refused:
-    by = f"run {state.run!r} has begun it since" if state.run else "it was given up"
-    return Refused(
-        ErrorCode.producer_fenced,
-        f"run {run!r} no longer has version {version} of joint commit {name.key!r}: {by}",
-    )

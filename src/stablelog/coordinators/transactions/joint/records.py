@@ -13,7 +13,7 @@ also `string committed_run`, `string digest` and `i64 order`; from value version
 A joint commit of few children is this record *and* the decisions of its children, in one batch of the commit log. A
 crash keeps or loses the batch as a whole. If there are many children, this record alone is the commit. It names the
 children (`accepted`), and the batches with their decisions follow (`joint.acceptance`). Only such a record has version
-2, so that an earlier release can read the commit log as soon as all decisions are in it.
+2. An earlier release refuses a commit log until such a record is trimmed.
 
 Format: docs/formats.md, "Commit log".
 """
