@@ -1,13 +1,17 @@
-"""An S3 server for tests. It starts in a fraction of a second, counts requests, and lets chosen requests fail.
+"""An S3 server for tests. It starts in a fraction of a second, counts requests, and lets chosen requests fail or wait.
 
     with serve_s3("bucket") as s3:
         store = open_store("s3://bucket/prefix", allow_http=True, options=s3.options)
         s3.fail(Fault("put", "manifest/", status=503, is_applied=True))
+        s3.hold(Hold("put", ".log"))
+        s3.refuse()
 
 The server keeps objects in memory and accepts any credentials. It supports the requests that stablelog sends: objects,
 ranges, conditional puts, multipart uploads and listings. It also runs as a program, for measurements:
 
     python -m stablelog.testing.s3 --bucket bucket --delay-ms 30
+
+The program refuses connections from the signal SIGUSR1 on, and accepts them from SIGUSR2 on. Objects are kept.
 """
 
 import argparse
@@ -15,6 +19,9 @@ import asyncio
 import contextlib
 import hashlib
 import re
+import signal
+import socket
+import sys
 import threading
 import time
 import uuid
@@ -23,76 +30,15 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import formatdate
-from typing import NamedTuple
-from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape, unescape
 
-XML = (("Content-Type", "application/xml"),)
-KEY = re.compile(r"<Key>(.*?)</Key>")
+from stablelog.testing.s3_faults import Fault, Hold
+from stablelog.testing.s3_messages import KEY, XML, Answer, Request, error_answer, read_request
+
 KEYS_MAX = 1000  # the greatest number of keys in one page of a listing
 HEADER_SIZE_MAX = 64 << 10
-REASONS = {200: "OK", 204: "No Content", 206: "Partial Content", 404: "Not Found", 409: "Conflict"}
-
-
-@dataclass(slots=True)
-class Fault:
-    """A fault that a test sets for the next requests of one kind: what the server answers, and whether it applies the
-    requests.
-
-    Attributes:
-        kind: `put`, `get`, `head`, `delete`, `list`, `begin`, `part`, `complete` or `abort`. The last four are the
-            requests of multipart uploads.
-        key: a text that the request's key must contain.
-        status: the status of the answer; 0 for no answer: the connection is closed.
-        is_applied: whether the server applies the request before it answers with the fault.
-        cut_size: bytes of the body after which the answer ends; None for the whole answer, as without a fault.
-        count: the number of requests that fail.
-    """
-
-    kind: str
-    key: str = ""
-    status: int = 503
-    is_applied: bool = False
-    cut_size: int | None = None
-    count: int = 1
-
-
-class Request(NamedTuple):
-    """One request. `query` has the first value of each parameter."""
-
-    method: str
-    bucket: str
-    key: str
-    query: dict[str, str]
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def kind(self) -> str:
-        """The kind of request, as a `Fault` names it."""
-        if self.method == "GET" and not self.key:
-            return "list"
-        if self.method == "POST" and "delete" in self.query:
-            return "delete"
-        if self.method == "POST":
-            return "begin" if "uploads" in self.query else "complete"
-        if "uploadId" in self.query:
-            return {"PUT": "part", "DELETE": "abort"}[self.method]
-        return self.method.lower()
-
-
-class Answer(NamedTuple):
-    """One answer. `size` is the object's size in the answer to a HEAD request, whose body is empty."""
-
-    status: int
-    body: bytes = b""
-    headers: tuple[tuple[str, str], ...] = ()
-    size: int | None = None
-
-
-def _error(status: int, code: str, key: str = "") -> Answer:
-    body = f"<Error><Code>{code}</Code><Message>{code}</Message><Key>{escape(key)}</Key></Error>"
-    return Answer(status, body.encode(), XML)
+HOST = "127.0.0.1"
+FAULT_CODES = {403: "AccessDenied", 409: "ConditionalRequestConflict"}  # By the status of a fault.
 
 
 def _up_to(key: str, prefix: str, delimiter: str) -> str:
@@ -118,6 +64,9 @@ class S3:
         delay_s: the delay before each request is handled, in seconds.
         ignores_conditions: whether a conditional put replaces an object, as some servers that speak S3 do.
         port: the port on 127.0.0.1; 0 until the server runs.
+        is_silent: whether the server answers no request. A request that has come while this was set is never applied
+            or answered, as if the network had lost it.
+        silent_count: how many requests have come while `is_silent` was set.
     """
 
     bucket: str
@@ -128,9 +77,15 @@ class S3:
     delay_s: float = 0.0
     ignores_conditions: bool = False
     port: int = 0
+    is_silent: bool = False
+    silent_count: int = 0
 
     def __post_init__(self) -> None:
         self._faults: list[Fault] = []
+        self._holds: list[Hold] = []
+        self._held: list[Hold] = []  # Those that have stopped a request.
+        self._server: asyncio.Server | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._etags: dict[str, tuple[bytes, str]] = {}  # By key: the content and its ETag.
         self._uploads: dict[str, dict[int, bytes]] = {}
         self._conversations: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
@@ -148,6 +103,31 @@ class S3:
     def fail(self, fault: Fault) -> None:
         """Let the next requests of a kind fail."""
         self._faults.append(fault)
+
+    def hold(self, hold: Hold) -> Hold:
+        """Stop one of the next requests of a kind until the test lets it go on. Return the hold."""
+        self._holds.append(hold)
+        return hold
+
+    def refuse(self) -> None:
+        """Close all connections, and refuse new ones. Called in any thread but the server's."""
+        self._in_loop(self.close_port)
+
+    def accept(self) -> None:
+        """Accept connections again after `refuse`. Called in any thread but the server's."""
+        assert self._loop is not None, "the server does not run"
+        asyncio.run_coroutine_threadsafe(self.open_port(), self._loop).result()
+
+    def break_connections(self) -> None:
+        """Close all connections, as a restart of the server does. Called in any thread but the server's."""
+        self._in_loop(self._break_connections)
+
+    def _in_loop(self, work: Callable[[], None]) -> None:
+        async def run() -> None:
+            work()
+
+        assert self._loop is not None, "the server does not run"
+        asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
     @property
     def unfinished_uploads(self) -> int:
@@ -171,20 +151,30 @@ class S3:
             return answer, fault.cut_size
         if not fault.status:
             return None, None
-        return _error(fault.status, "ConditionalRequestConflict" if fault.status == 409 else "SlowDown"), None
+        return error_answer(fault.status, FAULT_CODES.get(fault.status, "SlowDown")), None
 
     def _fault_of(self, kind: str, key: str) -> Fault | None:
         for fault in self._faults:
-            if fault.kind == kind and fault.key in key:
+            if fault.kind == kind and re.search(fault.key, key):
                 fault.count -= 1
                 if not fault.count:
                     self._faults.remove(fault)
                 return fault
         return None
 
+    def _hold_of(self, kind: str, key: str) -> Hold | None:
+        for hold in self._holds:
+            if kind in hold.kind.split("|") and re.search(hold.key, key):
+                hold.number -= 1
+                if not hold.number:
+                    self._holds.remove(hold)
+                    self._held.append(hold)
+                    return hold
+        return None
+
     def _apply(self, request: Request) -> Answer:
         if request.bucket != self.bucket:
-            return _error(404, "NoSuchBucket")
+            return error_answer(404, "NoSuchBucket")
         handlers: dict[str, Callable[[Request], Answer]] = {
             "put": self._put,
             "get": self._get,
@@ -197,12 +187,12 @@ class S3:
             "abort": self._abort,
         }
         handler = handlers.get(request.kind)
-        return handler(request) if handler is not None else _error(405, "MethodNotAllowed")
+        return handler(request) if handler is not None else error_answer(405, "MethodNotAllowed")
 
     def _put(self, request: Request) -> Answer:
         is_conditional = request.headers.get("if-none-match") == "*" and not self.ignores_conditions
         if is_conditional and request.key in self.objects:
-            return _error(412, "PreconditionFailed", request.key)
+            return error_answer(412, "PreconditionFailed", request.key)
         self._write(request.key, request.body)
         return Answer(200, headers=(("ETag", _etag(request.body)),))
 
@@ -213,7 +203,7 @@ class S3:
     def _get(self, request: Request) -> Answer:
         content = self.objects.get(request.key)
         if content is None:
-            return _error(404, "NoSuchKey", request.key)
+            return error_answer(404, "NoSuchKey", request.key)
         headers = [
             ("ETag", self._etag_of(request.key)),
             ("Last-Modified", formatdate(usegmt=True)),
@@ -226,7 +216,7 @@ class S3:
             start = int(first) if first else max(len(content) - int(last), 0)
             end = min(int(last) + 1, len(content)) if first and last else len(content)
             if start >= len(content):
-                return _error(416, "InvalidRange", request.key)
+                return error_answer(416, "InvalidRange", request.key)
             status, found = 206, content[start:end]
             headers.append(("Content-Range", f"bytes {start}-{end - 1}/{len(content)}"))
         if request.method == "HEAD":
@@ -299,14 +289,14 @@ class S3:
     def _part(self, request: Request) -> Answer:
         parts = self._uploads.get(request.query["uploadId"])
         if parts is None:
-            return _error(404, "NoSuchUpload", request.key)
+            return error_answer(404, "NoSuchUpload", request.key)
         parts[int(request.query["partNumber"])] = request.body
         return Answer(200, headers=(("ETag", _etag(request.body)),))
 
     def _complete(self, request: Request) -> Answer:
         parts = self._uploads.pop(request.query.get("uploadId", ""), None)
         if parts is None:
-            return _error(404, "NoSuchUpload", request.key)
+            return error_answer(404, "NoSuchUpload", request.key)
         content = b"".join(part for _, part in sorted(parts.items()))
         self._write(request.key, content)
         body = (
@@ -327,20 +317,17 @@ class S3:
         assert task is not None
         self._conversations[task] = writer
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            while (request := await self._next(reader, writer)) is not None:
+            while (request := await read_request(reader, writer)) is not None:
                 if self.delay_s:
                     await asyncio.sleep(self.delay_s)
-                answer, cut_size = self.handle(request)
+                if self.is_silent:
+                    self.silent_count += 1
+                    await reader.read()  # up to the end of the connection
+                    break
+                answer, cut_size = await self._answer(request)
                 if answer is None:
                     break
-                size = len(answer.body) if answer.size is None else answer.size
-                lines = [
-                    f"HTTP/1.1 {answer.status} {REASONS.get(answer.status, 'Error')}",
-                    f"Content-Length: {size}",
-                    f"Date: {formatdate(usegmt=True)}",
-                    *(f"{name}: {value}" for name, value in answer.headers),
-                ]
-                writer.write("\r\n".join([*lines, "", ""]).encode())
+                writer.write(answer.head())
                 writer.write(answer.body if cut_size is None else answer.body[:cut_size])
                 await writer.drain()
                 if cut_size is not None:
@@ -348,37 +335,55 @@ class S3:
         writer.close()
         del self._conversations[task]
 
-    async def _next(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request | None:
-        try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        except asyncio.IncompleteReadError:
-            return None
-        first, *rest = head.split("\r\n")
-        method, target, _ = first.split(" ")
-        headers = {
-            name.strip().lower(): value.strip()
-            for name, _, value in (line.partition(":") for line in rest if line)
-        }
-        if headers.get("expect", "").lower() == "100-continue":
-            writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        body = await reader.readexactly(int(headers.get("content-length", 0)))
-        parts = urlsplit(target)
-        query = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
-        bucket, _, key = unquote(parts.path).lstrip("/").partition("/")
-        if method == "POST" and "delete" in query:
-            key = unescape((KEY.findall(body.decode()) or [""])[0])
-        return Request(method, bucket, key, query, headers, body)
+    async def _answer(self, request: Request) -> tuple[Answer | None, int | None]:
+        """Handle a request as `handle` does, and stop it if a test wants to hold it."""
+        hold = self._hold_of(request.kind, request.key)
+        if hold is not None and not hold.is_applied and not await hold.stop(request.key):
+            return None, None
+        answer, cut_size = self.handle(request)
+        if hold is not None and hold.is_applied and not await hold.stop(request.key):
+            return None, None
+        return answer, cut_size
+
+    async def open_port(self) -> None:
+        """Listen for connections. Called in the server's event loop."""
+        listening = _bound(self.port)
+        self.port = listening.getsockname()[1]
+        self._server = await asyncio.start_server(self.converse, sock=listening, limit=HEADER_SIZE_MAX)
+
+    def close_port(self) -> None:
+        """Close the port and all connections. Called in the server's event loop."""
+        assert self._server is not None
+        self._server.close()
+        self._break_connections()
+
+    def _break_connections(self) -> None:
+        for writer in self._conversations.values():
+            writer.close()
 
     async def serve(self, ready: Callable[[], object], stopped: Awaitable[object], port: int = 0) -> None:
         """Serve the requests of all connections until `stopped` is done. Call `ready` when the port is open."""
-        server = await asyncio.start_server(self.converse, "127.0.0.1", port, limit=HEADER_SIZE_MAX)
-        async with server:
-            self.port = server.sockets[0].getsockname()[1]
+        self._loop, self.port = asyncio.get_running_loop(), port
+        with contextlib.ExitStack() as stack:
+            if sys.platform == "linux":
+                # No other process gets the port while the server refuses connections. Only on Linux, two sockets can
+                # have the same port if one of them listens.
+                self.port = stack.enter_context(_bound(port)).getsockname()[1]
+            await self.open_port()
             ready()
             await stopped
-            for writer in self._conversations.values():
-                writer.close()
+            for hold in self._held:
+                hold.settle(goes_on=False)
+            self.close_port()
             await asyncio.gather(*self._conversations)
+
+
+def _bound(port: int) -> socket.socket:
+    # asyncio disables Nagle's algorithm only for a socket that was created with this protocol. With it, an answer takes 40 ms.
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind((HOST, port))
+    return bound
 
 
 @contextlib.contextmanager
@@ -413,9 +418,12 @@ def main() -> None:
     s3 = S3(arguments.bucket, delay_s=arguments.delay_ms / 1000)
 
     async def work() -> None:
+        loop, opened = asyncio.get_running_loop(), []
+        loop.add_signal_handler(signal.SIGUSR1, s3.close_port)
+        loop.add_signal_handler(signal.SIGUSR2, lambda: opened.append(loop.create_task(s3.open_port())))
         await s3.serve(
             lambda: print(f"http://127.0.0.1:{s3.port}", flush=True),  # noqa: T201 - for the process that starts this one
-            asyncio.get_running_loop().create_future(),
+            loop.create_future(),
             arguments.port,
         )
 

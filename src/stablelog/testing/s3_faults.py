@@ -1,0 +1,92 @@
+"""What a test lets an S3 server do with chosen requests: answer with a fault, or wait for the test."""
+
+import asyncio
+import threading
+from dataclasses import dataclass
+
+HELD_S_MAX = 60.0  # How long a test waits for a request by default. It is a bound for a broken program.
+
+
+@dataclass(slots=True)
+class Fault:
+    """A fault that a test sets for the next requests of one kind: what the server answers, and whether it applies the
+    requests.
+
+    Attributes:
+        kind: `put`, `get`, `head`, `delete`, `list`, `begin`, `part`, `complete` or `abort`. The last four are the
+            requests of multipart uploads.
+        key: a regular expression of which a part of the request's key must be a match.
+        status: the status of the answer; 0 for no answer: the connection is closed.
+        is_applied: whether the server applies the request before it answers with the fault.
+        cut_size: bytes of the body after which the answer ends; None for the whole answer, as without a fault.
+        count: the number of requests that fail.
+    """
+
+    kind: str
+    key: str = ""
+    status: int = 503
+    is_applied: bool = False
+    cut_size: int | None = None
+    count: int = 1
+
+
+class Hold:
+    """A stop of one request. The server takes the request, tells the test, and does not answer until the test says so.
+    The server answers other requests meanwhile.
+
+        hold = s3.hold(Hold("put", "/manifest/", is_applied=True))
+        hold.wait()  # the manifest is created, and the client has no answer
+        ...
+        hold.drop()
+
+    Args:
+        kind: the kind of request, as in `Fault`, or several: `put|complete`.
+        key: a regular expression, as in `Fault`.
+        is_applied: whether the server applies the request before it stops.
+        number: which of the matching requests is stopped; 1 is the next one.
+    """
+
+    def __init__(self, kind: str, key: str = "", *, is_applied: bool = False, number: int = 1) -> None:
+        self.kind = kind
+        self.key = key
+        self.is_applied = is_applied
+        self.number = number
+        self._stopped_key = ""
+        self._has_come = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._goes_on: asyncio.Future[bool] | None = None
+
+    def wait(self, timeout_s: float = HELD_S_MAX) -> str:
+        """Wait until the request has come. Return its key.
+
+        Raises:
+            TimeoutError: it has not come in time.
+        """
+        if not self._has_come.wait(timeout_s):
+            raise TimeoutError(f"no {self.kind} of a key like {self.key!r} has come within {timeout_s:g} s")
+        return self._stopped_key
+
+    def release(self) -> None:
+        """Let the request go on: the server applies it now, unless it has applied it before, and answers."""
+        self._decide(goes_on=True)
+
+    def drop(self) -> None:
+        """Close the connection without an answer. If the request is not applied yet, it never will be."""
+        self._decide(goes_on=False)
+
+    def _decide(self, *, goes_on: bool) -> None:
+        assert self._loop is not None, "wait for the request first"
+        self._loop.call_soon_threadsafe(self.settle, goes_on)
+
+    def settle(self, goes_on: bool) -> None:
+        """Decide whether the request goes on, unless that was decided before. Called in the server's event loop."""
+        if self._goes_on is not None and not self._goes_on.done():
+            self._goes_on.set_result(goes_on)
+
+    async def stop(self, key: str) -> bool:
+        """Stop a request of this key until the test decides. Return whether the request goes on."""
+        self._loop = asyncio.get_running_loop()
+        self._goes_on = self._loop.create_future()
+        self._stopped_key = key
+        self._has_come.set()
+        return await self._goes_on

@@ -1,0 +1,92 @@
+"""The messages of the S3 server for tests: requests as they are read from a connection, and answers."""
+
+import asyncio
+import re
+from email.utils import formatdate
+from typing import NamedTuple
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape, unescape
+
+XML = (("Content-Type", "application/xml"),)
+KEY = re.compile(r"<Key>(.*?)</Key>")
+REASONS = {
+    200: "OK",
+    204: "No Content",
+    206: "Partial Content",
+    403: "Forbidden",
+    404: "Not Found",
+    409: "Conflict",
+}
+
+
+class Request(NamedTuple):
+    """One request. `query` has the first value of each parameter."""
+
+    method: str
+    bucket: str
+    key: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def kind(self) -> str:
+        """The kind of request, as a `Fault` names it."""
+        if self.method == "GET" and not self.key:
+            return "list"
+        if self.method == "POST" and "delete" in self.query:
+            return "delete"
+        if self.method == "POST":
+            return "begin" if "uploads" in self.query else "complete"
+        if "uploadId" in self.query:
+            return {"PUT": "part", "DELETE": "abort"}[self.method]
+        return self.method.lower()
+
+
+class Answer(NamedTuple):
+    """One answer. `size` is the object's size in the answer to a HEAD request, whose body is empty."""
+
+    status: int
+    body: bytes = b""
+    headers: tuple[tuple[str, str], ...] = ()
+    size: int | None = None
+
+    def head(self) -> bytes:
+        """Return the status and the headers as they are sent."""
+        size = len(self.body) if self.size is None else self.size
+        lines = [
+            f"HTTP/1.1 {self.status} {REASONS.get(self.status, 'Error')}",
+            f"Content-Length: {size}",
+            f"Date: {formatdate(usegmt=True)}",
+            *(f"{name}: {value}" for name, value in self.headers),
+        ]
+        return "\r\n".join([*lines, "", ""]).encode()
+
+
+def error_answer(status: int, code: str, key: str = "") -> Answer:
+    """Return the answer to a request that has failed."""
+    body = f"<Error><Code>{code}</Code><Message>{code}</Message><Key>{escape(key)}</Key></Error>"
+    return Answer(status, body.encode(), XML)
+
+
+async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request | None:
+    """Read the next request of a connection; None at its end."""
+    try:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    except asyncio.IncompleteReadError:
+        return None
+    first, *rest = head.split("\r\n")
+    method, target, _ = first.split(" ")
+    headers = {
+        name.strip().lower(): value.strip()
+        for name, _, value in (line.partition(":") for line in rest if line)
+    }
+    if headers.get("expect", "").lower() == "100-continue":
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    body = await reader.readexactly(int(headers.get("content-length", 0)))
+    parts = urlsplit(target)
+    query = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
+    bucket, _, key = unquote(parts.path).lstrip("/").partition("/")
+    if method == "POST" and "delete" in query:
+        key = unescape((KEY.findall(body.decode()) or [""])[0])
+    return Request(method, bucket, key, query, headers, body)
