@@ -8,7 +8,7 @@ from stablelog.env.objects.requests import StoredObject, TooShort
 from stablelog.env.objects.store import ObjectStore, Patience
 from stablelog.errors import StablelogError, StoreError
 from stablelog.testing.s3 import serve_s3
-from stablelog.testing.sim_objects import SimObjects
+from stablelog.testing.sim_objects import Faults, SimObjects
 
 SHORT = Patience(limit_s=1)
 
@@ -26,7 +26,7 @@ def faults(store):
 def test_a_good_store_passes_and_nothing_stays(tmp_path):
     assert faults(open_store(tmp_path.as_uri())) == {}
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-    require_conditions(open_store(tmp_path.as_uri()))
+    require_conditions(open_store(tmp_path.as_uri()), "a")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
@@ -34,7 +34,7 @@ def test_a_server_that_ignores_conditions_is_found_and_refused():
     with serve_s3() as s3:
         store = open_store("s3://bucket/prefix", SHORT, allow_http=True, options=s3.options)
         assert faults(store) == {}
-        require_conditions(store)
+        require_conditions(store, "a")
         s3.ignores_conditions = True
         found = faults(store)
         assert "the store ignores If-None-Match" in found["a key is created once"]
@@ -43,8 +43,20 @@ def test_a_server_that_ignores_conditions_is_found_and_refused():
             in found["of 16 writers that create a key at the same time one succeeds"]
         )
         with pytest.raises(StablelogError, match=r"s3://bucket/prefix is not safe: .*If-None-Match"):
-            require_conditions(store)
+            require_conditions(store, "a")
         assert s3.objects == {}
+
+
+def test_a_store_that_fails_is_asked_once_and_what_it_has_created_meanwhile_is_no_fault():
+    """The error names the request that has failed. The object that is left neither disturbs the next attempt nor stays."""
+    simulated = SimObjects(1, Faults(unanswered=1.0))  # it applies everything, and answers nothing
+    with pytest.raises(StoreError, match="create of sim://store/check/a/x had no clear answer in 30 s"):
+        require_conditions(of(simulated), "a")
+    assert simulated.now_s() < 40, "the limit of one call"
+    assert list(simulated.objects) == ["check/a/x"]
+    simulated.faults = Faults()
+    require_conditions(of(simulated), "a")
+    assert not simulated.objects
 
 
 def test_a_store_that_rejects_requests_is_told():

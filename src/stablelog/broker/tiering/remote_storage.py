@@ -56,7 +56,7 @@ class RemoteStorage:
         with self._beginning:
             if self.epoch is not None:
                 return
-            require_conditions(self.store)
+            require_conditions(self.store, self._nonce.hex())
             self._check_cluster()
             self.epoch = self.prefix.run(claim_epoch(self._nonce))
             log.info("%s: the broker has taken broker epoch %d", self.store.url, self.epoch)

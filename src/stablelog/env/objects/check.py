@@ -47,18 +47,21 @@ def check(store: ObjectStore) -> Iterator[Finding]:
             store.delete(one.key)
 
 
-def require_conditions(store: ObjectStore) -> None:
+def require_conditions(store: ObjectStore, name: str) -> None:
     """Raise an error if the store lets a `create` replace an existing object.
 
+    Args:
+        store: the store.
+        name: a name that no other caller uses. A caller that repeats a failed call uses the same name.
+
     Raises:
-        StoreError: the store rejects requests, or does not answer.
+        StoreError: the store rejects requests, or does not answer. A small object may be left, which the repeated call
+            deletes.
         StablelogError: the store ignores the condition of a conditional put.
     """
-    key = f"{DIRECTORY}/{uuid.uuid4().hex}"
-    try:
-        fault = _created_once(store, key)
-    finally:
-        store.delete(f"{key}/x")
+    key = f"{DIRECTORY}/{name}"
+    fault = _created_once(store, key)
+    store.delete(f"{key}/x")
     if fault:
         raise StablelogError(
             f"the object store {store.url} is not safe: {fault}. Use another store, or enable conditional puts in it"
