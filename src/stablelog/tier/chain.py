@@ -192,17 +192,20 @@ class Chain:
 
     def _create(self, number: int, kind: Kind, payload: bytes) -> Steps[None]:
         name = ChainName(self._epoch, number)
-        content = encode_link(kind, self._epoch, self._nonce, payload)
-        if not (yield Create(self._partition.chain_key(name), content)):
-            raise Fenced(f"another broker has taken over the manifests of {self._partition.directory}")
+        content, key = encode_link(kind, self._epoch, self._nonce, payload), self._partition.chain_key(name)
+        if not (yield Create(key, content)):
+            raise Fenced(
+                f"another broker has taken over the manifests of {self._partition.directory}, and has created {key}"
+            )
 
     def _links(self) -> Steps[list["_Link"]]:
         listed = yield List(self._partition.chain)
         links = _links_of(self._partition, listed)
         if links and links[-1].name.epoch > self._epoch:
+            last = links[-1].name
             raise Fenced(
-                f"a broker of epoch {links[-1].name.epoch} has taken over the manifests of {self._partition.directory}; "
-                f"this broker has epoch {self._epoch}"
+                f"a broker of epoch {last.epoch} has taken over the manifests of {self._partition.directory}, and has "
+                f"created {self._partition.chain_key(last)}; this broker has epoch {self._epoch}"
             )
         return links
 

@@ -38,7 +38,7 @@ def test_a_long_pass_tells_its_progress_each_half_minute_and_its_end(caplog):
 
 
 def test_the_rate_is_that_of_the_whole_pass(caplog, monkeypatch):
-    monkeypatch.setattr("stablelog.broker.tiering.copier.PROGRESS_S", 3.0)
+    monkeypatch.setattr("stablelog.broker.tiering.progress.PROGRESS_S", 3.0)
     first, *_, last = lines_of_a_pass(caplog, 0.125)
     assert first == "copying to the object store: 11 of 20 segments are done, 11 of 20 MB, at 3 MB/s"
     assert last == "copied to the object store: 20 of 20 segments are done, 20 of 20 MB, at 3 MB/s"

@@ -213,10 +213,11 @@ class CoordinatorLogs:
 
     async def _copy_rest(self) -> None:
         try:
-            if not await self._round(_sync_here):
-                self._tell_missing("the reason was logged before")
+            why = "" if await self._round(_sync_here) else "the reason was logged before"
         except StablelogError as error:
-            self._tell_missing(str(error))
+            why = str(error)
+        if why and not self._is_stuck:  # If the copy is stuck, the stop has gone on and has logged it.
+            self._tell_missing(why)
 
     def _tell_missing(self, why: str) -> None:
         log.warning(

@@ -13,7 +13,7 @@ keys.
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -25,10 +25,11 @@ from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.tiering.commit_files import commit_files
 from stablelog.broker.tiering.metadata_topic import MetadataTopic
 from stablelog.broker.tiering.plans import Plan, TopicPlan
+from stablelog.broker.tiering.progress import Progress
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.broker.tiering.throttle import Throttle, run_slowly
 from stablelog.env.disk import Disk, read_if_there
-from stablelog.errors import Corrupt, Fenced, StablelogError, Unavailable
+from stablelog.errors import Corrupt, Fenced, StablelogError, StoreError, Unavailable
 from stablelog.log.compaction.aborted_data import Rewritten, without_aborted
 from stablelog.log.files.epochs import LeaderEpochs
 from stablelog.log.files.names import LOG as LOG_SUFFIX
@@ -55,7 +56,6 @@ log = logging.getLogger(__name__)
 PIECE_SIZE: Final = 1 << 20  # The size of the pieces in which a log file is read and uploaded, in bytes.
 # A manifest is published after this many copied segments at the latest, so that local retention can delete them.
 PUBLISHED_AFTER: Final = 16
-PROGRESS_S: Final = 30.0  # The time between two log lines about the progress of a pass over all partitions.
 
 
 @dataclass(slots=True)
@@ -126,6 +126,7 @@ class Copier:
         self._threads = ThreadPoolExecutor(count_at_once, thread_name_prefix="remote copies")
         self._owned: dict[Partition, _Owned] = {}
         self._works: dict[Partition, _Work] = {}
+        self._logged: set[Partition] = set()  # The partitions in `failed` whose failure was logged.
         self._is_closed = False
         self.copied_size = 0
         self.copied_count = 0
@@ -140,16 +141,17 @@ class Copier:
         """
         self._owned = {one: owned for one, owned in self._owned.items() if self._is_open(one)}
         self.failed = {one: why for one, why in self.failed.items() if self._is_open(one)}
+        self._logged &= set(self.failed)
         if self._storage.fenced is not None:
             return
         if self._storage.epoch is None:
             await in_thread(self._threads, self._storage.begin)
-        progress = _Progress()
+        progress = Progress()
         work = [one async for one in in_turns(partitions) if self._has_work(one, progress)]
         await asyncio.gather(*(self._copy_in_turn(partition, progress) for partition in work))
         progress.end()
 
-    def _has_work(self, partition: Partition, progress: "_Progress") -> bool:
+    def _has_work(self, partition: Partition, progress: Progress) -> bool:
         """Whether there is something to copy, or to publish, for a partition. Without work, the store gets no request."""
         remote, owned = self._plan.remote_of(partition), self._owned.get(partition)
         if not remote.is_known or (owned is not None and not owned.is_recorded):
@@ -160,7 +162,7 @@ class Copier:
 
     # -- one partition -------------------------------------------------------------------------------------------
 
-    async def _copy_in_turn(self, partition: Partition, progress: "_Progress") -> None:
+    async def _copy_in_turn(self, partition: Partition, progress: Progress) -> None:
         async with self._room:
             if not self._is_open(partition) or self._is_closed or self._storage.fenced is not None:
                 return
@@ -168,7 +170,11 @@ class Copier:
             try:
                 await self._copy(partition, work, progress)
                 self.failed.pop(partition, None)
+                self._logged.discard(partition)
+                self._storage.failures.end()
             except Fenced as error:
+                if self._storage.fenced is not None:
+                    return  # Another partition was copied at the same time, and has logged it.
                 self._storage.fenced = error
                 log.error(
                     "%s: %s. This broker copies no more segments; if it is the one that should, restart it, and "
@@ -185,18 +191,23 @@ class Copier:
                 work.idle.set()
 
     def _note(self, partition: Partition, work: _Work, error: Exception) -> None:
-        """Log why the copy of a partition failed: once, until a copy of the partition succeeds."""
+        """Log why the copy of a partition failed: once, until a copy of the partition succeeds. If the store fails, this
+        is logged for the first partition only, until any copy succeeds.
+        """
         if work.is_cancelled:
             return
         failed = error if isinstance(error, StablelogError) else Unavailable(str(error))
-        if partition not in self.failed:
+        if partition not in self._logged and (
+            not isinstance(failed, StoreError) or self._storage.failures.is_new(failed)
+        ):
+            self._logged.add(partition)
             name = f"{partition.topic}-{partition.index}"
             log.error(
                 "%s cannot be copied to %s; the broker tries again: %s", name, self._storage.store.url, failed
             )
         self.failed[partition] = failed
 
-    async def _copy(self, partition: Partition, work: _Work, progress: "_Progress") -> None:
+    async def _copy(self, partition: Partition, work: _Work, progress: Progress) -> None:
         remote = self._plan.remote_of(partition)
         owned = self._owned.get(partition)
         if owned is None:
@@ -452,45 +463,3 @@ class Copier:
         for work in self._works.values():
             work.is_cancelled = True
         self._threads.shutdown(wait=wait, cancel_futures=True)
-
-
-class _Progress:
-    """Log lines about the progress of a long pass of copies."""
-
-    def __init__(self) -> None:
-        self._begun_s = self._told_s = asyncio.get_running_loop().time()
-        self._is_told = False
-        self._count = self._size = 0
-        self._done_count = self._done_size = 0
-
-    def planned(self, segments: Sequence[Segment]) -> None:
-        """Note segments that will be copied."""
-        self._count += len(segments)
-        self._size += sum(segment.size for segment in segments)
-
-    def copied(self, size: int) -> None:
-        """Note a copied segment."""
-        self._done_count += 1
-        self._done_size += size
-        now_s = asyncio.get_running_loop().time()
-        if now_s - self._told_s >= PROGRESS_S:
-            self._told_s = now_s
-            self._tell("copying to the object store", now_s)
-
-    def end(self) -> None:
-        """Log the end of the pass, if its progress was logged."""
-        if self._is_told:
-            self._tell("copied to the object store", asyncio.get_running_loop().time())
-
-    def _tell(self, what: str, now_s: float) -> None:
-        self._is_told = True
-        rate = self._done_size / max(now_s - self._begun_s, 0.001)
-        log.info(
-            "%s: %d of %d segments are done, %d of %d MB, at %d MB/s",
-            what,
-            self._done_count,
-            self._count,
-            self._done_size // 1_000_000,
-            self._size // 1_000_000,
-            rate // 1_000_000,
-        )

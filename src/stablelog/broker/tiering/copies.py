@@ -7,7 +7,7 @@ of a topic in the store, the copied logs of the coordinators therefore have the 
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.durability.disk_reserve import DiskReserve
@@ -105,13 +105,33 @@ class Copies:
         of the coordinators so often that no record waits longer than `stablelog.remote.coordinator.copy.interval.ms`.
         """
         interval_s = self._config["remote.log.manager.task.interval.ms"] / 1000
-        self._tasks.every("copying to the object store", interval_s, self.copy_all)
-        self._tasks.every(
+        self._every("copying to the object store", interval_s, self.copy_all)
+        self._every(
             "copying the coordinators' logs to the object store",
             self._coordinators.pause_s(),
             self._coordinators.copy_if_due,
             pause_s=self._coordinators.pause_s,
         )
+
+    def _every(
+        self,
+        name: str,
+        interval_s: float,
+        step: Callable[[], Awaitable[None]],
+        pause_s: Callable[[], float] | None = None,
+    ) -> None:
+        """Run a step as `Tasks.every` does. If both tasks fail for the same reason, one of them logs it, and logs it
+        once.
+        """
+
+        async def attempt() -> None:
+            try:
+                await step()
+            except StablelogError as error:
+                if self._storage.failures.is_new(error):
+                    log.error("%s failed; the broker retries it every %g s: %s", name, interval_s, error)
+
+        self._tasks.every(name, interval_s, attempt, pause_s=pause_s)
 
     async def copy_coordinator_logs(self) -> None:
         """Copy the logs of the coordinators, as far as they have grown. Raises as `CoordinatorLogs.copy`."""

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from stablelog.broker.loop.tasks import Tasks, in_thread
 from stablelog.broker.tiering.range_cache import RangeCache
+from stablelog.broker.tiering.store_failures import StoreFailures
 from stablelog.env.disk import Buffer
-from stablelog.errors import Corrupt, NotLoaded, ObjectMissing, StablelogError, Unavailable
+from stablelog.errors import Corrupt, NotLoaded, ObjectMissing, StablelogError, StoreError, Unavailable
 from stablelog.log.partition import Partition
 from stablelog.types import ObjectRange
 
@@ -62,7 +63,8 @@ class RemoteReads:
         self._on_loaded = on_loaded
         self._loads: dict[ObjectRange, _Load] = {}
         self._failed: dict[ObjectRange, tuple[float, StablelogError]] = {}
-        self._told: set[str] = set()  # The keys whose failure was logged since their last success.
+        self._logged: set[str] = set()  # The keys whose failure was logged since their last success.
+        self._failures = StoreFailures()
         self._room = asyncio.Semaphore(THREADS)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="remote reads")
         self.loaded_size = 0
@@ -143,7 +145,7 @@ class RemoteReads:
                     self._threads, self._cache.load, wanted, lambda: self._fetch(wanted)
                 )
             kept = self._cache.put(wanted, content)
-            self._told.discard(wanted.key)
+            self._logged.discard(wanted.key)
         except StablelogError as error:
             self._fail(wanted, error)
         finally:
@@ -161,8 +163,10 @@ class RemoteReads:
         now_s = asyncio.get_running_loop().time()
         self._failed = {one: failed for one, failed in self._failed.items() if failed[0] > now_s}
         self._failed[wanted] = now_s + ERROR_S, error
-        if wanted.key not in self._told:
-            self._told.add(wanted.key)
+        if wanted.key not in self._logged and (
+            not isinstance(error, StoreError) or self._failures.is_new(error)
+        ):
+            self._logged.add(wanted.key)
             log.error("a remote segment cannot be read: %s", error)
 
     def _fetch(self, wanted: ObjectRange) -> Buffer:
@@ -178,6 +182,7 @@ class RemoteReads:
                 # The transaction index is missing: a segment of Apache Kafka without aborted transactions has none.
                 content = b""
         self.loaded_size += len(content)
+        self._failures.end()
         return content
 
     def close(self) -> None:

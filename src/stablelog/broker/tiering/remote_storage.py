@@ -5,6 +5,7 @@ import logging
 import secrets
 import threading
 
+from stablelog.broker.tiering.store_failures import StoreFailures
 from stablelog.env.objects.check import require_conditions
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import (
@@ -33,6 +34,7 @@ class RemoteStorage:
         cluster_id: the id of the cluster.
         epoch: the broker epoch of this start; None before `begin` has returned.
         fenced: why this broker changes nothing in the store any more; None while it does.
+        failures: which failures of copies were logged.
     """
 
     def __init__(self, store: ObjectStore, cluster_id: str) -> None:
@@ -41,6 +43,7 @@ class RemoteStorage:
         self.cluster_id = cluster_id
         self.epoch: int | None = None
         self.fenced: Fenced | None = None
+        self.failures = StoreFailures()
         self._nonce = secrets.token_bytes(NONCE_SIZE)
         self._beginning = threading.Lock()
 
@@ -59,6 +62,7 @@ class RemoteStorage:
             require_conditions(self.store, self._nonce.hex())
             self._check_cluster()
             self.epoch = self.prefix.run(claim_epoch(self._nonce))
+            self.failures.end()
             log.info("%s: the broker has taken broker epoch %d", self.store.url, self.epoch)
 
     def _check_cluster(self) -> None:

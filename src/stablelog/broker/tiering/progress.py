@@ -1,0 +1,54 @@
+"""Log lines about the progress of a long pass of copies."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from stablelog.log.segments.segment import Segment
+
+log = logging.getLogger(__name__)
+
+PROGRESS_S: Final = 30.0  # The time between two log lines about the progress of a pass over all partitions.
+
+
+class Progress:
+    """The progress of one pass over all partitions, which is logged if the pass takes long."""
+
+    def __init__(self) -> None:
+        self._begun_s = self._told_s = asyncio.get_running_loop().time()
+        self._is_told = False
+        self._count = self._size = 0
+        self._done_count = self._done_size = 0
+
+    def planned(self, segments: Sequence[Segment]) -> None:
+        """Note segments that will be copied."""
+        self._count += len(segments)
+        self._size += sum(segment.size for segment in segments)
+
+    def copied(self, size: int) -> None:
+        """Note a copied segment."""
+        self._done_count += 1
+        self._done_size += size
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._told_s >= PROGRESS_S:
+            self._told_s = now_s
+            self._tell("copying to the object store", now_s)
+
+    def end(self) -> None:
+        """Log the end of the pass, if its progress was logged."""
+        if self._is_told:
+            self._tell("copied to the object store", asyncio.get_running_loop().time())
+
+    def _tell(self, what: str, now_s: float) -> None:
+        self._is_told = True
+        rate = self._done_size / max(now_s - self._begun_s, 0.001)
+        log.info(
+            "%s: %d of %d segments are done, %d of %d MB, at %d MB/s",
+            what,
+            self._done_count,
+            self._count,
+            self._done_size // 1_000_000,
+            self._size // 1_000_000,
+            rate // 1_000_000,
+        )
