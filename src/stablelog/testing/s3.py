@@ -104,6 +104,10 @@ class S3:
         """Let the next requests of a kind fail."""
         self._faults.append(fault)
 
+    def clear_faults(self) -> None:
+        """Let no request fail any more."""
+        self._faults.clear()
+
     def hold(self, hold: Hold) -> Hold:
         """Stop one of the next requests of a kind until the test lets it go on. Return the hold."""
         self._holds.append(hold)

@@ -1,8 +1,12 @@
 """A broker with tiered storage in a process of its own, its S3 server, and a writer that knows what it has committed."""
 
 import contextlib
+import dataclasses
 import os
+import re
+import sys
 import time
+from datetime import timedelta
 
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
@@ -21,7 +25,10 @@ from stablelog.tier.local_state import LocalState
 from stablelog.tier.names import INDEXES, LOG, chain_name_of, partition_of
 from stablelog.tier.prefix import Prefix
 from stablelog.tier.records import SegmentRecord, SegmentState, SegmentUpdateRecord, decode_record
+from stablelog.wire.messages import message_class
+from tests.broker.desk import filled
 from tests.broker.tiering.restoring import live_rows
+from tests.clients.proxy import Peer
 from tests.clients.reading import bounds, read_to_end
 from tests.waiting import PATIENCE_S, until
 
@@ -40,6 +47,8 @@ SETTINGS = {
 SOON = {"reconnect.backoff.ms": 10, "retry.backoff.ms": 10, "fetch.error.backoff.ms": 10}
 RECORD_COUNT, RECORD_SIZE = 5, 1_000  # of a transaction
 ABORTED_EACH = 4  # each fourth transaction is aborted
+PROBLEM = re.compile(" (ERROR|WARNING) ")  # A line of the broker's log.
+FETCH = (1, 11)  # The API and its version.
 TRANSACTION_COUNT = 9  # Four or five transactions fill a segment.
 
 
@@ -99,7 +108,10 @@ class Writer:
 
 
 class Life:
-    """The broker with the data directory `data`, and what is known about it.
+    """A broker, and what is known about it.
+
+    Args:
+        earlier: the number of lines of its log before it was started.
 
     Attributes:
         broker: the broker.
@@ -107,16 +119,53 @@ class Life:
         writer: the writer; None before `create`.
     """
 
-    def __init__(self, broker, s3):
+    def __init__(self, broker, s3, earlier):
         self.broker = broker
         self.s3 = s3
         self.writer = None
+        self._earlier = earlier
 
     def create(self, config=TIERED):
-        """Create the topic."""
+        """Create the topic, and begin to write."""
         admin = self.admin()  # a client that nobody holds gives up its requests
         admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(30)
         self.writer = Writer(self.broker.bootstrap)
+
+    def go_on(self, writer):
+        """Write after what another life has written."""
+        self.writer = Writer(self.broker.bootstrap)
+        self.writer.committed = writer.committed
+
+    def errors(self):
+        """The lines of the broker's log that are errors or warnings, since this life has begun."""
+        lines = self.broker.log_tail(sys.maxsize).splitlines()[self._earlier :]
+        return [line for line in lines if PROBLEM.search(line)]
+
+    def fetch(self, offset, *, max_wait_ms=500):
+        """Fetch from an offset.
+
+        Returns:
+            The error code, the records, and the seconds that the broker needed.
+        """
+        wanted = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
+        values = {
+            "max_wait": timedelta(milliseconds=max_wait_ms),
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "session_epoch": -1,
+            "rack_id": "",
+            "forgotten_topics_data": (),
+            "isolation_level": 1,
+            "topics": [{"topic": TOPIC, "partitions": [wanted]}],
+        }
+        request = filled(message_class(*FETCH, "request"), values)
+        fields = {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
+        with contextlib.closing(Peer(self.broker.port)) as peer:
+            asked_s = time.monotonic()
+            answer = peer.ask(*FETCH, **fields)
+            seconds = time.monotonic() - asked_s
+        found = answer.responses[0].partitions[0]
+        return found.error_code, found.records, seconds
 
     def admin(self):
         """A client for changes of topics."""
@@ -220,13 +269,13 @@ class Life:
         self.check_objects()
         self.check_events()
 
-    def check_reads(self):
-        """A read-committed consumer gets the committed records, from the earliest offset and from the middle of each
-        tier.
+    def check_reads(self, *starts):
+        """A read-committed consumer gets the committed records from these offsets on; if there are none, from the earliest
+        offset and from the middle of each tier.
         """
         newest = self.local_bases()[-1]
         with contextlib.closing(self.consumer()) as consumer:
-            for start in (0, newest // 2, newest + 1):
+            for start in starts or (0, newest // 2, newest + 1):
                 read = [(one.offset(), one.value()) for one in read_to_end(consumer, TOPIC, start=start)]
                 assert read == [one for one in self.writer.committed if one[0] >= start]
 
@@ -264,7 +313,7 @@ class Life:
 
 
 @contextlib.contextmanager
-def lived(directory, monkeypatch, *, url=URL, before=lambda _s3: None, **settings):
+def lived(directory, monkeypatch, *, before=lambda _s3: None, **settings):
     """A broker with an S3 server.
 
     Args:
@@ -273,12 +322,19 @@ def lived(directory, monkeypatch, *, url=URL, before=lambda _s3: None, **setting
     with serve_s3() as s3:
         reach(s3, monkeypatch)
         before(s3)
-        with stablelog.serve(
-            directory / "data", stablelog_remote_url=url, **{**SETTINGS, **settings}
-        ) as broker:
-            life = Life(broker, s3)
-            try:
-                yield life
-            finally:
-                if life.writer is not None:
-                    life.writer.close()
+        with alive(directory / "data", s3, **settings) as life:
+            yield life
+
+
+@contextlib.contextmanager
+def alive(data, s3, *, url=URL, **settings):
+    """A broker on a data directory, from a start to a stop, with an S3 server that runs."""
+    log = data.with_name(f"{data.name}.log")
+    earlier = len(log.read_text().splitlines()) if log.exists() else 0
+    with stablelog.serve(data, stablelog_remote_url=url, **{**SETTINGS, **settings}) as broker:
+        life = Life(broker, s3, earlier)
+        try:
+            yield life
+        finally:
+            if life.writer is not None:
+                life.writer.close()
