@@ -134,7 +134,7 @@ class Life:
     def go_on(self, writer):
         """Write after what another life has written."""
         self.writer = Writer(self.broker.bootstrap)
-        self.writer.committed = writer.committed
+        self.writer.committed = list(writer.committed)
 
     def errors(self):
         """The lines of the broker's log that are errors or warnings, since this life has begun."""
