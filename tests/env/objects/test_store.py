@@ -100,6 +100,17 @@ def test_no_attempt_begins_after_the_store_was_told_to_give_up():
         store.get("a/b")
 
 
+def test_a_server_that_is_silent_is_asked_once_in_each_attempt(monkeypatch):
+    monkeypatch.setattr(cloud, "ATTEMPT_S_MAX", 0.2)
+    with serve_s3() as server:
+        server.is_silent = True
+        store = open_store("s3://bucket/prefix", Patience(limit_s=0), allow_http=True, options=server.options)
+        for attempts in (1, 2):
+            with pytest.raises(StoreError, match="get_range of s3://bucket/prefix/a had no clear answer"):
+                store.get_range("a", 0, 1)
+            assert server.silent_count == attempts
+
+
 def test_what_is_rejected_is_not_repeated():
     simulated = SimObjects(1, is_rejecting=True)
     store = of(simulated)

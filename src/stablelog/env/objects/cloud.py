@@ -1,6 +1,7 @@
 """Object stores of cloud providers, and stores in memory, through the library obstore."""
 
 import contextlib
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
@@ -100,9 +101,12 @@ class CloudRequests:
 
     def get_range(self, key: str, start: int, size: int) -> Buffer:
         """Return `size` bytes of an object, from byte `start` on."""
+        begun_s = time.monotonic()
         try:
             found = _asked(lambda: memoryview(obstore.get_range(self._store, key, start=start, length=size)))
         except Unclear as unclear:
+            if time.monotonic() - begun_s > ATTEMPT_S_MAX / 2:
+                raise  # A store that does not answer is not asked a second time in this attempt.
             # The error may mean that the range begins after the object's end: each store has another error for that. So
             # ask for the object's size.
             if _asked(lambda: obstore.head(self._store, key))["size"] < start + size:
