@@ -402,7 +402,6 @@ class Broker:
         self.compactor.close()
         if self._is_started and not failed:
             await self.tiering.copy_at_stop()
-        self.tiering.close()
         for threads in (self._batch_thread, self.read_threads, self.message_threads):
             threads.shutdown(wait=True, cancel_futures=True)
         self.proofs.close()
@@ -413,3 +412,4 @@ class Broker:
                 self.directory.mark_clean()
         self.reserve.close()
         self.directory.release()
+        self.tiering.close()  # The last step, because a request to the object store may take 20 s.

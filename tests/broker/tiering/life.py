@@ -27,13 +27,13 @@ from stablelog.tier.prefix import Prefix
 from stablelog.tier.records import SegmentRecord, SegmentState, SegmentUpdateRecord, decode_record
 from stablelog.wire.messages import message_class
 from tests.broker.desk import filled
-from tests.broker.tiering.restoring import live_rows
+from tests.broker.tiering.restoring import live_rows, manifests
 from tests.clients.proxy import Peer
 from tests.clients.reading import bounds, read_to_end
 from tests.waiting import PATIENCE_S, until
 
 URL, PREFIX = "s3://bucket/prefix", "prefix/"
-TOPIC, METADATA_TOPIC = "t", "__remote_log_metadata"
+TOPIC, METADATA_TOPIC, COMMIT_LOG = "t", "__remote_log_metadata", "__transaction_state"
 TIERED = {"remote.storage.enable": "true", "local.retention.bytes": "1", "file.delete.delay.ms": "0"}
 SETTINGS = {
     "stablelog_remote_allow_http": True,
@@ -232,6 +232,12 @@ class Life:
     def objects(self):
         """The objects of the store, by key without the prefix."""
         return {key.removeprefix(PREFIX): content for key, content in list(self.s3.objects.items())}
+
+    def is_commit_log_copied(self):
+        """Whether the store has all of the commit log."""
+        *_, newest = sorted((self.broker.data / f"{COMMIT_LOG}-0").glob("*.log"))
+        ends = {one.topic: manifest.end_offset for one, manifest in manifests(self.objects()).items()}
+        return newest.stat().st_size == 0 and ends[COMMIT_LOG] == int(newest.stem)
 
     # -- what holds ----------------------------------------------------------------------------------------------
 

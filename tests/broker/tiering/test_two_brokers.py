@@ -7,17 +7,7 @@ import pytest
 
 from stablelog.testing.s3 import serve_s3
 from tests.broker.tiering.life import URL, alive, reach
-from tests.broker.tiering.restoring import manifests
 from tests.waiting import until
-
-COMMIT_LOG = "__transaction_state"
-
-
-def is_copied(life):
-    """Whether the store has all of the commit log."""
-    *_, newest = sorted((life.broker.data / f"{COMMIT_LOG}-0").glob("*.log"))
-    ends = {one.topic: manifest.end_offset for one, manifest in manifests(life.objects()).items()}
-    return newest.stat().st_size == 0 and ends[COMMIT_LOG] == int(newest.stem)
 
 
 @pytest.mark.slow
@@ -28,7 +18,7 @@ def test_the_second_of_two_brokers_fences_the_first_which_stops_tiering_and_says
             first.create()
             first.write()
             first.wait_until_remote()
-            until(lambda: is_copied(first), "the commit log is not copied")
+            until(first.is_commit_log_copied, "the commit log is not copied")
             shutil.copytree(tmp_path / "first", tmp_path / "second")
             with alive(tmp_path / "second", s3) as second:
                 second.go_on(first.writer)

@@ -29,6 +29,7 @@ Result = TypeVar("Result")
 THREADS = 16  # The number of ranges that are loaded at a time. With chunks of 4 MiB, 64 MiB are in flight.
 ERROR_S = 1.0  # For this time after a failed load, reads of the range get its error.
 SLOW_S = 2.0  # After this time without an answer of the store, a fetch gets a retriable error.
+WAIT_S_MAX = 10.0  # After this time, a request without a time limit of its own, such as a lookup by time, gets that error.
 
 
 @dataclass(slots=True)
@@ -110,9 +111,16 @@ class RemoteReads:
                 self._begin(wanted)
 
     async def load(self, partition: Partition | None, missing: NotLoaded) -> None:
-        """Load the ranges that a reader needs (`missing`). Return when they are loaded. Raises as `request` does."""
-        for done in self.request(partition, missing):
-            await asyncio.shield(done)
+        """Load the ranges that a reader needs (`missing`). Return when they are loaded. If that takes longer than
+        WAIT_S_MAX, the loads go on, and this method raises Unavailable. Otherwise it raises as `request` does.
+        """
+        _, late = await asyncio.wait(self.request(partition, missing), timeout=WAIT_S_MAX)
+        if late:
+            assert self._store is not None
+            raise Unavailable(
+                f"{self._store.url}/{missing.ranges[0].key} was requested {WAIT_S_MAX:g} s ago, and the store has not "
+                "answered"
+            )
         failed = [self._failed[one][1] for one in missing.ranges if one in self._failed]
         if failed:
             raise failed[0]
