@@ -49,6 +49,7 @@ from stablelog.embedded import EmbeddedBroker
 ALONE = "without copies"
 COPY_RATE = 100_000_000  # bytes a second
 SECONDS = 10.0  # of each measurement of producers
+STEADY = "steady"  # the topic of the producer at a steady pace
 RECORDS_PER_S = 200
 P99_RATIO_MAX = 1.5
 COPY_SEGMENT_SIZE = 16 * MIB
@@ -73,7 +74,7 @@ def producers_while_copying(section: Section, run_count: int, seconds: float, be
     limited = {"remote_log_manager_copy_max_bytes_per_second": COPY_RATE}
     with directory_store() as store, serve(store.url, **limited) as broker:
         remote = Path(urlsplit(store.url).path)
-        create(broker.bootstrap, "steady", {})
+        create(broker.bootstrap, STEADY, {})
         steady_latencies_ms(broker, 0.5)  # warms up, and is not counted
         for number in range(run_count):
             name = f"waiting-{number}"
@@ -101,8 +102,15 @@ def producers_while_copying(section: Section, run_count: int, seconds: float, be
             delete(broker.bootstrap, name)
 
 
-def steady_latencies_ms(broker: EmbeddedBroker, seconds: float) -> list[float]:
+def steady_latencies_ms(
+    broker: EmbeddedBroker, seconds: float, value_at: Callable[[float], bytes] = lambda _due_s: bytes(100)
+) -> list[float]:
     """Produce records of 100 B at a steady pace, acks=all.
+
+    Args:
+        broker: the broker.
+        seconds: for how long.
+        value_at: returns the value of the record that is due at a time.
 
     Returns:
         The time from when each record was due to be sent to its acknowledgement, in ms.
@@ -117,7 +125,7 @@ def steady_latencies_ms(broker: EmbeddedBroker, seconds: float) -> list[float]:
 
         return note
 
-    producer.produce("steady", bytes(100))  # the first one finds the way
+    producer.produce(STEADY, value_at(0))  # the first one finds the way
     producer.flush(PATIENCE_S)
     is_over = threading.Event()
 
@@ -132,7 +140,7 @@ def steady_latencies_ms(broker: EmbeddedBroker, seconds: float) -> list[float]:
     for number in range(count):
         due_s = begun_s + number / RECORDS_PER_S
         time.sleep(max(due_s - time.perf_counter(), 0))
-        producer.produce("steady", bytes(100), on_delivery=acknowledged(due_s))
+        producer.produce(STEADY, value_at(due_s), on_delivery=acknowledged(due_s))
     producer.flush(PATIENCE_S)
     is_over.set()
     thread.join()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import loads, tier_load
+from bench import loads, tier_load, tier_outage
 from bench.contestants import KAFKA, OURS
 from bench.limits import Limits
 from bench.loads import PATIENCE_S, Topic, fetch_request, receive
@@ -89,13 +89,14 @@ class Tables:
     kafka: Section
     processor: Section
     others: Section
+    outage: Section
     memory: Section
     requests: Section
 
     def all(self) -> list[Section]:
         """Return them in the order of the document."""
         beside = [self.local, self.kafka]
-        return [self.remote, *beside, self.processor, self.others, self.memory, self.requests]
+        return [self.remote, *beside, self.processor, self.others, self.outage, self.memory, self.requests]
 
 
 def tables() -> Tables:
@@ -106,6 +107,7 @@ def tables() -> Tables:
         Section("Reads from an object store in a local directory, beside Apache Kafka's"),
         Section("Processor time of the broker for tiered storage", beside=""),
         Section("Producers while segments are copied at 100 MB/s", beside=tier_load.ALONE),
+        Section("Clients of the local disk while the object store is away", beside=tier_outage.ANSWERS),
         Section("Memory and disk while many partitions are read from the store", beside=""),
         Section("Requests of a backfill from the store"),
     )
@@ -144,6 +146,8 @@ def run(
         count_requests(found.requests, max(BACKFILL_SEGMENTS // divisor, ABORTED_COUNT), kafka)
     tell("tiers: producers while segments are copied")
     tier_load.producers_while_copying(found.others, run_count, max(tier_load.SECONDS / divisor, 1), best)
+    tell("tiers: clients of the local disk while the store is away")
+    tier_outage.local_clients_while_away(found.outage, max(tier_outage.SECONDS / divisor, 1), best)
     tell("tiers: many partitions")
     tier_load.many_partitions(found.memory, run_count, tier_load.partition_count_for(divisor))
     return found.all()

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bench import limits, tier_load, tier_stores, tiers
+from bench import limits, tier_load, tier_outage, tier_stores, tiers
 from bench.contestants import KAFKA, OURS
 from bench.loads import Topic
 from bench.report import Section
@@ -68,6 +68,16 @@ def test_producers_are_measured_while_segments_are_copied(monkeypatch):
     latency, rate = section.rows
     assert latency.ratio > 0
     assert rate.median(OURS) > 1
+
+
+def test_local_clients_are_measured_while_the_store_is_away(monkeypatch):
+    monkeypatch.setattr(tier_outage, "WARM_S", 0.1)
+    section = Section("outage", beside=tier_outage.ANSWERS)
+    tier_outage.local_clients_while_away(section, 0.4, BEST)
+    assert len(section.rows) == 2 * 4
+    assert all(row.median(OURS) > 0 for row in section.rows)
+    assert [row.ratio is not None for row in section.rows[:4]] == [True, True, False, False]
+    assert all(row.median(OURS) < 60_000 for row in section.rows)
 
 
 def test_memory_and_the_cache_on_the_disk_are_seen_while_partitions_are_read():
