@@ -165,6 +165,7 @@ def test_a_wrong_bucket_is_logged_once_and_read_as_an_error(tmp_path, monkeypatc
 
 
 @pytest.mark.slow
+@pytest.mark.night
 def test_missing_rights_are_logged_once_and_when_they_are_there_copying_resumes(tmp_path, monkeypatch):
     with copied(tmp_path, monkeypatch) as (s3, data, first):
         objects = dict(s3.objects)

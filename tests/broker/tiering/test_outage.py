@@ -44,7 +44,14 @@ def hang_for_good(s3):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("outage", [refuse, hang, pytest.param(hang_for_good, marks=pytest.mark.night)])
+@pytest.mark.parametrize(
+    "outage",
+    [
+        hang,
+        pytest.param(refuse, marks=pytest.mark.night),
+        pytest.param(hang_for_good, marks=pytest.mark.night),
+    ],
+)
 def test_while_the_store_is_away_local_work_goes_on_and_then_copying(outage, tmp_path, monkeypatch):
     with lived(tmp_path, monkeypatch) as life:
         life.create()
