@@ -21,12 +21,14 @@ from stablelog.broker.router import Router
 from stablelog.env.clock import Clock, SystemClock
 from stablelog.env.disk import Disk
 from stablelog.env.local_disk import LocalDisk
+from stablelog.env.malloc import use_arenas
 from stablelog.errors import DiskError, Unavailable, in_words
 
 log = logging.getLogger(__name__)
 
 DRAIN_S = 5.0
 SWITCH_INTERVAL_S = 0.0002
+ARENA_COUNT = 2  # of the memory allocator
 
 
 class Server:
@@ -250,6 +252,7 @@ def run_server(config: BrokerConfig, directory: Path, *, ready: Callable[[str, i
         import uvloop
 
         uvloop.install()
+    use_arenas(ARENA_COUNT)
     _take_all_descriptors()
     # A thread that calls fsync needs Python's interpreter lock twice, briefly. With Python's default switch interval
     # the thread could wait 5 ms for the lock each time.

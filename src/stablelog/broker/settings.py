@@ -91,7 +91,7 @@ SETTINGS: tuple[Setting, ...] = (
         "268435456",
         "The memory for large requests in flight, in bytes, over all connections. Above this limit "
         "the broker stops reading large requests until it has answered some. No request may be "
-        "larger. Small requests need further memory: at most 0.6 MiB for each connection.",
+        "larger. Small requests need further memory: at most 0.6 MiB for each connection, and about 10 KiB for an idle one.",
     ),
     Setting(
         "stablelog.request.receive.timeout.ms",

@@ -12,9 +12,9 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.network.connection import (
     BEGUN_AT_ONCE_COUNT,
     FREE_IN_FLIGHT_COUNT,
-    INBOX_SIZE,
     TURN_SIZE,
 )
+from stablelog.broker.network.inbox import INBOX_SIZE
 from stablelog.broker.network.responses import WRITE_SIZE
 from stablelog.errors import Refused
 from tests.broker.jump import LENGTH, Door, request, run, settle

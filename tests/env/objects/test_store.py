@@ -10,7 +10,7 @@ import time
 import pytest
 
 from stablelog.env.objects import cloud
-from stablelog.env.objects.cloud import PART_SIZE
+from stablelog.env.objects.cloud import PART_SIZE, CloudRequests
 from stablelog.env.objects.opening import open_store
 from stablelog.env.objects.requests import Missing, Rejected, Unclear
 from stablelog.env.objects.store import ObjectStore, Patience
@@ -259,8 +259,8 @@ def test_an_endpoint_with_credentials_is_refused():
 @pytest.mark.parametrize(
     ("url", "kind", "config", "prefix"),
     [
-        ("s3://bucket/a/b", "S3Store", {"bucket": "bucket"}, "a/b"),
-        ("s3a://bucket", "S3Store", {"bucket": "bucket"}, None),
+        ("s3://bucket/a/b", "S3Store", {"bucket": "bucket", "unsigned_payload": "true"}, "a/b"),
+        ("s3a://bucket", "S3Store", {"bucket": "bucket", "unsigned_payload": "true"}, None),
         ("gs://bucket/a/b", "GCSStore", {"bucket": "bucket"}, "a/b"),
         ("az://container/a/b", "AzureStore", {"container_name": "container"}, "a/b"),
         ("azure://container/a/b", "AzureStore", {"container_name": "container"}, "a/b"),
@@ -367,3 +367,29 @@ def test_a_create_whose_directory_cannot_be_synced_has_failed(tmp_path, monkeypa
     monkeypatch.setattr("stablelog.env.objects.directory.os.fsync", failing)
     with pytest.raises(StoreError, match="the disk failed"):
         store.create("a/c", b"1")
+
+
+@pytest.mark.parametrize(
+    ("url", "allow_http", "environment", "expected"),
+    [
+        ("s3://bucket", False, None, "true"),
+        ("s3://bucket", True, None, None),
+        ("s3://bucket", False, "false", None),
+        ("gs://bucket", False, None, None),
+    ],
+)
+def test_uploads_to_s3_are_hashed_only_without_tls(monkeypatch, url, allow_http, environment, expected):
+    given = {}
+    monkeypatch.setattr(cloud, "from_url", lambda _url, **arguments: given.update(arguments))
+    if environment is None:
+        monkeypatch.delenv("AWS_UNSIGNED_PAYLOAD", raising=False)
+    else:
+        monkeypatch.setenv("AWS_UNSIGNED_PAYLOAD", environment)
+    CloudRequests(url, allow_http=allow_http)
+    assert (given["config"] or {}).get("aws_unsigned_payload") == expected
+
+
+def test_obstore_knows_the_setting_of_unsigned_uploads():
+    CloudRequests("s3://bucket", allow_http=False)
+    with pytest.raises(ValueError, match="no_such_setting"):
+        CloudRequests("s3://bucket", allow_http=False, options={"no_such_setting": "true"})

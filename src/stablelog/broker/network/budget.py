@@ -1,6 +1,6 @@
 """Memory budget: a limit for the bytes of requests in flight, over all connections.
 
-A small request is received in the *inbox*, a fixed buffer of its connection. It needs no memory of the budget, unless
+A small request is received in the *inbox* of its connection, a buffer of fixed size. It needs no memory of the budget, unless
 its connection has many requests in flight already. A large request *claims* room (bytes of the budget) as its bytes
 arrive, never more than twice the bytes that have arrived, so that a client cannot reserve memory by announcing a size.
 The bytes that have arrived stay in memory until the request is complete. A claim therefore grows only if all requests
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from stablelog.broker.network.frames import Frames
+from stablelog.broker.network.inbox import Inboxes
 
 GROWTH_MAX = 1 << 20
 PATIENCE_S = 1.0
@@ -77,6 +78,7 @@ class Budget:
 
     Attributes:
         frames: the buffers into which large requests are received.
+        inboxes: the buffers into which all other requests are received.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Budget:
     ) -> None:
         self.size_max = size_max
         self.frames = Frames()
+        self.inboxes = Inboxes()
         self.left = size_max
         self._receive_s = receive_s
         self._clock = clock

@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 
 from stablelog.broker.loop.tasks import Scope, Tasks
 from stablelog.broker.network.budget import Budget, Claim
+from stablelog.broker.network.inbox import INBOX_SIZE, Inbox
 from stablelog.broker.network.long_messages import Decoding
 from stablelog.broker.network.responses import LENGTH, WRITE_SIZE, Answer, Responses
 from stablelog.env.disk import Buffer
@@ -27,7 +28,6 @@ from stablelog.wire.api import APIS, Api, ApiKey
 log = logging.getLogger(__name__)
 
 API_KEY = struct.Struct(">h")
-INBOX_SIZE = 64 << 10
 FREE_IN_FLIGHT_COUNT = 8
 # The number of requests of one connection that are begun in one turn of the event loop, before other connections get
 # their turn.
@@ -102,9 +102,7 @@ class Connection(asyncio.BufferedProtocol):
         self._budget = budget
         self._members = members
         self._transport: asyncio.Transport | None = None
-        self._inbox = bytearray(INBOX_SIZE)
-        self._inbox_view = memoryview(self._inbox)
-        self._inbox_filled = 0
+        self._inbox = Inbox(budget.inboxes)
         # The buffer of an arriving request that is too large for the inbox.
         self._frame: memoryview | None = None
         self._frame_filled = 0
@@ -175,6 +173,7 @@ class Connection(asyncio.BufferedProtocol):
             self._budget.give_back(self._claim)
             self._claim = None
         self._frame = None
+        self._inbox.clear()
         self._responses.clear()
 
     def close(self, why: str | None = None) -> None:
@@ -221,7 +220,7 @@ class Connection(asyncio.BufferedProtocol):
             self._budget.give_back(self._claim)
         self._claim = self._frame = self._partial_since = None
         self._waits_for_room = False
-        self._inbox_filled = 0
+        self._inbox.clear()
         if not self._reading and self._transport is not None and not self.is_closing:
             self._reading = True
             self._transport.resume_reading()
@@ -255,15 +254,16 @@ class Connection(asyncio.BufferedProtocol):
         if self._frame is not None:
             assert self._claim is not None
             return self._frame[self._frame_filled : self._claim.held]
-        return self._inbox_view[self._inbox_filled :]
+        return self._inbox.room()
 
     @_contained
     def buffer_updated(self, nbytes: int) -> None:
         """Process bytes that have arrived in the buffer."""
         if self.is_draining:
+            self._inbox.clear()
             return
         if self._frame is None:
-            self._inbox_filled += nbytes
+            self._inbox.filled += nbytes
             self._split_inbox()
             return
         self._frame_filled += nbytes
@@ -278,16 +278,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def _split_inbox(self) -> None:
         at = begun = 0
-        while self._reading and self._inbox_filled - at >= LENGTH.size:
-            size = LENGTH.unpack_from(self._inbox, at)[0]
+        while self._reading and self._inbox.filled - at >= LENGTH.size:
+            size = LENGTH.unpack_from(self._inbox.buffer, at)[0]
             if not REQUEST_SIZE_MIN <= size <= self._limits.request_size_max:
                 self.close(
                     f"a request has {size} bytes, and {REQUEST_SIZE_MIN} to {self._limits.request_size_max} are allowed"
                 )
                 return
             end = at + LENGTH.size + size
-            if end > self._inbox_filled:
-                if at == 0 and self._inbox_filled == INBOX_SIZE:
+            if end > self._inbox.filled:
+                if at == 0 and self._inbox.filled == INBOX_SIZE:
                     self._expect_large(size)
                 break
             if begun == BEGUN_AT_ONCE_COUNT:
@@ -304,29 +304,24 @@ class Connection(asyncio.BufferedProtocol):
                     self._claim = claim
                     self._wait_for_room()
                     break
-            frame = bytes(self._inbox_view[at + LENGTH.size : end])
+            frame = bytes(self._inbox.buffer[at + LENGTH.size : end])
             at = end
             begun += 1
             self._begin(frame, claim)
-        if at:
+        if at and not self.is_draining:
             self._partial_since = None
-            self._drop_from_inbox(at)
-        if self._partial_since is None and (self._inbox_filled > 0 or self._frame is not None):
+            self._inbox.drop(at)
+        if self._partial_since is None and (self._inbox.filled > 0 or self._frame is not None):
             self._partial_since = self._loop.time()
             if self._rest_timer is None:
                 self._rest_timer = self._later(self._limits.receive_ms_max / 1000, self._check_rest)
 
-    def _drop_from_inbox(self, size: int) -> None:
-        rest = self._inbox_filled - size
-        self._inbox[:rest] = self._inbox[size : self._inbox_filled]
-        self._inbox_filled = rest
-
     def _expect_large(self, size: int) -> None:
-        """Begin to receive a request that is too large for the inbox, the connection's fixed buffer."""
+        """Begin to receive a request that is too large for the inbox."""
         self._claim = self._budget.claim(self, size)
         if self._partial_since is not None:
             self._claim.since = self._partial_since
-        if self._budget.grow(self._claim, self._inbox_filled - LENGTH.size):
+        if self._budget.grow(self._claim, self._inbox.filled - LENGTH.size):
             self._open_frame(size)
         else:
             self._wait_for_room()
@@ -334,10 +329,10 @@ class Connection(asyncio.BufferedProtocol):
     def _open_frame(self, size: int) -> None:
         """Get a buffer for a large request, and copy the bytes of the request in the inbox to it."""
         self._frame = self._budget.frames.open(size)
-        part = self._inbox_view[LENGTH.size : self._inbox_filled]
+        part = self._inbox.buffer[LENGTH.size : self._inbox.filled]
         self._frame[: len(part)] = part
         self._frame_filled = len(part)
-        self._inbox_filled = 0
+        self._inbox.clear()
 
     def _wait_for_room(self) -> None:
         self._waits_for_room = True
@@ -354,8 +349,8 @@ class Connection(asyncio.BufferedProtocol):
         claim = self._claim
         assert claim is not None
         if LENGTH.size + claim.size <= INBOX_SIZE:
-            frame = bytes(self._inbox_view[LENGTH.size : LENGTH.size + claim.size])
-            self._drop_from_inbox(LENGTH.size + claim.size)
+            frame = bytes(self._inbox.buffer[LENGTH.size : LENGTH.size + claim.size])
+            self._inbox.drop(LENGTH.size + claim.size)
             self._claim = self._partial_since = None
             self._begin(frame, claim)
         elif self._frame is None:

@@ -146,23 +146,27 @@ class RemoteReads:
         return load
 
     async def _load(self, wanted: ObjectRange, load: _Load) -> None:
-        kept: list[tuple[ObjectRange, Buffer]] = []
+        # The ranges that the new one displaces are written to the disk before the next load begins: until then they
+        # are in memory, beside those that are loaded.
+        async with self._room:
+            kept = await self._loaded(wanted, load)
+            for one in kept:
+                await in_thread(self._threads, self._cache.keep, *one)
+
+    async def _loaded(self, wanted: ObjectRange, load: _Load) -> list[tuple[ObjectRange, Buffer]]:
+        """Load a range, and tell those that wait for it. Return the ranges that should be written to the disk."""
         try:
-            async with self._room:
-                content = await in_thread(
-                    self._threads, self._cache.load, wanted, lambda: self._fetch(wanted)
-                )
-            kept = self._cache.put(wanted, content)
+            content = await in_thread(self._threads, self._cache.load, wanted, lambda: self._fetch(wanted))
             self._logged.discard(wanted.key)
+            return self._cache.put(wanted, content)
         except StablelogError as error:
             self._fail(wanted, error)
+            return []
         finally:
             del self._loads[wanted]
             load.done.set_result(None)
             for partition in load.waiting:
                 self._on_loaded(partition)
-        for one in kept:
-            await in_thread(self._threads, self._cache.keep, *one)
 
     def _fail(self, wanted: ObjectRange, error: StablelogError) -> None:
         assert self._store is not None

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from stablelog.env.disk import Buffer
+from stablelog.env.objects.direct_file import write_new
 from stablelog.env.objects.requests import Exists, Missing, Rejected, StoredObject, TooShort, Unclear
 
 UNFINISHED = ".unfinished"
@@ -153,11 +154,7 @@ class DirectoryRequests:
         """Yield the path of a new synced file with this content. Remove the file at the end, unless it was renamed."""
         path = self._unfinished / uuid.uuid4().hex
         try:
-            with path.open("xb") as file:
-                for piece in pieces:
-                    file.write(piece)
-                file.flush()
-                os.fsync(file.fileno())
+            write_new(path, pieces)
             yield path
         finally:
             path.unlink(missing_ok=True)
