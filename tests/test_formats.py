@@ -233,6 +233,10 @@ def test_the_tables_of_fields_are_those_of_the_objects():
         records = [next(iter(decode_records(content, 0))) for content in contents]
         assert {record.key for record in records} == {name.encode()}
         names[name] = {field for record in records for field in json.loads(record.value)}
+    published = [
+        json.loads(next(iter(decode_records(one, 0))).value)["published"] for one in heads["manifest"]
+    ]
+    names["published"] = {field for one in published for field in one}
     tables = re.findall(r"\| field of `(\w+)` \|.*\n\|[-|]*\n((?:\|.*\n)+)", TIERED)
     assert {name: set(re.findall(r"^\| `(\w+)`", table, re.M)) for name, table in tables} == names
 

@@ -34,6 +34,7 @@ from stablelog.log.indexes.minima import Minima
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.segments.segments import NO_ABORT
 from stablelog.tier.index_object import COMMIT_FILES, CommitFiles
+from stablelog.tier.published import Published, published_of
 from stablelog.tier.records import (
     SegmentLeaderEpoch,
     SegmentSnapshotRecord,
@@ -43,11 +44,11 @@ from stablelog.tier.records import (
 )
 
 VERSION: Final = 1
-PARTED_VERSION: Final = 2  # The version of a manifest that names parts.
+PARTED_VERSION: Final = 2  # of a manifest that names parts
 PART_VERSION: Final = 1
 HEAD_KEY: Final = b"manifest"
 PART_KEY: Final = b"part"
-BATCH_COUNT_MAX: Final = 1_000  # How many segments one record batch of a manifest describes at most.
+BATCH_COUNT_MAX: Final = 1_000  # The most segments in one record batch.
 STATES: Final = {int(SegmentState.COPY_FINISHED), int(SegmentState.DELETE_STARTED)}
 
 
@@ -198,14 +199,15 @@ class Manifest(NamedTuple):
         cluster_id: the id of the cluster that writes the manifest.
         log_start: the log start offset of the partition. Segments before this offset are being deleted.
         segments: the segments in the order of their offsets, without gaps. Those in parts are among them.
-        parts: the parts of the manifest that was published last, in the order of their offsets. `parts.divided` makes
-            the parts of the next manifest from them.
+        parts: the parts of the last published manifest, in the order of offsets; see `parts.divided`.
+        published: what the broker knew of the topic then; None in a manifest of an early release.
     """
 
     cluster_id: str
     log_start: int = 0
     segments: tuple[RemoteSegment, ...] = ()
     parts: tuple[Part, ...] = ()
+    published: Published | None = None
 
     @property
     def end_offset(self) -> int:
@@ -332,6 +334,8 @@ def encode_manifest(manifest: Manifest, now_ms: int) -> bytes:
         "log_start": manifest.log_start,
         "count": len(rows),
     }
+    if manifest.published is not None:
+        head["published"] = manifest.published._asdict()
     if manifest.parts:
         head["parts"] = [[part.part_id.hex, *part[1:]] for part in manifest.parts]
     return _encode(HEAD_KEY, head, rows, now_ms)
@@ -359,9 +363,7 @@ def _encode(key: bytes, head: dict[str, Any], segments: Sequence[RemoteSegment],
 
 
 def _no_part(part: Part) -> list[RemoteSegment]:
-    raise Corrupt(
-        f"a manifest names the part {part.part_id}, and the caller expects a manifest without parts"
-    )
+    raise Corrupt(f"the part {part.part_id} of a manifest: the caller expects a manifest without parts")
 
 
 def decode_manifest(content: bytes, load: Callable[[Part], Sequence[RemoteSegment]] = _no_part) -> Manifest:
@@ -391,22 +393,20 @@ def decode_without_parts(content: bytes) -> Manifest:
     head, segments = _decode(content, HEAD_KEY)
     try:
         version, cluster_id, log_start, count = (
-            head[name] for name in ("version", "cluster", "log_start", "count")
+            head[one] for one in ("version", "cluster", "log_start", "count")
         )
     except KeyError as error:
         raise Corrupt(f"the head of a manifest is damaged: {in_words(error)}") from error
-    numbers = (version, log_start, count)
-    if any(type(number) is not int or number < 0 for number in numbers) or not isinstance(cluster_id, str):
+    is_number = all(type(number) is int and number >= 0 for number in (version, log_start, count))
+    if not is_number or version < VERSION or not isinstance(cluster_id, str):
         raise Corrupt(f"the head of a manifest has other values than numbers and a cluster id: {head}")
     refuse_newer("a manifest", version, PARTED_VERSION)
-    if version not in (VERSION, PARTED_VERSION):
-        raise Corrupt(
-            f"a manifest of version {version}; this release reads the versions {VERSION} and {PARTED_VERSION}"
-        )
+    if version > PARTED_VERSION:
+        raise Corrupt(f"a manifest of version {version}; this release reads up to version {PARTED_VERSION}")
     if len(segments) != count:
         raise Corrupt(f"a manifest has {len(segments)} segments, and its head says {count}")
     parts = _parts_of(head) if version == PARTED_VERSION else ()
-    return Manifest(cluster_id, log_start, tuple(segments), parts)
+    return Manifest(cluster_id, log_start, tuple(segments), parts, published_of(head))
 
 
 def _parts_of(head: dict[str, Any]) -> tuple[Part, ...]:

@@ -241,3 +241,27 @@ def test_a_topic_that_is_deleted_during_a_copy_is_left_at_once():
     asyncio.run(life())
     assert world.published() is None
     assert not world.copier.failed, "a copy that was stopped has not failed"
+
+
+def test_a_manifest_says_where_the_log_ends_and_which_settings_the_topic_has():
+    world = World()
+    world.write("-")
+    world.copy_all()
+    said = world.published().published
+    assert (said.log_end, said.partition_count, said.configs) == (
+        world.partition.end_offset,
+        1,
+        {"remote.storage.enable": "true"},
+    )
+    assert said.log_end > world.published().end_offset
+
+
+def test_other_settings_of_the_topic_are_published_without_a_new_segment():
+    world = World()
+    world.copy_all()
+    before = world.published()
+    world.configs = {"remote.storage.enable": "true", "retention.ms": "5"}
+    world.copy_all()
+    after = world.published()
+    assert after.published.configs == world.configs
+    assert after.segments == before.segments

@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import logging
 import random
+from types import SimpleNamespace
 
 from stablelog.batch.header import headers_in
 from stablelog.broker.tiering.copier import Copier
@@ -41,6 +42,7 @@ class World(TieredLog):
 
     def __init__(self, objects=None, words=WORDS, **config):
         self.store_objects = objects or SimObjects()
+        self.configs = {"remote.storage.enable": "true"}
         super().__init__(**{"local_retention_ms": 0, "local_retention_bytes": 0, **config})
         LocalState(self.disk, self.directory).write_manifest(encode_manifest(Manifest(CLUSTER), 0))
         self.plain = Log()
@@ -77,6 +79,7 @@ class World(TieredLog):
             self.disk,
             node_id=1,
             is_open=lambda partition: not partition.is_closed,
+            topic_of=lambda _name: SimpleNamespace(partition_count=1, configs=self.configs),
             throttle=throttle or Throttle(lambda: UNLIMITED),
             count_at_once=1,
             now_ms=lambda: self.now_ms,

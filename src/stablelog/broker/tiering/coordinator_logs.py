@@ -88,6 +88,7 @@ class CoordinatorLogs:
             disk,
             node_id=node_id,
             is_open=topics.has,
+            topic_of=topics.get,
             throttle=Throttle(lambda: LONG_MAX),
             count_at_once=AT_ONCE,
             now_ms=now_ms,

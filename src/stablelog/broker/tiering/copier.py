@@ -28,6 +28,7 @@ from stablelog.broker.tiering.plans import Plan, TopicPlan
 from stablelog.broker.tiering.progress import Progress
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.broker.tiering.throttle import Throttle, run_slowly
+from stablelog.broker.topics.topic import Topic
 from stablelog.env.disk import Disk, read_if_there
 from stablelog.errors import Corrupt, Fenced, StablelogError, StoreError, Unavailable
 from stablelog.log.compaction.aborted_data import Rewritten, without_aborted
@@ -49,6 +50,7 @@ from stablelog.tier.local_state import LocalState
 from stablelog.tier.manifest import Manifest, RemoteSegment, Segments, encode_manifest
 from stablelog.tier.names import INDEXES, LOG
 from stablelog.tier.parts import divided
+from stablelog.tier.published import Published
 from stablelog.tier.remote_log import RemoteLog
 
 log = logging.getLogger(__name__)
@@ -90,6 +92,7 @@ class Copier:
         disk: the disk of the partitions.
         node_id: the broker's id.
         is_open: whether a partition is still in use: not deleted, and not replaced by another object.
+        topic_of: returns the topic of this name; None if it was deleted.
         throttle: limits the rate of the copies.
         count_at_once: the number of partitions that are copied at a time.
         events: the topic that gets an event for each change of a remote segment; None if there is none.
@@ -108,6 +111,7 @@ class Copier:
         *,
         node_id: int,
         is_open: Callable[[Partition], bool],
+        topic_of: Callable[[str], Topic | None],
         throttle: Throttle,
         count_at_once: int,
         now_ms: Callable[[], int],
@@ -118,6 +122,7 @@ class Copier:
         self._disk = disk
         self._node_id = node_id
         self._is_open = is_open
+        self._topic_of = topic_of
         self._throttle = throttle
         self._now_ms = now_ms
         self._events = events
@@ -158,7 +163,21 @@ class Copier:
             return True
         waiting = self._plan.waiting(partition, remote.end_offset)
         progress.planned(waiting)
-        return bool(waiting) or remote.has_unmarked
+        return bool(waiting) or remote.has_unmarked or self._has_new_topic(partition, owned)
+
+    def _has_new_topic(self, partition: Partition, owned: _Owned | None) -> bool:
+        """Whether the topic has other settings than the last manifest says, which a restore would use."""
+        topic = self._topic_of(partition.topic)
+        if owned is None or owned.manifest.published is None or topic is None:
+            return False
+        known = owned.manifest.published
+        return (known.partition_count, known.configs) != (topic.partition_count, topic.configs)
+
+    def _published(self, partition: Partition) -> Published | None:
+        topic = self._topic_of(partition.topic)
+        if topic is None:
+            return None
+        return Published(partition.end_offset, self._now_ms(), topic.partition_count, dict(topic.configs))
 
     # -- one partition -------------------------------------------------------------------------------------------
 
@@ -281,11 +300,13 @@ class Copier:
     ) -> None:
         """Publish a manifest with newly copied segments (`rows`) and the log start offset, if one of them is new."""
         # A log start offset in the middle of a segment is not published alone, but together with the next change.
-        if not rows and not remote.has_unmarked:
+        if not rows and not remote.has_unmarked and not self._has_new_topic(partition, owned):
             return
+        published = self._published(partition)
         manifest = await in_thread(self._threads, self._next, owned.manifest, remote.start_offset, rows)
         divide = partial(divided, part_count=self._plan.part_count)
         manifest, parts = await in_thread(self._threads, divide, manifest, owned.manifest, self._now_ms())
+        manifest = manifest._replace(published=published)
         for part, content in parts:
             await in_thread(self._threads, self._storage.create_part, remote.partition, part, content)
             owned.unrecorded[part.part_id] = content

@@ -93,6 +93,7 @@ class Copies:
             disk,
             node_id=node_id,
             is_open=topics.has,
+            topic_of=topics.get,
             throttle=Throttle(lambda: config["remote.log.manager.copy.max.bytes.per.second"]),
             count_at_once=config["remote.log.manager.copier.thread.pool.size"],
             now_ms=now_ms,
