@@ -37,6 +37,7 @@ AREAS = (
     "fetch in turns",
     "chain of manifests",
     "aborted data",
+    "copies and crashes",
 )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from stablelog.env.disk import Buffer
 from stablelog.env.objects.requests import Exists, Missing, Rejected, StoredObject, TooShort, Unclear
+from stablelog.testing.sim_disk import SimulatedCrash
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ class SimObjects:
         between: a function that is called before each request with the request's name and key. A test can let other
             writers act in this function.
         is_rejecting: whether all requests are rejected, as with wrong credentials.
+        stop_at: the number of the request, counted from now, during which the machine of the caller stops; None for
+            never. If the request writes, it may have been applied, may be applied late, or is lost.
         url: the address of the store.
     """
 
@@ -65,6 +68,7 @@ class SimObjects:
     written_s: dict[str, float] = field(default_factory=dict)
     between: Callable[[str, str], None] = lambda _call, _key: None
     is_rejecting: bool = False
+    stop_at: int | None = None
     url: str = "sim://store"
 
     def __post_init__(self) -> None:
@@ -152,12 +156,16 @@ class SimObjects:
     # -- faults ------------------------------------------------------------------------------------------------
 
     def _read(self, call: str, key: str) -> None:
-        self._begin(call, key)
+        if self._begin(call, key):
+            raise SimulatedCrash(f"{call} {key}")
         if self._random.random() < self.faults.refused + self.faults.unanswered + self.faults.late:
             raise Unclear("503")
 
     def _write(self, call: str, key: str, apply: Callable[[], bool]) -> bool:
-        self._begin(call, key)
+        if self._begin(call, key):
+            end = self._random.choice((apply, lambda: self._later(apply), lambda: None))
+            end()
+            raise SimulatedCrash(f"{call} {key}")
         faults, drawn = self.faults, self._random.random()
         for share, fault in (
             (faults.refused, self._refuse),
@@ -170,11 +178,16 @@ class SimObjects:
             drawn -= share
         return apply()
 
-    def _begin(self, call: str, key: str) -> None:
+    def _begin(self, call: str, key: str) -> bool:
+        """Begin a request. Return whether the machine of the caller stops during it."""
         self.sleep(self._random.expovariate(1 / self.faults.latency_s) if self.faults.latency_s else 0.0)
         self.between(call, key)
         if self.is_rejecting:
             raise Rejected("403 Forbidden")
+        if self.stop_at is None:
+            return False
+        self.stop_at -= 1
+        return self.stop_at <= 0
 
     def _refuse(self, _apply: Callable[[], bool]) -> None:
         raise Unclear("503 Slow Down")
@@ -183,9 +196,12 @@ class SimObjects:
         apply()
         raise Unclear("the connection was lost")
 
-    def _apply_late(self, apply: Callable[[], bool]) -> None:
+    def _later(self, apply: Callable[[], bool]) -> None:
         due_s = self._now_s + self._random.uniform(0, self.faults.late_s_max)
         self._late.append(_Late(due_s, apply))
+
+    def _apply_late(self, apply: Callable[[], bool]) -> None:
+        self._later(apply)
         raise Unclear("no answer within the time limit")
 
     def _say_that_it_exists(self, _apply: Callable[[], bool]) -> None:

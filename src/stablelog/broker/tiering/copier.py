@@ -243,7 +243,13 @@ class Copier:
             for segment in waiting[:PUBLISHED_AFTER]:
                 if not self._goes_on(partition, work):
                     return
-                rows.append(await self._upload(partition, segment, work))
+                try:
+                    rows.append(await self._upload(partition, segment, work))
+                except (StablelogError, FileNotFoundError):
+                    if partition.holds(segment) or not self._goes_on(partition, work):
+                        raise
+                    # The segment was deleted or rewritten during its copy, so a missing file is no damage.
+                    break
                 progress.copied(rows[-1].size)
             await self._publish(partition, remote, owned, rows)
             if len(rows) == len(waiting) or not self._goes_on(partition, work):
