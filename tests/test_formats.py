@@ -78,7 +78,7 @@ def test_the_example_of_broker_json_is_read():
 def test_the_table_of_versions_is_the_codes():
     from stablelog.broker.directory import catalog, directory_signs, dynamic_settings, formats
     from stablelog.coordinators.transactions import records as commit_log
-    from stablelog.log.files import epochs, kafka_files, log_start
+    from stablelog.log.files import epochs, kafka_files, log_start, restored
     from stablelog.log.indexes import summary, transaction_index
     from stablelog.log.producer_state import snapshots
     from stablelog.tier import manifest
@@ -99,6 +99,7 @@ def test_the_table_of_versions_is_the_codes():
         "`remote-manifest`": manifest.PARTED_VERSION,
         "`remote-manifest-part-ID`": manifest.PART_VERSION,
         "`remote-log-start`": log_start.VERSION,
+        "`restored`": restored.VERSION,
         "`.summary`": summary.VERSION,
         "`.snapshot`": snapshots.SNAPSHOT_VERSION,
         "`.producers`": snapshots.PRODUCERS_VERSION,

@@ -4,7 +4,8 @@ import pytest
 
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import Corrupt
-from stablelog.log.files.names import SEGMENT_SUFFIXES, SINGLE_FILES, is_partition_file
+from stablelog.log.files.names import RESTORED_FILE, SEGMENT_SUFFIXES, SINGLE_FILES, is_partition_file
+from stablelog.log.files.restored import Restored
 from stablelog.ops.inspect import files_of, inspect_file
 from stablelog.tier.local_state import LocalState
 from stablelog.tier.manifest import Manifest, encode_manifest
@@ -21,6 +22,7 @@ def ordered(tmp_path_factory):
     state = LocalState(LocalDisk(), directory)
     state.write_manifest(encode_manifest(MANIFEST, NOW_MS))
     state.write_start(250)
+    LocalDisk().write_atomic(directory / RESTORED_FILE, Restored(5, 9, 0, -1).encode())
     return directory
 
 

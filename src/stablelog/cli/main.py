@@ -31,6 +31,7 @@ MODULES = (
     "verify",
     "repair",
     "storage",
+    "restore",
 )
 
 

@@ -45,7 +45,7 @@ def check(
 
     Example: stablelog storage check s3://bucket/prefix
     """
-    store = open_store(url, allow_http=allow_http, options=dict(_pair(option) for option in options or []))
+    store = open_store(url, allow_http=allow_http, options=dict(pair(option) for option in options or []))
     findings = []
     for finding in check_promises(store):
         findings.append(finding)
@@ -66,7 +66,8 @@ def check(
         sys.exit(1)
 
 
-def _pair(option: str) -> tuple[str, str]:
+def pair(option: str) -> tuple[str, str]:
+    """Split an option of a store, NAME=VALUE."""
     name, equals, value = option.partition("=")
     if not name or not equals:
         fail(f"--option {option!r} is not NAME=VALUE")

@@ -14,11 +14,14 @@ Format: docs/formats.md.
 from collections.abc import Sequence
 from pathlib import Path
 
+from stablelog.batch.header import read_header
 from stablelog.env.disk import Buffer, Disk
 from stablelog.errors import OffsetOutOfRange, Refused
 from stablelog.log.append import TransactionCheck, fitting, plan_append, plan_markers, plan_replicated
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
+from stablelog.log.files.names import RESTORED_FILE
+from stablelog.log.files.restored import read_restored
 from stablelog.log.model import (
     Appended,
     Isolation,
@@ -139,6 +142,8 @@ class Partition(PrunableLog):
     def _load(self, known: Known, listing: Listing, progress: Progress | None) -> None:
         if self._order is not None:
             self._order.check_formats(listing)
+        if RESTORED_FILE in listing:
+            self.restored = read_restored(self._disk, self.directory)
         found = recover(
             listing,
             self.open_files,
@@ -218,7 +223,7 @@ class Partition(PrunableLog):
             self,
             now_ms,
             transaction_check=transaction_check,
-            require_first_sequence_zero=require_first_sequence_zero,
+            require_first_sequence_zero=require_first_sequence_zero or self._is_of_lost_broker(batches),
             are_keys_checked=are_keys_checked,
         )
         if isinstance(plan, Appended):
@@ -226,6 +231,12 @@ class Partition(PrunableLog):
         self.log.write((plan,), self.config, now_ms)
         time_ms = now_ms if self.config.is_log_append_time else -1
         return Appended(plan.header.base_offset, plan.header.last_offset, time_ms)
+
+    def _is_of_lost_broker(self, batch: Buffer) -> bool:
+        """Whether a batch has a producer id that a broker may have handed out before its disk was lost. If the producer
+        has no state here, its acknowledged batches may be gone.
+        """
+        return self.restored is not None and read_header(batch).producer_id < self.restored.producer_ids_end
 
     def _append_replicated(self, batches: Buffer, now_ms: int) -> Appended:
         """Append batches of another log with their offsets and leader epochs. The transaction index gets the same

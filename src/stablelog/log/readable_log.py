@@ -13,6 +13,7 @@ from stablelog.env.disk import Disk
 from stablelog.errors import DiskError, OffsetOutOfRange, Unavailable, Unproven
 from stablelog.log.compaction.cleaner import Cleaning
 from stablelog.log.files.epochs import EPOCH_FILE
+from stablelog.log.files.restored import Restored
 from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.model import Isolation, LogConfig, OpenTxn, Slice
 from stablelog.log.producer_state.producer import Producer
@@ -51,6 +52,7 @@ class ReadableLog:
             Unavailable.
         view: the log in commit order, which read-committed readers read; None if they read the log itself.
         remote: the segments of the log in an object store; None if the topic has no remote tier.
+        restored: the offsets that a restore did not find in the store; None if the partition was not restored.
         log: the partition's segments and producer state. Other packages only read it.
     """
 
@@ -75,6 +77,7 @@ class ReadableLog:
         self.usability = Usability(f"{topic}-{partition}")
         self.view: View | None = None
         self.remote: RemoteTier | None = None
+        self.restored: Restored | None = None
         self._order = order
         self._disk = disk
         self._snapshots = Snapshots(disk, directory)
@@ -245,6 +248,11 @@ class ReadableLog:
             Corrupt: an index that the read uses is damaged.
         """
         self.usability.check()
+        if self.restored is not None and self.restored.has_lost(start):
+            raise OffsetOutOfRange(
+                f"offset {start} of {self.topic}-{self.index} is gone with the disk of the lost broker: the restored log "
+                f"ends at offset {self.restored.start}, and new records begin at {self.restored.end}"
+            )
         view = self._view_of(isolation)
         if view is not None:
             return view.read(start, size_max, at_least_one=at_least_one)

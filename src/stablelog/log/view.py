@@ -10,6 +10,7 @@ from typing import Protocol
 
 from stablelog.errors import DiskError
 from stablelog.log.files.listing import Listing
+from stablelog.log.files.restored import Restored
 from stablelog.log.model import Slice
 from stablelog.log.read import Lookup
 from stablelog.log.recovery import Known
@@ -28,6 +29,7 @@ class ViewedLog(Protocol):
     start_offset: int
     high_watermark: int
     remote: RemoteTier | None
+    restored: Restored | None
 
     @property
     def end_offset(self) -> int:

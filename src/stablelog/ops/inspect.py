@@ -23,6 +23,7 @@ from stablelog.log.files.names import (
     REMOTE_LOG_START_FILE,
     REMOTE_MANIFEST_FILE,
     REMOTE_PART_PREFIX,
+    RESTORED_FILE,
     SNAPSHOT,
     SUMMARY,
     TIMEINDEX,
@@ -31,6 +32,7 @@ from stablelog.log.files.names import (
     has_offset,
     offset_of,
 )
+from stablelog.log.files.restored import decode_restored
 from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.indexes.time_index import TimeIndex
@@ -294,6 +296,7 @@ _BY_NAME: Final[dict[str, tuple[Columns, Decode]]] = {
     LOG_START_FILE: _START,
     VIEW_START_FILE: _START,
     REMOTE_LOG_START_FILE: _START,
+    RESTORED_FILE: (_FIELDS, lambda content, path: asdict(decode_restored(content, path)).items()),
     REMOTE_MANIFEST_FILE: (_REMOTE_SEGMENT, lambda content, _: _manifest_rows(decode_without_parts(content))),
     REMOTE_PART_PREFIX: (_REMOTE_SEGMENT, lambda content, _: _segment_rows(decode_part(content))),
     METADATA_FILE: (

@@ -78,8 +78,14 @@ class Prefix:
             NewerFormat: a later release has written the manifest.
             Corrupt: the manifest or a part is damaged or missing. The message names its key.
         """
-        payload = self.run(last_manifest(partition))
+        payload = self.last_payload(partition)
         return None if payload is None else self.read_manifest(partition, payload)[0]
+
+    def last_payload(self, partition: RemotePartition) -> bytes | None:
+        """Return the payload of the last manifest of a partition, not decoded; None if none was published. Raises
+        StoreError or Corrupt.
+        """
+        return self.run(last_manifest(partition))
 
     def read_manifest(
         self, partition: RemotePartition, payload: bytes, known: Manifest | None = None

@@ -365,7 +365,7 @@ class CommitOrder:
     def removed_sequence(self) -> int | None:
         """Return the greatest commit sequence of a transaction that may have lost records to retention.
 
-        A DeleteRecords request counts as retention. All transactions with greater commit sequences are complete.
+        A DeleteRecords request counts as retention, and so does the loss of the disk before a restore. All transactions with greater commit sequences are complete.
 
         Returns:
             -1 if no transaction has lost records. None if this is unknown, because the view contains no transaction.
@@ -378,7 +378,10 @@ class CommitOrder:
             # unknown. They are less than the sequence of the first commit that remains. Use that sequence minus 1.
             for first in self.transactions(start, 1):
                 known = first.commit_sequence - 1
+        restored = self._partition.restored
         found = max(known, self.torn_sequence())
+        if restored is not None:
+            found = max(found, restored.torn_sequence)
         return None if found == -1 and not is_log_whole else found
 
     def torn_sequence(self) -> int:

@@ -233,11 +233,11 @@ class Life:
         """The objects of the store, by key without the prefix."""
         return {key.removeprefix(PREFIX): content for key, content in list(self.s3.objects.items())}
 
-    def is_commit_log_copied(self):
-        """Whether the store has all of the commit log."""
-        *_, newest = sorted((self.broker.data / f"{COMMIT_LOG}-0").glob("*.log"))
+    def is_commit_log_copied(self, name=COMMIT_LOG):
+        """Whether the store has all of the commit log, or of another log of a coordinator."""
+        *_, newest = sorted((self.broker.data / f"{name}-0").glob("*.log"))
         ends = {one.topic: manifest.end_offset for one, manifest in manifests(self.objects()).items()}
-        return newest.stat().st_size == 0 and ends[COMMIT_LOG] == int(newest.stem)
+        return newest.stat().st_size == 0 and ends.get(name) == int(newest.stem)
 
     # -- what holds ----------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from stablelog.broker.directory.directory_signs import (
 )
 from stablelog.broker.directory.dynamic_settings import META_LINE, SETTINGS_FILE
 from stablelog.broker.directory.formats import check_formats
+from stablelog.broker.directory.restoring import check_is_restored
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.env.disk import Disk
 from stablelog.env.local_disk import LocalDisk
@@ -44,13 +45,14 @@ class DataDirectory:
         NewerFormat: a later release has written to the directory; nothing was changed.
         Corrupt: the list of topics is damaged, or `meta.properties` names another cluster than the list of topics does,
             or a node id that is not a number.
-        InvalidConfig: the directory belongs to another node.
+        InvalidConfig: the directory belongs to another node, or is an incomplete restore.
     """
 
     def __init__(self, disk: Disk, path: Path, config: BrokerConfig, reserve: DiskReserve) -> None:
         self.path = path
         self._disk = disk
         self._reserve = reserve
+        check_is_restored(disk, path)
         disk.make_dir(path)
         # Lock only a directory on a real disk: no other process can use the simulated disk of a test.
         self._lock = DirectoryLock(path) if isinstance(disk, LocalDisk) else None

@@ -25,6 +25,7 @@ REMOTE_MANIFEST_FILE = "remote-manifest"
 REMOTE_PART_PREFIX = f"{REMOTE_MANIFEST_FILE}-part-"  # the id of the part in 32 hexadecimal digits follows
 # The file that records the log start offset of a log with a remote tier.
 REMOTE_LOG_START_FILE = "remote-log-start"
+RESTORED_FILE = "restored"  # the file that records which offsets a restore did not find
 # Names of the files of a partition that belong to no segment and no snapshot.
 SINGLE_FILES = (
     "leader-epoch-checkpoint",
@@ -33,6 +34,7 @@ SINGLE_FILES = (
     VIEW_START_FILE,
     REMOTE_MANIFEST_FILE,
     REMOTE_LOG_START_FILE,
+    RESTORED_FILE,
 )
 
 PathOf = Callable[[str], Path]  # returns the path of a segment's file with a given suffix

@@ -1,0 +1,115 @@
+"""`stablelog restore`: make a data directory from an object store alone, after the loss of the disk."""
+
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stablelog.cli.options import PAIR, AsJson, command_app
+from stablelog.cli.output import counted, done, print_json, print_table
+from stablelog.cli.storage import pair
+from stablelog.env.local_disk import LocalDisk
+from stablelog.env.objects.opening import open_store
+from stablelog.ops.restore import Report
+from stablelog.ops.restore import restore as make_directory
+from stablelog.wire.extension.transaction_groups import group_in_words
+
+app = command_app()
+
+
+@app.command()
+def restore(
+    url: Annotated[str, typer.Argument(help="The URL of the store, as in `stablelog.remote.url`.")],
+    data: Annotated[Path, typer.Option(help="The new data directory. It must be missing or empty.")],
+    allow_http: Annotated[bool, typer.Option("--allow-http", help="Send requests without TLS.")] = False,
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            metavar=PAIR,
+            help="An option of the store, such as aws_endpoint=URL. Credentials come from the environment. "
+            "The option may be repeated.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a data directory from an object store, after the disk of the broker is lost.
+
+    The command says what is gone. A broker that still uses the store copies no more segments to it.
+
+    Example: stablelog restore s3://bucket/prefix --data data
+    """
+    store = open_store(url, allow_http=allow_http, options=dict(pair(option) for option in options or []))
+
+    def progress(what: str, number: int, count: int) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r{what}: {number + 1} of {count} ")
+            sys.stderr.flush()
+
+    report = make_directory(store, LocalDisk(), data.absolute(), time.time_ns() // 1_000_000, progress)
+    if sys.stderr.isatty():
+        sys.stderr.write("\n")
+    if as_json:
+        print_json(_as_object(report))
+        return
+    _print(report)
+    done(
+        f"restored {counted(len(report.ranges), 'partition')} of cluster {report.cluster_id} in {data}; start the broker "
+        f"with the same settings, among them node.id={report.node_id} and stablelog.remote.url={url}",
+        as_json=False,
+    )
+
+
+def _print(report: Report) -> None:
+    print_table(
+        "What is gone: all records from `gone from` on",
+        ("partition", "log start", "gone from", "last known log end", "at", "next offset"),
+        [
+            (
+                f"{one.topic}-{one.partition}",
+                one.log_start,
+                one.lost_from,
+                "not known" if one.log_end is None else one.log_end,
+                "" if one.log_end_ms is None else _time(one.log_end_ms),
+                one.next_offset,
+            )
+            for one in report.ranges
+        ],
+    )
+    print_table(
+        "Torn transactions: committed, and only a part of them is left",
+        ("transactional id", "commit sequence", "found in", "gone in"),
+        [
+            (one.transactional_id, one.commit_sequence, _places(one.found), _places(one.lost))
+            for one in report.torn
+        ],
+    )
+    for group, sequence in report.torn_sequences.items():
+        sys.stdout.write(
+            f"{group_in_words(group)}: commits up to {sequence} may be torn, so no cut begins before it\n"
+        )
+
+
+def _places(partitions: tuple[tuple[str, int], ...]) -> str:
+    return ", ".join(f"{topic}-{index}" for topic, index in partitions)
+
+
+def _time(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+def _as_object(report: Report) -> dict[str, object]:
+    return {
+        **report._asdict(),
+        "ranges": [one._asdict() for one in report.ranges],
+        "torn": [
+            {**one._asdict(), "found": _list(one.found), "lost": _list(one.lost)} for one in report.torn
+        ],
+    }
+
+
+def _list(partitions: tuple[tuple[str, int], ...]) -> list[str]:
+    return [f"{topic}-{index}" for topic, index in partitions]

@@ -1,0 +1,184 @@
+"""Decisions of a restore about the transactions of one group, from the copied records of its commit log.
+
+The store lacks the last records of the commit log. So the restore assumes the worst about what the lost broker did
+after the copy:
+
+- A producer may have begun a further transaction, and its acknowledged records may be gone. Each transactional id gets
+  a new producer id. The lost broker's producers therefore get errors, and cannot commit a transaction of which a part
+  is missing. Open and prepared transactions have no records in the store, and are aborted.
+- The lost broker may have handed out commit sequences and producer ids. The next ones leave a gap.
+
+A decided transaction without a complete record stays decided: after the start the broker writes its markers where the
+transaction is open.
+
+Source: docs/decisions/0026-restore.md.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from stablelog.coordinators.transactions.commit_sequences import FIRST_SEQUENCE
+from stablelog.coordinators.transactions.producer_ids import BLOCK_SIZE, GIVEN_ID_MAX
+from stablelog.coordinators.transactions.records import (
+    GroupKey,
+    GroupState,
+    TransactionKey,
+    decode_group,
+    decode_transaction,
+    encode_group,
+    encode_transaction,
+    group_key,
+    read_key,
+    transaction_key,
+)
+from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.transaction import Transaction
+from stablelog.types import TopicPartition
+
+SEQUENCE_GAP: Final = 1_000_000  # how many commit sequences the lost broker may have assigned after the copy
+PRODUCER_ID_GAP: Final = 1_000_000  # how many producer ids it may have handed out
+
+
+class Pair(NamedTuple):
+    """A record of a commit log."""
+
+    key: bytes
+    value: bytes | None
+
+
+@dataclass(slots=True)
+class CommitLog:
+    """What the copied records of a commit log say.
+
+    Attributes:
+        group: the transaction group.
+        states: the last state of each transactional id.
+        commits: the commits whose decisions name their partitions, by transactional id and commit sequence.
+        sequence_end: the greatest commit sequence plus one.
+        producer_ids_end: the greatest producer id that was reserved or used, plus one.
+    """
+
+    group: str
+    states: dict[str, Transaction] = field(default_factory=dict)
+    commits: dict[tuple[str, int], Transaction] = field(default_factory=dict)
+    sequence_end: int = FIRST_SEQUENCE
+    producer_ids_end: int = 0
+
+    def take(self, records: Iterable[Pair]) -> None:
+        """Take records into account, in the order of the log.
+
+        Raises:
+            NewerFormat: a later release has written a record.
+            Corrupt: a record is damaged.
+        """
+        for key, value in records:
+            subject = read_key(key)
+            if isinstance(subject, GroupKey) and value is not None and subject.group == self.group:
+                state = decode_group(value)
+                self.sequence_end = max(self.sequence_end, state.commit_sequence_next)
+                self.producer_ids_end = max(self.producer_ids_end, state.producer_ids_end)
+            elif isinstance(subject, TransactionKey):
+                if value is None:
+                    self.states.pop(subject.transactional_id, None)
+                else:
+                    self._take_state(subject.transactional_id, decode_transaction(value))
+
+    def _take_state(self, transactional_id: str, txn: Transaction) -> None:
+        self.states[transactional_id] = txn
+        self.sequence_end = max(self.sequence_end, txn.commit_sequence + 1)
+        for producer_id in (txn.producer_id, txn.next_producer_id):
+            self.take_producer_id(producer_id)
+        if txn.state is State.PREPARE_COMMIT:
+            self.commits[transactional_id, txn.commit_sequence] = txn
+
+    def take_producer_id(self, producer_id: int) -> None:
+        """Note a producer id that is in use. An id that no coordinator hands out does not count."""
+        if producer_id <= GIVEN_ID_MAX:
+            self.producer_ids_end = max(self.producer_ids_end, producer_id + 1)
+
+
+class Torn(NamedTuple):
+    """A commit of which the store has some partitions and lacks others.
+
+    Attributes:
+        transactional_id: the transactional id.
+        commit_sequence: the commit sequence.
+        found: the partitions that have the transaction.
+        lost: the partitions that lack it.
+    """
+
+    transactional_id: str
+    commit_sequence: int
+    found: tuple[TopicPartition, ...]
+    lost: tuple[TopicPartition, ...]
+
+
+def torn_commits(log: CommitLog, holds: Callable[[TopicPartition, Transaction], bool]) -> list[Torn]:
+    """Return the torn commits, in the order of their commit sequences.
+
+    Args:
+        log: what the commit log says.
+        holds: whether the store has a committed transaction in a partition.
+    """
+    torn = []
+    for (transactional_id, sequence), txn in log.commits.items():
+        places = sorted(txn.partitions)
+        found = tuple(one for one in places if holds(one, txn))
+        lost = tuple(one for one in places if one not in found)
+        if found and lost:
+            torn.append(Torn(transactional_id, sequence, found, lost))
+    return sorted(torn, key=lambda one: one.commit_sequence)
+
+
+class Numbers(NamedTuple):
+    """The next numbers after the restore.
+
+    Attributes:
+        producer_ids_end: the end of the producer ids that the lost broker may have handed out.
+        next_producer_id: the first producer id that is free, behind those of the restored transactional ids.
+        commit_sequences: by group, the next commit sequence.
+    """
+
+    producer_ids_end: int
+    next_producer_id: int
+    commit_sequences: Mapping[str, int]
+
+
+def restored_records(logs: Iterable[CommitLog], now_ms: int) -> tuple[dict[str, list[Pair]], Numbers]:
+    """Return the records to append to the commit log of each group, and the next numbers.
+
+    Args:
+        logs: what the commit logs say, with the producer ids and commit sequences in other logs taken into account.
+        now_ms: the time of the clock.
+    """
+    logs = list(logs)
+    known_end = max((one.producer_ids_end for one in logs), default=0) + PRODUCER_ID_GAP
+    producer_ids_end = producer_id = -(-known_end // BLOCK_SIZE) * BLOCK_SIZE
+    records: dict[str, list[Pair]] = {}
+    sequences: dict[str, int] = {}
+    for log in logs:
+        pairs = records[log.group] = []
+        for transactional_id, txn in sorted(log.states.items()):
+            pairs.append(
+                Pair(transaction_key(transactional_id), encode_transaction(_fenced(txn, producer_id, now_ms)))
+            )
+            producer_id += 1
+        sequences[log.group] = log.sequence_end + SEQUENCE_GAP
+    next_id = -(-producer_id // BLOCK_SIZE) * BLOCK_SIZE
+    for log in logs:
+        state = GroupState(next_id, sequences[log.group])
+        records[log.group].append(Pair(group_key(log.group), encode_group(state)))
+    return records, Numbers(producer_ids_end, next_id, sequences)
+
+
+def _fenced(txn: Transaction, producer_id: int, now_ms: int) -> Transaction:
+    """Return the state of a transactional id whose present producer gets an error with its next request."""
+    if txn.state.is_decided:
+        return txn._replace(
+            next_producer_id=producer_id,
+            next_producer_epoch=0,
+            previous_producer_id=-1,
+            last_producer_epoch=-1,
+        )
+    return Transaction(producer_id, 0, txn.timeout_ms, State.EMPTY, update_ms=now_ms)

@@ -1,0 +1,336 @@
+"""Makes a data directory from an object store alone, after the loss of the disk.
+
+First everything is read and checked: nothing is written, and the lost broker, if it still runs, goes on. Then the
+restore takes over the chains of manifests, so that the lost broker publishes no more, and reads again what has changed
+until then. Only then it writes. A file in the directory says that the restore is not complete; a broker refuses such a
+directory.
+
+Source: docs/decisions/0026-restore.md.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from stablelog.batch.records import Record, encode_batch
+from stablelog.broker.config import group_of_topic, order_of
+from stablelog.broker.directory.catalog import CATALOG_FILE, ListedTopic, encode_catalog
+from stablelog.broker.directory.restoring import RESTORING_FILE
+from stablelog.broker.tiering.remote_storage import RemoteStorage
+from stablelog.broker.topic_names import group_of_log, is_coordinator_log
+from stablelog.coordinators.transactions.restoring import (
+    CommitLog,
+    Pair,
+    Torn,
+    restored_records,
+    torn_commits,
+)
+from stablelog.coordinators.transactions.transaction import Transaction
+from stablelog.env.disk import Disk
+from stablelog.env.objects.store import ObjectStore
+from stablelog.errors import InvalidConfig, ObjectMissing
+from stablelog.log.files.kafka_files import META_FILE, encode_meta
+from stablelog.log.files.names import LOG
+from stablelog.log.files.restored import Restored
+from stablelog.ops.stored_cluster import (
+    StoredTopic,
+    all_partitions,
+    empty_stored,
+    producers_of,
+    read_commit_logs,
+    read_topics,
+)
+from stablelog.tier.names import RemotePartition
+from stablelog.tier.prefix import Prefix
+from stablelog.tier.restoring import Stored, coordinator_log_files, gap_end, leader_epoch_of, topic_files
+from stablelog.types import TopicPartition
+
+Progress = Callable[[str, int, int], None]
+RECORD_COUNT_MAX: Final = 1_000  # of a batch that the restore appends
+
+
+class LostRange(NamedTuple):
+    """What is gone of one partition.
+
+    Attributes:
+        topic: the name of the topic.
+        partition: the number of the partition.
+        log_start: the first offset of the restored log.
+        lost_from: the first offset whose record is gone.
+        log_end: the last log end offset that a manifest recorded; None if none did.
+        log_end_ms: the time of this record, in ms since 1970; None if none did.
+        next_offset: the offset of the first new record; None for the log of a coordinator.
+    """
+
+    topic: str
+    partition: int
+    log_start: int
+    lost_from: int
+    log_end: int | None
+    log_end_ms: int | None
+    next_offset: int | None
+
+
+class Report(NamedTuple):
+    """What a restore has found, and what is gone.
+
+    Attributes:
+        cluster_id: the id of the cluster.
+        node_id: the id of the broker.
+        ranges: what is gone of each partition.
+        torn: the torn commits: some partitions have them, and others lack them.
+        torn_sequences: by transaction group, the greatest commit sequence of a commit that may be torn.
+        commit_sequences: by transaction group, the next commit sequence.
+        next_producer_id: the next producer id.
+        leader_epoch: the leader epoch of the restore.
+    """
+
+    cluster_id: str
+    node_id: int
+    ranges: list[LostRange]
+    torn: list[Torn]
+    torn_sequences: Mapping[str, int]
+    commit_sequences: Mapping[str, int]
+    next_producer_id: int
+    leader_epoch: int
+
+
+@dataclass(slots=True)
+class Plan:
+    """The content of the data directory, and the report.
+
+    Attributes:
+        files: the contents of the files of partitions, by directory and name.
+        catalog: the content of the list of topics.
+        meta: the content of `meta.properties`.
+        report: the report.
+    """
+
+    files: dict[str, dict[str, bytes]]
+    catalog: bytes
+    meta: bytes
+    report: Report
+
+
+def restore(
+    store: ObjectStore, disk: Disk, directory: Path, now_ms: int, progress: Progress = lambda *_: None
+) -> Report:
+    """Make a data directory from an object store.
+
+    Args:
+        store: the object store, with the prefix of the cluster.
+        disk: the disk of the directory.
+        directory: the data directory, which must be missing or empty.
+        now_ms: the time of the clock.
+        progress: called with what is done, and how many of how many.
+
+    Raises:
+        InvalidConfig: the directory is not empty, or no cluster has used the store; nothing was written.
+        StoreError: the store does not answer.
+        NewerFormat: a later release has written an object; nothing was written to the directory.
+        Corrupt: an object is damaged or missing; nothing was written to the directory.
+        DiskError: the disk refuses a write. A broker refuses the directory; remove it.
+    """
+    _check_empty(disk, directory)
+    prefix = Prefix(store)
+    try:
+        cluster_id = prefix.cluster_id()
+    except ObjectMissing:
+        raise InvalidConfig(f"{store.url} has no object of a cluster: check the URL") from None
+    plan_of(prefix, cluster_id, prefix.last_payload, now_ms)  # before the lost broker is fenced
+    storage = RemoteStorage(store, cluster_id)
+    storage.begin()
+    payloads: dict[RemotePartition, bytes | None] = {}
+    partitions = all_partitions(prefix)
+    for number, partition in enumerate(partitions):
+        progress("taking over the manifests", number, len(partitions))
+        payloads[partition] = prefix.run(storage.chain(partition).take_over())
+    plan = plan_of(prefix, cluster_id, payloads.get, now_ms)
+    _write(disk, directory, plan, progress)
+    return plan.report
+
+
+def _check_empty(disk: Disk, directory: Path) -> None:
+    names = disk.list_dir(directory) if disk.is_dir(directory) else []
+    if RESTORING_FILE in names:
+        raise InvalidConfig(f"{directory} is an incomplete restore: remove it, and run the restore again")
+    if names or (disk.exists(directory) and not disk.is_dir(directory)):
+        raise InvalidConfig(
+            f"{directory} is not empty: a restore needs a new directory, and changes none that has files"
+        )
+
+
+def _write(disk: Disk, directory: Path, plan: Plan, progress: Progress) -> None:
+    disk.make_dir(directory)
+    disk.write_atomic(directory / RESTORING_FILE, b"")
+    for number, (name, files) in enumerate(plan.files.items()):
+        progress("writing partitions", number, len(plan.files))
+        disk.make_dir(directory / name)
+        for file, content in files.items():
+            disk.write_atomic(directory / name / file, content)
+    disk.write_atomic(directory / META_FILE, plan.meta)
+    disk.write_atomic(directory / CATALOG_FILE, plan.catalog)
+    disk.sync_dir(directory)
+    disk.remove(directory / RESTORING_FILE)
+    disk.sync_dir(directory)
+
+
+def plan_of(
+    prefix: Prefix, cluster_id: str, payload_of: Callable[[RemotePartition], bytes | None], now_ms: int
+) -> Plan:
+    """Read and check the store, and decide the content of the data directory. Raises as `restore`."""
+    topics = read_topics(prefix, cluster_id, payload_of)
+    return make_plan(topics, cluster_id, read_commit_logs(topics), now_ms)
+
+
+def make_plan(topics: list[StoredTopic], cluster_id: str, logs: dict[str, CommitLog], now_ms: int) -> Plan:
+    """Decide the content of the data directory, without I/O.
+
+    Args:
+        topics: the topics in the store, with all logs of coordinators.
+        cluster_id: the id of the cluster.
+        logs: the records of the commit logs.
+        now_ms: the time of the clock.
+    """
+    return _Planner(topics, cluster_id, logs, now_ms).plan()
+
+
+class _Planner:
+    def __init__(
+        self, topics: list[StoredTopic], cluster_id: str, logs: dict[str, CommitLog], now_ms: int
+    ) -> None:
+        self._topics = {topic.name: topic for topic in topics}
+        self._cluster_id = cluster_id
+        self._now_ms = now_ms
+        self._counts = {
+            topic.name: max(topic.published.partition_count, max(topic.partitions) + 1) for topic in topics
+        }
+        self._stored = {
+            (topic.name, index): topic.partitions.get(index)
+            or empty_stored(_beside(topic, index), cluster_id)
+            for topic in topics
+            for index in range(self._counts[topic.name])
+        }
+        self._tables = {at: producers_of(one, now_ms) for at, one in self._stored.items()}
+        self._groups = {topic.name: group_of_topic(topic.published.configs) for topic in topics}
+        self._logs = logs
+        for at, one in self._stored.items():
+            if not is_coordinator_log(at[0]):
+                self._take_numbers(at, one)
+        self._records, self._numbers = restored_records(logs.values(), now_ms)
+        self._torn = {group: torn_commits(log, self._holds) for group, log in logs.items()}
+        self._torn_sequences = {group: self._torn_sequence(group) for group in logs}
+        self._leader_epoch = leader_epoch_of(self._stored.values())
+
+    def _take_numbers(self, at: TopicPartition, stored: Stored) -> None:
+        """Take the commit sequences and producer ids in a topic's partition into account."""
+        group = self._groups[at[0]]
+        log = self._logs.setdefault(group, CommitLog(group))
+        log.sequence_end = max(log.sequence_end, stored.latest_sequence + 1)
+        for producer in self._tables[at] or ():
+            log.take_producer_id(producer.producer_id)
+
+    def _holds(self, at: TopicPartition, txn: Transaction) -> bool:
+        """Whether the store has a committed transaction in a partition. All transactions that begin before the end in
+        the store have ended there.
+        """
+        stored = self._stored.get(at)
+        if stored is None or is_coordinator_log(at[0]):
+            return is_coordinator_log(at[0])
+        if txn.ends:
+            return stored.end_offset > txn.ends[at].end_offset
+        # The marker raises the epoch of the producer.
+        table = self._tables[at]
+        producer = None if table is None else table.get(txn.producer_id)
+        return producer is not None and producer.producer_epoch >= txn.producer_epoch
+
+    def _torn_sequence(self, group: str) -> int:
+        """Return the greatest commit sequence of a commit that may be torn in commit-ordered topics; -1 if none may be.
+
+        The commit log names the partitions of its commits. Of earlier commits, which were trimmed from the log, only
+        the partitions with a lower last commit sequence may lack a marker.
+        """
+        latest = {
+            at: one.latest_sequence
+            for at, one in self._stored.items()
+            if not is_coordinator_log(at[0])
+            and self._groups[at[0]] == group
+            and self._is_commit_ordered(at[0])
+        }
+        found = [one.commit_sequence for one in self._torn[group] if any(at in latest for at in one.found)]
+        commits = self._logs[group].commits
+        trimmed_end = min((sequence for _, sequence in commits), default=self._logs[group].sequence_end)
+        greatest = min(max(latest.values(), default=-1), trimmed_end - 1)
+        if greatest > max(min(latest.values(), default=-1), 0):
+            found.append(greatest)
+        return max(found, default=-1)
+
+    def _is_commit_ordered(self, name: str) -> bool:
+        return order_of(self._topics[name].published.configs) == "commit"
+
+    # -- the plan --------------------------------------------------------------------------------------------------
+
+    def plan(self) -> Plan:
+        """Return the plan."""
+        files = {
+            f"{name}-{index}": self._files((name, index), one) for (name, index), one in self._stored.items()
+        }
+        listed = [
+            ListedTopic(name, _beside(topic, 0).topic_id, self._counts[name], dict(topic.published.configs))
+            for name, topic in self._topics.items()
+        ]
+        rows = [row for one in self._stored.values() for row in one.manifest.segments]
+        node_id = max(rows, key=lambda row: row.event_ms).broker_id if rows else 1
+        report = Report(
+            self._cluster_id,
+            node_id,
+            [self._range(at, one) for at, one in self._stored.items()],
+            [one for torn in self._torn.values() for one in torn],
+            {group: sequence for group, sequence in self._torn_sequences.items() if sequence >= 0},
+            self._numbers.commit_sequences,
+            self._numbers.next_producer_id,
+            self._leader_epoch,
+        )
+        epoch = self._leader_epoch
+        catalog = encode_catalog(self._cluster_id, epoch, epoch, listed)
+        return Plan(files, catalog, encode_meta(self._cluster_id, node_id, []), report)
+
+    def _files(self, at: TopicPartition, stored: Stored) -> dict[str, bytes]:
+        name, index = at
+        if not is_coordinator_log(name):
+            torn_sequence = self._torn_sequences[self._groups[name]]
+            lost = Restored(stored.end_offset, gap_end(stored), self._numbers.producer_ids_end, torn_sequence)
+            return topic_files(
+                stored, self._leader_epoch, lost, is_commit_ordered=self._is_commit_ordered(name)
+            )
+        group = group_of_log(name)
+        pairs = self._records[group] if group is not None and index == 0 else []
+        files = coordinator_log_files(stored, self._leader_epoch, self._batches(pairs, stored.end_offset))
+        copied = self._topics[name].logs.get(index, {})
+        return files | {f"{base:020}{LOG}": content for base, content in copied.items()}
+
+    def _batches(self, pairs: list[Pair], offset: int) -> bytes:
+        """Encode records that the restore appends to a commit log."""
+        batches = []
+        for begin in range(0, len(pairs), RECORD_COUNT_MAX):
+            records = [Record(0, self._now_ms, *pair) for pair in pairs[begin : begin + RECORD_COUNT_MAX]]
+            batches.append(encode_batch(records, base_offset=offset + begin, leader_epoch=self._leader_epoch))
+        return b"".join(batches)
+
+    @staticmethod
+    def _range(at: TopicPartition, stored: Stored) -> LostRange:
+        said = stored.manifest.published
+        return LostRange(
+            *at,
+            stored.manifest.log_start,
+            stored.end_offset,
+            None if said is None else stored.log_end,
+            None if said is None else said.time_ms,
+            None if is_coordinator_log(at[0]) else gap_end(stored),
+        )
+
+
+def _beside(topic: StoredTopic, index: int) -> RemotePartition:
+    """Return a partition of a topic that may have no manifest."""
+    return next(iter(topic.partitions.values())).partition._replace(partition=index)

@@ -1,0 +1,226 @@
+"""What an object store has of a cluster whose disk is lost, read and checked for a restore. Nothing is written."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Final
+
+from stablelog.batch.header import BatchHeader, crc_holds, headers_in
+from stablelog.batch.records import decode_records
+from stablelog.broker.topic_names import (
+    CONSUMER_OFFSETS_TOPIC,
+    REMOTE_LOG_METADATA_TOPIC,
+    group_of_log,
+    is_coordinator_log,
+)
+from stablelog.coordinators.transactions.restoring import CommitLog, Pair
+from stablelog.env.disk import Buffer
+from stablelog.errors import Corrupt, ObjectMissing, naming
+from stablelog.log.producer_state.producer_table import ProducerTable
+from stablelog.log.producer_state.snapshots import decode_producers, decode_snapshot
+from stablelog.tier.index_object import IndexKind, indexes_of
+from stablelog.tier.manifest import Manifest, RemoteSegment
+from stablelog.tier.names import INDEXES, LOG, RemotePartition
+from stablelog.tier.prefix import Prefix
+from stablelog.tier.published import Published
+from stablelog.tier.restoring import Stored, part_file
+
+COMMIT_ORDER: Final = {"stablelog.order": "commit"}
+TIERED: Final = {"remote.storage.enable": "true"}
+
+PayloadOf = Callable[[RemotePartition], bytes | None]
+
+
+@dataclass(slots=True)
+class StoredTopic:
+    """A topic in the store.
+
+    Attributes:
+        name: the name.
+        partitions: what the store has of each partition that has a manifest, by index.
+        published: the state that the last manifest of the topic recorded; settings are derived from the segments if
+            only an early release has published manifests.
+        logs: for the log of a coordinator, the contents of the copied segments, by partition and base offset.
+    """
+
+    name: str
+    partitions: dict[int, Stored]
+    published: Published
+    logs: dict[int, dict[int, bytes]] = field(default_factory=dict)
+
+
+def all_partitions(prefix: Prefix) -> list[RemotePartition]:
+    """Return all partitions in the store, in the order in which a restore takes over their manifests.
+
+    The topics are first, then the offsets logs, then the commit logs: what the store has of a log then never needs a
+    record that another log no longer gets.
+    """
+    found = [one for topic in prefix.topics() for one in prefix.partitions(topic)]
+    return sorted(found, key=lambda one: (group_of_log(one.topic) is not None, is_coordinator_log(one.topic)))
+
+
+def read_topics(prefix: Prefix, cluster_id: str, payload_of: PayloadOf) -> list[StoredTopic]:
+    """Read the topics in the store. If a name was used by several topics, the last one counts.
+
+    Args:
+        prefix: the prefix of the store.
+        cluster_id: the cluster that the prefix belongs to.
+        payload_of: returns the payload of the last manifest of a partition; None if there is none.
+
+    Raises:
+        StoreError: the store does not answer.
+        NewerFormat: a later release has written an object.
+        Corrupt: an object is damaged or missing. The message names it.
+    """
+    by_topic: dict[tuple[str, bytes], dict[int, Stored]] = {}
+    for partition in all_partitions(prefix):
+        payload = None if partition.topic == REMOTE_LOG_METADATA_TOPIC else payload_of(partition)
+        if payload is not None:
+            stored = _read(prefix, cluster_id, partition, payload)
+            by_topic.setdefault((partition.topic, partition.topic_id.bytes), {})[partition.partition] = stored
+    latest: dict[str, StoredTopic] = {}
+    for (name, _), partitions in by_topic.items():
+        topic = StoredTopic(name, partitions, _published(partitions))
+        known = latest.get(name)
+        if known is None or known.published.time_ms < topic.published.time_ms:
+            latest[name] = topic
+    for topic in latest.values():
+        if is_coordinator_log(topic.name):
+            topic.logs = {index: _read_logs(prefix, one) for index, one in topic.partitions.items()}
+    return [latest[name] for name in sorted(latest)]
+
+
+def read_commit_logs(topics: list[StoredTopic]) -> dict[str, CommitLog]:
+    """Read the records of the commit logs, by transaction group.
+
+    Raises:
+        NewerFormat: a later release has written a record.
+        Corrupt: a record is damaged.
+    """
+    found: dict[str, CommitLog] = {}
+    for topic in topics:
+        group = group_of_log(topic.name)
+        if group is None:
+            continue
+        log = found.setdefault(group, CommitLog(group))
+        for index in sorted(topic.logs):
+            for base, content in sorted(topic.logs[index].items()):
+                with naming(f"{topic.name}-{index}, segment {base}"):
+                    for position, header in headers_in(content):
+                        if not header.is_control:
+                            log.take(_pairs(content, position))
+    return found
+
+
+def _pairs(content: bytes, position: int) -> list[Pair]:
+    records = decode_records(content, position)
+    return [Pair(record.key, record.value) for record in records if record.key is not None]
+
+
+def producers_of(stored: Stored, now_ms: int) -> ProducerTable | None:
+    """Return the producer state at the end of what the store has; None if the store has none.
+
+    Raises:
+        NewerFormat: a later release has written the snapshot.
+        Corrupt: the snapshot is damaged.
+    """
+    files = stored.last_indexes
+    if IndexKind.PRODUCERS in files:
+        return decode_producers(bytes(files[IndexKind.PRODUCERS]))[0]
+    if IndexKind.SNAPSHOT in files:
+        return decode_snapshot(bytes(files[IndexKind.SNAPSHOT]), now_ms)
+    return None
+
+
+def _read(prefix: Prefix, cluster_id: str, partition: RemotePartition, payload: bytes) -> Stored:
+    try:
+        with naming(partition.chain):
+            manifest, contents = prefix.read_manifest(partition, payload)
+    except Corrupt as error:
+        raise Corrupt(f"the last manifest in {partition.chain} cannot be restored: {error}") from None
+    if manifest.cluster_id != cluster_id:
+        raise Corrupt(
+            f"the last manifest in {partition.chain} is of cluster {manifest.cluster_id}, and the store of {cluster_id}"
+        )
+    parts = {part_file(part_id.hex): content for part_id, content in contents.items()}
+    stored = Stored(partition, manifest, payload, parts, {})
+    _check_objects(prefix, stored)
+    return stored._replace(last_indexes=_last_indexes(prefix, stored))
+
+
+def _check_objects(prefix: Prefix, stored: Stored) -> None:
+    """Raise Corrupt if an object that the manifest names is missing, or has another size."""
+    partition = stored.partition
+    sizes = {one.key: one.size for one in prefix.store.list_after(partition.directory)}
+    for row in stored.live:
+        for kind in (LOG, INDEXES):
+            key = partition.segment_key(row.base_offset, row.segment_id, kind)
+            if key not in sizes:
+                raise Corrupt(f"{key} is missing, and the last manifest names it")
+            if kind == LOG and sizes[key] != row.size:
+                raise Corrupt(f"{key} has {sizes[key]} bytes, and the last manifest says {row.size}")
+
+
+def _last_indexes(prefix: Prefix, stored: Stored) -> dict[IndexKind, Buffer]:
+    if not stored.live:
+        return {}
+    row = stored.live[-1]
+    key = stored.partition.segment_key(row.base_offset, row.segment_id, INDEXES)
+    return indexes_of(_get(prefix, key), key)
+
+
+def _get(prefix: Prefix, key: str) -> bytes:
+    try:
+        return prefix.store.get(key)
+    except ObjectMissing:
+        raise Corrupt(f"{key} is missing, and the last manifest names it") from None
+
+
+def _read_logs(prefix: Prefix, stored: Stored) -> dict[int, bytes]:
+    """Load the log files of a coordinator's log, by base offset, and check their batches."""
+    found = {}
+    for row in stored.live:
+        key = stored.partition.segment_key(row.base_offset, row.segment_id, LOG)
+        content = _get(prefix, key)
+        _check_batches(content, row, key)
+        found[row.base_offset] = content
+    return found
+
+
+def _check_batches(content: bytes, row: RemoteSegment, key: str) -> None:
+    position, offset = 0, row.base_offset
+    for at, header in headers_in(content):
+        if at != position or header.base_offset < offset or not _holds(content, at, header):
+            break
+        position, offset = at + header.size, header.next_offset
+    if position != len(content) or position != row.size or offset > row.end_offset:
+        raise Corrupt(f"{key} is damaged at byte {position}")
+
+
+def _holds(content: bytes, position: int, header: BatchHeader) -> bool:
+    return position + header.size <= len(content) and crc_holds(content, position, header)
+
+
+def _published(partitions: dict[int, Stored]) -> Published:
+    said = [one.manifest.published for one in partitions.values() if one.manifest.published is not None]
+    if said:
+        return max(said, key=attrgetter("time_ms"))
+    rows = [row for one in partitions.values() for row in one.manifest.segments]
+    configs = dict(TIERED)
+    if any(row.commit is not None for row in rows):
+        configs |= COMMIT_ORDER
+    name = next(iter(partitions.values())).partition.topic
+    if is_coordinator_log(name):
+        configs = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
+    time_ms = max((row.event_ms for row in rows), default=0)
+    return Published(0, time_ms, max(partitions) + 1, configs)
+
+
+def empty_stored(partition: RemotePartition, cluster_id: str) -> Stored:
+    """Return what the store has of a partition without a manifest: nothing."""
+    return Stored(partition, Manifest(cluster_id), b"", {}, {})
+
+
+def is_offsets_log(name: str) -> bool:
+    """Whether a topic of this name is the offsets log."""
+    return name == CONSUMER_OFFSETS_TOPIC

@@ -1,0 +1,158 @@
+"""Decisions of a restore: the files of a partition whose disk is lost, from what the object store has of it.
+
+The restored log has all records up to the end of the last manifest, all of them in the store. After them the local log
+begins with one batch without records. It takes all offsets that the lost broker may have given to records that are
+gone, so that no offset is ever given to two records: see `log.files.restored`.
+
+Source: docs/decisions/0026-restore.md.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from stablelog.batch.header import MAGIC, BatchHeader, assemble
+from stablelog.env.disk import Buffer
+from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.files.kafka_files import METADATA_FILE, encode_partition_metadata
+from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
+from stablelog.log.files.names import (
+    LOG,
+    PRODUCERS,
+    REMOTE_MANIFEST_FILE,
+    REMOTE_PART_PREFIX,
+    RESTORED_FILE,
+    SNAPSHOT,
+    VIEW_START_FILE,
+)
+from stablelog.log.files.restored import Restored
+from stablelog.tier.index_object import IndexKind
+from stablelog.tier.manifest import Manifest, RemoteSegment
+from stablelog.tier.names import RemotePartition
+from stablelog.tier.records import SegmentState
+
+# How many offsets after the restored end get no record. The lost broker may have appended records after the log end
+# that it last published: the gap holds 1,000 s of a million records a second.
+GAP: Final = 1_000_000_000
+# The leader epoch of a broker counts its starts. The lost broker may have started without a copy to the store.
+LEADER_EPOCH_STEP: Final = 1_000
+
+
+class Stored(NamedTuple):
+    """What the store has of a partition.
+
+    Attributes:
+        partition: the partition.
+        manifest: its last manifest; an empty one if none was published.
+        payload: the encoded manifest.
+        parts: the contents of the parts of the manifest, by file name.
+        last_indexes: the files in the object of indexes of the last segment, by kind; empty if there is no segment.
+    """
+
+    partition: RemotePartition
+    manifest: Manifest
+    payload: bytes
+    parts: Mapping[str, bytes]
+    last_indexes: Mapping[IndexKind, Buffer]
+
+    @property
+    def live(self) -> list[RemoteSegment]:
+        """The segments that are not being deleted."""
+        return [one for one in self.manifest.segments if one.state is SegmentState.COPY_FINISHED]
+
+    @property
+    def end_offset(self) -> int:
+        """The first offset whose record is gone."""
+        return self.manifest.end_offset
+
+    @property
+    def latest_sequence(self) -> int:
+        """The greatest commit sequence of a commit-ordered partition; -1 if there is none."""
+        commits = [one.commit.latest_sequence for one in self.manifest.segments if one.commit is not None]
+        return max(commits, default=-1)
+
+    @property
+    def log_end(self) -> int:
+        """The last log end offset that a manifest recorded; the end in the store if none did."""
+        said = self.manifest.published
+        return self.end_offset if said is None else max(said.log_end, self.end_offset)
+
+
+def leader_epoch_of(stored: Iterable[Stored]) -> int:
+    """Return the leader epoch of the restore: greater than each that the lost broker can have had."""
+    known = (
+        epoch for one in stored for segment in one.manifest.segments for epoch, _ in segment.leader_epochs
+    )
+    return max(known, default=0) + LEADER_EPOCH_STEP
+
+
+def gap_end(stored: Stored) -> int:
+    """Return the offset of the first record after the restore: greater than each that the lost broker has given."""
+    return max(stored.end_offset, stored.log_end) + GAP
+
+
+def empty_batches(start: int, end: int, leader_epoch: int) -> bytes:
+    """Encode batches without records that take the offsets [start, end)."""
+    batches = []
+    while start < end:
+        count = min(end - start, 2**31 - 1)
+        header = BatchHeader(start, 0, leader_epoch, MAGIC, 0, 0, count - 1, -1, -1, -1, -1, -1, 0)
+        batches.append(assemble(header, b""))
+        start += count
+    return b"".join(batches)
+
+
+def topic_files(
+    stored: Stored, leader_epoch: int, lost: Restored, *, is_commit_ordered: bool
+) -> dict[str, bytes]:
+    """Return the files of a topic's partition, by name.
+
+    Args:
+        stored: what the store has of the partition.
+        leader_epoch: the leader epoch of the restore.
+        lost: the offsets that are lost, from the end in the store on.
+        is_commit_ordered: whether the topic is commit-ordered.
+    """
+    assert lost.start == stored.end_offset
+    files = _common_files(stored, lost.start, leader_epoch, lost.start)
+    files[RESTORED_FILE] = lost.encode()
+    files[f"{lost.start:020}{LOG}"] = empty_batches(lost.start, lost.end, leader_epoch)
+    for kind, suffix in ((IndexKind.SNAPSHOT, SNAPSHOT), (IndexKind.PRODUCERS, PRODUCERS)):
+        if kind in stored.last_indexes and stored.live:
+            files[f"{stored.live[-1].end_offset:020}{suffix}"] = bytes(stored.last_indexes[kind])
+    if is_commit_ordered:
+        files[VIEW_START_FILE] = encode_log_start(stored.manifest.log_start)
+    return files
+
+
+def coordinator_log_files(stored: Stored, leader_epoch: int, appended: bytes) -> dict[str, bytes]:
+    """Return the files of a coordinator's log, by name, without its copied segments.
+
+    Args:
+        stored: what the store has of the log.
+        leader_epoch: the leader epoch of the restore.
+        appended: batches that the restore appends at the end; they may be empty.
+    """
+    files = _common_files(stored, stored.manifest.log_start, leader_epoch, stored.end_offset)
+    # A copied segment must not grow. Recovery drops a last segment without a batch, so there is always one.
+    end = stored.end_offset
+    files[f"{end:020}{LOG}"] = appended or empty_batches(end, end + 1, leader_epoch)
+    return files
+
+
+def _common_files(stored: Stored, log_start: int, leader_epoch: int, epoch_start: int) -> dict[str, bytes]:
+    content = stored.last_indexes.get(IndexKind.LEADER_EPOCHS, b"")
+    epochs = LeaderEpochs.decode(bytes(content)) if len(content) else LeaderEpochs()
+    epochs.truncate_to(stored.end_offset)
+    epochs.assign(leader_epoch, epoch_start)
+    return {
+        METADATA_FILE: encode_partition_metadata(stored.partition.topic_id),
+        **stored.parts,
+        **({REMOTE_MANIFEST_FILE: stored.payload} if stored.payload else {}),
+        LOG_START_FILE: encode_log_start(log_start),
+        EPOCH_FILE: epochs.encode(),
+    }
+
+
+def part_file(part_hex: str) -> str:
+    """Return the name of the file of a part of a manifest."""
+    return f"{REMOTE_PART_PREFIX}{part_hex}"

@@ -1,0 +1,109 @@
+"""A real broker on a data directory that `stablelog restore` has made, for real clients."""
+
+import contextlib
+import json
+import subprocess
+import sys
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from tests.broker.tiering.life import TOPIC, URL, alive, lived
+from tests.clients.reading import read_to_end
+from tests.waiting import PATIENCE_S, until
+
+
+def stablelog(*arguments):
+    """Run a command. Returns its output."""
+    command = [sys.executable, "-m", "stablelog.cli.main", *map(str, arguments)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+def consumer_of(bootstrap, group, **more):
+    return Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0, **more})
+
+
+def error_of(consumer):
+    """The first error that a consumer reports."""
+    found = []
+
+    def is_told():
+        try:
+            message = consumer.poll(0.1)
+        except KafkaException as error:
+            found.append(error.args[0].code())
+        else:
+            assert message is None or message.error() is not None, "a record in place of an error"
+            found.extend([] if message is None else [message.error().code()])
+        return found
+
+    until(is_told, lambda: "the consumer is told nothing")
+    return found[0]
+
+
+def test_real_clients_of_a_lost_broker_meet_the_restored_one(tmp_path, monkeypatch):
+    with lived(tmp_path, monkeypatch) as life:
+        life.create()
+        life.write()
+        life.wait_until_remote()
+        life.writer.write(1)
+        old = Producer(
+            {"bootstrap.servers": life.broker.bootstrap, "transactional.id": "old", "log_level": 0}
+        )
+        old.init_transactions(PATIENCE_S)
+        end = life.writer.committed[-1][0] + 1
+        for group, offset in (("behind", 3), ("beyond", end)):
+            with contextlib.closing(consumer_of(life.broker.bootstrap, group)) as consumer:
+                consumer.commit(offsets=[TopicPartition(TOPIC, 0, offset)], asynchronous=False)
+        until(life.is_commit_log_copied, lambda: "the commit log is not copied")
+        until(lambda: life.is_commit_log_copied("__consumer_offsets"), lambda: "no offsets")
+        committed = life.writer.committed
+        life.broker.kill()
+
+        report = json.loads(stablelog("restore", URL, "--data", tmp_path / "new", "--allow-http", "--json"))
+        (lost,) = [one for one in report["ranges"] if one["topic"] == TOPIC]
+        kept = [one for one in committed if one[0] < lost["lost_from"]]
+        assert 0 < len(kept) < len(committed)
+        stablelog("verify", tmp_path / "new")
+        with alive(tmp_path / "new", life.s3, port=life.broker.port) as again:
+            with contextlib.closing(again.consumer()) as consumer:
+                read = [(one.offset(), one.value()) for one in read_to_end(consumer, TOPIC, start=0)]
+            assert read == kept
+            check_groups(again.broker.bootstrap, kept, lost)
+            check_old_producer(old)
+            again.go_on(life.writer)
+            again.writer.committed = kept
+            again.writer.write(4)
+            with contextlib.closing(again.consumer()) as consumer:
+                read = [(one.offset(), one.value()) for one in read_to_end(consumer, TOPIC, start=0)]
+            assert read == again.writer.committed
+            assert read[-1][0] > lost["next_offset"]
+            assert not again.errors()
+
+
+def check_groups(bootstrap, kept, lost):
+    """A group behind the restored end reads on from its offset. One beyond it gets an error."""
+    with contextlib.closing(consumer_of(bootstrap, "behind", **{"auto.offset.reset": "error"})) as consumer:
+        (found,) = consumer.committed([TopicPartition(TOPIC, 0)], PATIENCE_S)
+        assert found.offset == 3
+        consumer.assign([found])
+        message = None
+        while message is None:
+            message = consumer.poll(PATIENCE_S)
+        assert (message.offset(), message.value()) == next(one for one in kept if one[0] >= 3)
+    with contextlib.closing(consumer_of(bootstrap, "beyond", **{"auto.offset.reset": "error"})) as consumer:
+        (found,) = consumer.committed([TopicPartition(TOPIC, 0)], PATIENCE_S)
+        assert found.offset > lost["lost_from"]
+        consumer.assign([found])
+        assert error_of(consumer) in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+
+
+def check_old_producer(old):
+    """A transactional producer of the lost broker cannot commit."""
+    old.begin_transaction()
+    old.produce(TOPIC, b"x")
+    with pytest.raises(KafkaException) as refused:
+        old.commit_transaction(PATIENCE_S)
+    assert refused.value.args[0].code() != KafkaError._TIMED_OUT

@@ -1,0 +1,43 @@
+"""The file that says which offsets a restore did not find."""
+
+from pathlib import Path
+
+import pytest
+
+from stablelog.errors import Corrupt, NewerFormat
+from stablelog.log.files import restored
+from stablelog.log.files.names import RESTORED_FILE
+from stablelog.log.files.restored import Restored, decode_restored, read_restored
+from stablelog.testing.sim_disk import SimDisk
+
+DIRECTORY = Path("/t-0")
+FOUND = Restored(10, 20, 3_000, -1)
+
+
+def test_a_file_is_read_as_it_was_written():
+    disk = SimDisk()
+    disk.make_dir(DIRECTORY)
+    assert read_restored(disk, DIRECTORY) is None
+    disk.write_atomic(DIRECTORY / RESTORED_FILE, FOUND.encode())
+    assert read_restored(disk, DIRECTORY) == FOUND
+
+
+def test_a_reader_between_the_restored_end_and_the_first_new_record_has_lost_records():
+    assert [offset for offset in range(25) if FOUND.has_lost(offset)] == list(range(11, 20))
+
+
+def test_damage_at_any_byte_is_refused():
+    content = FOUND.encode()
+    for at in range(len(content) - 1):
+        with pytest.raises(Corrupt, match="damaged"):
+            decode_restored(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :], DIRECTORY)
+        with pytest.raises(Corrupt, match="damaged"):
+            decode_restored(content[:at], DIRECTORY)
+
+
+def test_a_file_of_a_later_release_is_refused(monkeypatch):
+    monkeypatch.setattr(restored, "VERSION", 2)
+    content = FOUND.encode()
+    monkeypatch.undo()
+    with pytest.raises(NewerFormat):
+        decode_restored(content, DIRECTORY)

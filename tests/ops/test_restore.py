@@ -1,0 +1,325 @@
+"""A data directory that is made from an object store alone. Disk and store are simulated."""
+
+import asyncio
+import random
+import re
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.directory.restoring import RESTORING_FILE
+from stablelog.env.objects.store import ObjectStore
+from stablelog.errors import Corrupt, InvalidConfig
+from stablelog.ops.restore import restore
+from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
+from stablelog.testing.sim_objects import Faults, SimObjects
+from stablelog.wire.api import ApiKey
+from tests.broker.desk import COMMIT, DATA, batch, opened
+from tests.broker.tiering.desk import LOCAL_NOTHING, SIMULATED_URL, copy, simulate_store, tiered
+
+NONE = ErrorCode.none
+ORDERED = {**LOCAL_NOTHING, "stablelog.order": "commit"}
+NOW_MS = 1_800_000_000_000
+HOURS_MS = 3_600_000
+SELDOM = {"stablelog_remote_coordinator_copy_interval_ms": HOURS_MS}
+
+
+class Lost:
+    """A broker whose disk is lost: the topic `t` in offset order, and `u` in commit order with two partitions.
+
+    The transaction `kept` is in the store in all its partitions. Of `torn`, the store has only the part in `u-0`. The
+    store has nothing of the last records of `t`.
+    """
+
+    def __init__(self, objects):
+        self.objects = objects
+        self.producers = {}
+        self.sequences = {}
+
+    async def transact(self, desk, name, *targets):
+        who = self.producers[name] = self.producers.get(name) or await desk.init(name)
+        assert set(await desk.add(name, who, *targets)) == {NONE}
+        for topic, index in targets:
+            sequence = self.sequences.get((name, topic, index), 0)
+            records = batch(b"%s %d" % (name.encode(), sequence), producer=who, sequence=sequence)
+            self.sequences[name, topic, index] = sequence + 1
+            made = await desk.produce(records, topic=topic, partition=index, transactional_id=name)
+            assert made.error_code is NONE
+        assert (await desk.end(name, who, COMMIT)).error_code is NONE
+        await desk.durable()
+
+    async def live(self):
+        async with tiered(SIMULATED_URL, **SELDOM) as desk:
+            topics = desk.broker.topics
+            topics.create("u", 2, ORDERED)
+            await self.transact(desk, "kept", ("t", 0), ("u", 0), ("u", 1))
+            await desk.produce(batch(b"idle 0", producer=(90_000, 0), sequence=0, transactional=False))
+            await self.roll(desk, "t", 0)
+            await self.roll(desk, "u", 1)
+            await self.transact(desk, "torn", ("u", 0), ("u", 1))
+            await self.roll(desk, "u", 0)
+            await copy(desk)
+            await self.transact(desk, "gone", ("t", 0), ("u", 0))
+            await desk.produce(batch(b"idle 1", producer=(90_000, 0), sequence=1, transactional=False))
+            await desk.produce(batch(b"other", producer=(90_001, 0), sequence=0, transactional=False))
+            self.ends = {at: log.end_offset for at, log in partitions(desk)}
+            return dict(self.objects.objects)
+
+    @staticmethod
+    async def roll(desk, topic, index):
+        desk.broker.topics.partition(topic, index).roll(desk.broker.now_ms())
+        await desk.produce(batch(b"after"), topic=topic, partition=index)
+
+
+def partitions(desk):
+    return [
+        ((name, index), desk.broker.topics.partition(name, index))
+        for name, index in (("t", 0), ("u", 0), ("u", 1))
+    ]
+
+
+@pytest.fixture(scope="module")
+def lost():
+    with pytest.MonkeyPatch.context() as patches:
+        objects = SimObjects(faults=Faults(latency_s=0))
+        simulate_store(patches, objects)
+        found = Lost(objects)
+        found.kept = asyncio.run(asyncio.wait_for(found.live(), 60))
+        return found
+
+
+@pytest.fixture
+def store_of(lost, monkeypatch):
+    objects = SimObjects(faults=Faults(latency_s=0), objects=dict(lost.kept))
+    simulate_store(monkeypatch, objects)
+    return objects
+
+
+def restored(objects, disk=None):
+    disk = disk or SimDisk()
+    store = ObjectStore(objects, now_s=objects.now_s, sleep=objects.sleep)
+    return disk, restore(store, disk, DATA, NOW_MS)
+
+
+def run(objects, conversation, disk=None):
+    """Restore, and talk with a broker on the result."""
+    disk, report = restored(objects) if disk is None else (disk, None)
+
+    async def talk():
+        async with opened(
+            disk,
+            topics=(),
+            stablelog_remote_url=SIMULATED_URL,
+            remote_log_manager_task_interval_ms=HOURS_MS,
+            **SELDOM,
+        ) as desk:
+            for name, index in (("t", 0), ("u", 0), ("u", 1)):
+                await desk.opened(name, index)
+            return await conversation(desk, report)
+
+    return asyncio.run(asyncio.wait_for(talk(), 60))
+
+
+def range_of(report, topic, index):
+    return next(one for one in report.ranges if (one.topic, one.partition) == (topic, index))
+
+
+def test_the_report_says_what_is_gone(lost, store_of):
+    _, report = restored(store_of)
+    for (topic, index), end in lost.ends.items():
+        found = range_of(report, topic, index)
+        assert 0 < found.lost_from <= found.log_end <= end < found.next_offset
+        assert found.log_end_ms is not None
+    assert range_of(report, "t", 0).lost_from < range_of(report, "t", 0).log_end
+    (torn,) = report.torn
+    assert (torn.transactional_id, torn.found, torn.lost) == ("torn", (("u", 0),), (("u", 1),))
+    assert report.torn_sequences == {"": torn.commit_sequence}
+
+
+def test_the_settings_of_topics_are_restored(store_of):
+    async def check(desk, _report):
+        topics = desk.broker.topics
+        assert topics.named("u").partition_count == 2
+        assert topics.named("u").configs.items() >= ORDERED.items()
+        assert topics.named("t").configs.items() >= LOCAL_NOTHING.items()
+
+    run(store_of, check)
+
+
+def test_every_record_in_the_store_is_read_and_a_reader_of_a_lost_offset_gets_an_error(store_of):
+    async def check(desk, report):
+        for topic, index in (("t", 0), ("u", 0), ("u", 1)):
+            found = range_of(report, topic, index)
+            for isolation in (0, 1):
+                first = await desk.fetch(topic, index, 0, isolation=isolation, max_wait_ms=5_000)
+                assert first.error_code is NONE
+                assert first.records
+                at_end = await desk.fetch(topic, index, found.lost_from, isolation=isolation, max_wait_ms=0)
+                assert at_end.error_code is NONE
+                for offset in (found.lost_from + 1, found.log_end + 1, found.next_offset - 1):
+                    beyond = await desk.fetch(topic, index, offset, isolation=isolation, max_wait_ms=0)
+                    assert beyond.error_code is ErrorCode.offset_out_of_range
+            made = await desk.produce(batch(b"new"), topic=topic, partition=index)
+            assert made.base_offset == found.next_offset
+            await desk.durable()
+            for offset in (found.lost_from, found.next_offset):
+                new = await desk.fetch(topic, index, offset, max_wait_ms=0)
+                assert new.error_code is NONE
+                assert b"new" in new.records
+            still = await desk.fetch(topic, index, found.lost_from + 1, max_wait_ms=0)
+            assert still.error_code is ErrorCode.offset_out_of_range
+
+    run(store_of, check)
+
+
+def test_producers_whose_batches_are_gone_are_refused(lost, store_of):
+    async def check(desk, _report):
+        async def produce(producer, sequence, **more):
+            records = batch(b"x", producer=producer, sequence=sequence, **more)
+            return (await desk.produce(records, transactional_id=None)).error_code
+
+        order = ErrorCode.out_of_order_sequence_number
+        assert await produce((90_000, 0), 2, transactional=False) is order, "its batch 1 is gone"
+        assert await produce((90_001, 0), 1, transactional=False) is order, "its batch 0 is gone"
+        assert await produce((90_001, 0), 0, transactional=False) is NONE
+        for name in ("kept", "torn", "gone"):
+            answer = await desk.end(name, lost.producers[name], COMMIT)
+            assert answer.error_code is not NONE, name
+            assert (await desk.add(name, lost.producers[name], ("t", 0))) != [NONE]
+        for name in ("kept", "torn", "gone"):
+            assert (await desk.init(name))[0] > max(who[0] for who in lost.producers.values())
+            lost_again = Lost(store_of)
+            await lost_again.transact(desk, name, ("t", 0), ("u", 0))
+
+    run(store_of, check)
+
+
+def test_numbers_continue_above_all_that_are_known(lost, store_of):
+    async def check(desk, report):
+        table = desk.broker.transactions.default.coordinator.table
+        known = max(one.latest_sequence for _, log in partitions(desk) if (one := log.view) is not None)
+        assert table.sequences.next == report.commit_sequences[""] > known
+        who = await desk.init("fresh")
+        assert who[0] >= report.next_producer_id > 90_001
+        assert desk.broker.topics.leader_epoch > report.leader_epoch >= 1_000
+
+    run(store_of, check)
+
+
+def test_no_cut_begins_before_a_torn_transaction(store_of):
+    async def check(desk, report):
+        answer = await desk.ask(ApiKey.DESCRIBE_CUT, 0, group=None, commit_sequence=-1, topics=("u",))
+        assert answer.error_code is NONE
+        for partition in answer.topics[0].partitions:
+            assert partition.removed_commit_sequence >= report.torn_sequences[""]
+
+    run(store_of, check)
+
+
+def test_the_restored_log_is_copied_on_and_can_be_restored_again(store_of):
+    disk, _ = restored(store_of)
+
+    async def go_on(desk, _report):
+        await desk.produce(batch(b"new"))
+        desk.broker.topics.partition("t", 0).roll(desk.broker.now_ms())
+        await desk.produce(batch(b"newer"))
+        await copy(desk)
+        log = desk.broker.topics.partition("t", 0)
+        assert log.remote.end_offset > log.restored.end
+        assert log.start_offset == log.remote.end_offset
+        return log.remote.end_offset
+
+    end = run(store_of, go_on, disk)
+
+    async def check(desk, report):
+        assert range_of(report, "t", 0).lost_from == end
+        answer = await desk.fetch("t", 0, end - 1, max_wait_ms=5_000)
+        assert b"new" in answer.records
+
+    run(store_of, check)
+
+
+def test_the_lost_broker_publishes_no_more(store_of):
+    restored(store_of)
+    epochs = [key for key in store_of.objects if key.startswith("epoch/")]
+    assert len(epochs) == 2, "the broker, and the restore"
+    newest = max(key.split("/")[-1] for key in epochs)
+    chains = [key for key in store_of.objects if f"/manifest/{newest}-" in key]
+    assert len(chains) == len(
+        {key.rpartition("/manifest/")[0] for key in store_of.objects if "/manifest/" in key}
+    )
+
+
+def test_a_directory_with_a_file_is_refused_and_not_changed(store_of):
+    disk = SimDisk()
+    disk.make_dir(DATA)
+    disk.write_atomic(DATA / "file", b"")
+    steps = disk.steps
+    before = dict(store_of.objects)
+    with pytest.raises(InvalidConfig, match="not empty"):
+        restored(store_of, disk)
+    assert disk.steps == steps
+    assert store_of.objects == before
+
+
+def test_a_store_that_no_cluster_has_used_is_refused():
+    with pytest.raises(InvalidConfig, match="no object of a cluster"):
+        restored(SimObjects(faults=Faults(latency_s=0)))
+
+
+def test_a_missing_or_damaged_object_is_named_and_nothing_is_written(lost):
+    refused = {"missing": 0, "damaged": 0}
+    for key in sorted(lost.kept):
+        for kind in refused:
+            # The log files of topics are not read. The last manifest may be missing: the one before it is valid, too.
+            is_needed = key.endswith((".log", ".indexes") if kind == "missing" else (".indexes",))
+            is_needed = is_needed or (key.startswith("t.__") and key.endswith(".log"))
+            objects = SimObjects(faults=Faults(latency_s=0), objects=dict(lost.kept))
+            if kind == "missing":
+                del objects.objects[key]
+            else:
+                content = objects.objects[key]
+                objects.objects[key] = content[:-1] + bytes([content[-1] ^ 1])
+            before, disk = dict(objects.objects), SimDisk()
+            if not is_needed:
+                continue
+            with pytest.raises(Corrupt, match=re.escape(key)):
+                restored(objects, disk)
+            assert not disk.is_dir(DATA)
+            assert objects.objects == before, "the broker that may still live is not fenced"
+            refused[kind] += 1
+    assert min(refused.values()) >= 4
+
+
+def test_a_damaged_manifest_is_named_and_nothing_is_written(lost):
+    chains = {key.rpartition("/")[0] for key in lost.kept if "/manifest/" in key}
+    for chain in chains:
+        last = max(key for key in lost.kept if key.startswith(chain))
+        objects = SimObjects(faults=Faults(latency_s=0), objects=dict(lost.kept))
+        objects.objects[last] = objects.objects[last][:-1]
+        disk = SimDisk()
+        with pytest.raises(Corrupt, match=re.escape(last)):
+            restored(objects, disk)
+        assert not disk.is_dir(DATA)
+
+
+def test_a_crash_leaves_a_directory_that_a_broker_refuses_or_a_complete_one(store_of):
+    whole, _ = restored(store_of)
+    count, refused = whole.steps, 0
+    for step in range(1, count + 1, 1 + count // 60):
+        disk = SimDisk()
+        disk.crash_at = step
+        with pytest.raises(SimulatedCrash):
+            restored(store_of, disk)
+        after = disk.crash(random.Random(step))
+        names = after.list_dir(DATA) if after.is_dir(DATA) else []
+        if RESTORING_FILE in names:
+            refused += 1
+            with pytest.raises(InvalidConfig, match="incomplete restore"):
+                run(store_of, None, after)
+            with pytest.raises(InvalidConfig, match="incomplete restore"):
+                restored(store_of, after)
+        elif names:
+            assert sorted(after.files(DATA)) == sorted(whole.files(DATA))
+            assert all(after.read_bytes(path) for path in after.files(DATA) if path.suffix != ".log")
+    assert refused > 30
