@@ -16,7 +16,7 @@ from stablelog.coordinators.transactions.decisions import Decision, MarkerOrder
 from stablelog.types import TopicPartition
 
 # The maximum number of markers of one portion.
-MARKERS_AT_ONCE_MAX = 200
+MARKERS_AT_ONCE_MAX = 100
 # The number of markers of a long decision that one turn of the event loop sorts by their partitions.
 SORTED_AT_ONCE = 2_000
 

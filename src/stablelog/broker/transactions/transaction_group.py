@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 OrderKey = tuple[str, int, int]
 # The maximum number of transactions that are reported to the coordinator as complete in one turn of the event loop.
-REPORTED_AT_ONCE = 200
+REPORTED_AT_ONCE = 100
 # The number of partitions of these transactions after which no further one is reported in the same turn.
 REPORTED_PARTITION_COUNT = 2_000
 

@@ -33,7 +33,7 @@ from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.wire.extension.children import JointName, child_of
 
 # The number of children of a joint commit, or of other transactions, that one decision ends.
-ENDED_AT_ONCE: Final = 100
+ENDED_AT_ONCE: Final = 50
 
 
 class Acceptance:
