@@ -22,7 +22,7 @@ def ordered(tmp_path_factory):
     state = LocalState(LocalDisk(), directory)
     state.write_manifest(encode_manifest(MANIFEST, NOW_MS))
     state.write_start(250)
-    LocalDisk().write_atomic(directory / RESTORED_FILE, Restored(5, 9, 0, -1).encode())
+    LocalDisk().write_atomic(directory / RESTORED_FILE, Restored(((5, 9),), 0, -1, 1, 0).encode())
     return directory
 
 

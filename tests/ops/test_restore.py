@@ -15,7 +15,14 @@ from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 from stablelog.testing.sim_objects import Faults, SimObjects
 from stablelog.wire.api import ApiKey
 from tests.broker.desk import COMMIT, DATA, batch, opened
-from tests.broker.tiering.desk import LOCAL_NOTHING, SIMULATED_URL, copy, simulate_store, tiered
+from tests.broker.tiering.desk import (
+    LOCAL_NOTHING,
+    SIMULATED_URL,
+    copy,
+    simulate_store,
+    tiered,
+    write_segments,
+)
 
 NONE = ErrorCode.none
 ORDERED = {**LOCAL_NOTHING, "stablelog.order": "commit"}
@@ -225,7 +232,7 @@ def test_the_restored_log_is_copied_on_and_can_be_restored_again(store_of):
         await desk.produce(batch(b"newer"))
         await copy(desk)
         log = desk.broker.topics.partition("t", 0)
-        assert log.remote.end_offset > log.restored.end
+        assert log.remote.end_offset > log.restored.ranges[-1][1]
         assert log.start_offset == log.remote.end_offset
         return log.remote.end_offset
 
@@ -235,19 +242,45 @@ def test_the_restored_log_is_copied_on_and_can_be_restored_again(store_of):
         assert range_of(report, "t", 0).lost_from == end
         answer = await desk.fetch("t", 0, end - 1, max_wait_ms=5_000)
         assert b"new" in answer.records
+        log = desk.broker.topics.partition("t", 0)
+        assert len(log.restored.ranges) == 2
+        for start, after in log.restored.ranges:
+            for offset in (start + 1, after - 1):
+                beyond = await desk.fetch("t", 0, offset, max_wait_ms=0)
+                assert beyond.error_code is ErrorCode.offset_out_of_range
 
     run(store_of, check)
 
 
-def test_the_lost_broker_publishes_no_more(store_of):
-    restored(store_of)
-    epochs = [key for key in store_of.objects if key.startswith("epoch/")]
-    assert len(epochs) == 2, "the broker, and the restore"
-    newest = max(key.split("/")[-1] for key in epochs)
-    chains = [key for key in store_of.objects if f"/manifest/{newest}-" in key]
-    assert len(chains) == len(
-        {key.rpartition("/manifest/")[0] for key in store_of.objects if "/manifest/" in key}
-    )
+def test_a_broker_that_still_lives_copies_no_more_and_says_why(monkeypatch, caplog):
+    objects = SimObjects(faults=Faults(latency_s=0))
+    simulate_store(monkeypatch, objects)
+
+    async def live():
+        async with tiered(SIMULATED_URL, **SELDOM) as desk:
+            await write_segments(desk, 1)
+            await copy(desk)
+            restored(objects)
+            count = sum("/manifest/" in key for key in objects.objects)
+            await write_segments(desk, 1)
+            await copy(desk)
+            assert sum("/manifest/" in key for key in objects.objects) == count
+            assert "This broker copies no more segments" in caplog.text
+            await desk.produce(batch(b"x"))
+
+    asyncio.run(asyncio.wait_for(live(), 60))
+
+
+def test_a_second_restore_continues_above_the_numbers_of_the_first(store_of):
+    _, first = restored(store_of)
+    _, second = restored(store_of)
+    for one, other in zip(first.ranges, second.ranges, strict=True):
+        assert one.lost_from == other.lost_from
+        assert one.next_offset is None or other.next_offset > one.next_offset + 1_000_000
+    assert second.commit_sequences[""] > first.commit_sequences[""]
+    assert second.next_producer_id > first.next_producer_id + 1_000
+    assert second.leader_epoch > first.leader_epoch
+    assert second.torn_sequences == first.torn_sequences
 
 
 def test_a_directory_with_a_file_is_refused_and_not_changed(store_of):

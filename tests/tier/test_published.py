@@ -3,10 +3,12 @@
 import pytest
 
 from stablelog.errors import Corrupt
+from stablelog.log.files.restored import Restored
 from stablelog.tier.manifest import Manifest, decode_manifest, encode_manifest
 from stablelog.tier.published import Published, published_of
 
-PUBLISHED = Published(17, 1_700_000_000_000, 3, {"remote.storage.enable": "true"})
+RESTORED = Restored(((5, 9), (12, 15)), 3_000, -1, 7, 1_000)
+PUBLISHED = Published(17, 1_700_000_000_000, 3, {"remote.storage.enable": "true"}, RESTORED)
 
 
 def test_a_manifest_says_what_the_broker_knew_of_the_partition_and_its_topic():
@@ -27,10 +29,11 @@ def test_a_manifest_of_an_early_release_says_nothing_of_its_topic():
         {"partition_count": True},
         {"configs": []},
         {"configs": {"retention.ms": 5}},
+        {"restored": {"ranges": [[5]]}},
     ],
 )
 def test_other_values_are_refused(change):
     with pytest.raises(Corrupt, match="describes its topic"):
-        published_of({"published": PUBLISHED._asdict() | change})
+        published_of({"published": PUBLISHED.fields() | change})
     with pytest.raises(Corrupt, match="describes its topic"):
         published_of({"published": {"log_end": 17}})

@@ -248,10 +248,11 @@ class ReadableLog:
             Corrupt: an index that the read uses is damaged.
         """
         self.usability.check()
-        if self.restored is not None and self.restored.has_lost(start):
+        lost = None if self.restored is None else self.restored.lost_range(start)
+        if lost is not None:
             raise OffsetOutOfRange(
-                f"offset {start} of {self.topic}-{self.index} is gone with the disk of the lost broker: the restored log "
-                f"ends at offset {self.restored.start}, and new records begin at {self.restored.end}"
+                f"offset {start} of {self.topic}-{self.index} is gone with the disk of a lost broker: the restored log "
+                f"ends at offset {lost[0]}, and new records begin at {lost[1]}"
             )
         view = self._view_of(isolation)
         if view is not None:

@@ -41,9 +41,19 @@ from stablelog.ops.stored_cluster import (
     read_commit_logs,
     read_topics,
 )
+from stablelog.tier.chain import Chain
+from stablelog.tier.manifest import Manifest, encode_manifest
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.prefix import Prefix
-from stablelog.tier.restoring import Stored, coordinator_log_files, gap_end, leader_epoch_of, topic_files
+from stablelog.tier.published import Published
+from stablelog.tier.restoring import (
+    Stored,
+    coordinator_log_files,
+    gap_end,
+    leader_epoch_of,
+    lost_ranges,
+    topic_files,
+)
 from stablelog.types import TopicPartition
 
 Progress = Callable[[str, int, int], None]
@@ -102,12 +112,14 @@ class Plan:
 
     Attributes:
         files: the contents of the files of partitions, by directory and name.
+        manifests: the manifests that the restore publishes, by partition.
         catalog: the content of the list of topics.
         meta: the content of `meta.properties`.
         report: the report.
     """
 
     files: dict[str, dict[str, bytes]]
+    manifests: dict[RemotePartition, bytes]
     catalog: bytes
     meta: bytes
     report: Report
@@ -142,11 +154,19 @@ def restore(
     storage = RemoteStorage(store, cluster_id)
     storage.begin()
     payloads: dict[RemotePartition, bytes | None] = {}
+    chains: dict[RemotePartition, Chain] = {}
     partitions = all_partitions(prefix)
     for number, partition in enumerate(partitions):
         progress("taking over the manifests", number, len(partitions))
-        payloads[partition] = prefix.run(storage.chain(partition).take_over())
+        chain = chains[partition] = storage.chain(partition)
+        payloads[partition] = prefix.run(chain.take_over())
     plan = plan_of(prefix, cluster_id, payloads.get, now_ms)
+    for number, (partition, payload) in enumerate(plan.manifests.items()):
+        progress("publishing manifests", number, len(plan.manifests))
+        if partition not in chains:  # The store has other partitions of the topic, and nothing of this one.
+            chains[partition] = storage.chain(partition)
+            prefix.run(chains[partition].take_over())
+        prefix.run(chains[partition].publish(payload))
     _write(disk, directory, plan, progress)
     return plan.report
 
@@ -213,20 +233,28 @@ class _Planner:
             for index in range(self._counts[topic.name])
         }
         self._tables = {at: producers_of(one, now_ms) for at, one in self._stored.items()}
-        self._groups = {topic.name: group_of_topic(topic.published.configs) for topic in topics}
+        self._groups = {
+            topic.name: group_of_log(topic.name) or group_of_topic(topic.published.configs)
+            for topic in topics
+        }
         self._logs = logs
         for at, one in self._stored.items():
-            if not is_coordinator_log(at[0]):
-                self._take_numbers(at, one)
+            self._take_numbers(at, one)
         self._records, self._numbers = restored_records(logs.values(), now_ms)
         self._torn = {group: torn_commits(log, self._holds) for group, log in logs.items()}
         self._torn_sequences = {group: self._torn_sequence(group) for group in logs}
         self._leader_epoch = leader_epoch_of(self._stored.values())
+        self._manifests: dict[RemotePartition, bytes] = {}
 
     def _take_numbers(self, at: TopicPartition, stored: Stored) -> None:
-        """Take the commit sequences and producer ids in a topic's partition into account."""
+        """Take the commit sequences and producer ids of a partition into account."""
         group = self._groups[at[0]]
         log = self._logs.setdefault(group, CommitLog(group))
+        if stored.restored is not None:
+            log.sequence_end = max(log.sequence_end, stored.restored.next_sequence)
+            log.take_producer_id(stored.restored.producer_ids_end - 1)
+        if is_coordinator_log(at[0]):
+            return
         log.sequence_end = max(log.sequence_end, stored.latest_sequence + 1)
         for producer in self._tables[at] or ():
             log.take_producer_id(producer.producer_id)
@@ -262,6 +290,11 @@ class _Planner:
         commits = self._logs[group].commits
         trimmed_end = min((sequence for _, sequence in commits), default=self._logs[group].sequence_end)
         greatest = min(max(latest.values(), default=-1), trimmed_end - 1)
+        found += [
+            one.restored.torn_sequence
+            for at, one in self._stored.items()
+            if one.restored is not None and self._groups[at[0]] == group
+        ]
         if greatest > max(min(latest.values(), default=-1), 0):
             found.append(greatest)
         return max(found, default=-1)
@@ -273,6 +306,10 @@ class _Planner:
 
     def plan(self) -> Plan:
         """Return the plan."""
+        for at, one in self._stored.items():
+            payload = encode_manifest(self._published(at, one), self._now_ms)
+            self._manifests[one.partition] = payload
+            self._stored[at] = one._replace(payload=payload)
         files = {
             f"{name}-{index}": self._files((name, index), one) for (name, index), one in self._stored.items()
         }
@@ -294,13 +331,12 @@ class _Planner:
         )
         epoch = self._leader_epoch
         catalog = encode_catalog(self._cluster_id, epoch, epoch, listed)
-        return Plan(files, catalog, encode_meta(self._cluster_id, node_id, []), report)
+        return Plan(files, self._manifests, catalog, encode_meta(self._cluster_id, node_id, []), report)
 
     def _files(self, at: TopicPartition, stored: Stored) -> dict[str, bytes]:
         name, index = at
         if not is_coordinator_log(name):
-            torn_sequence = self._torn_sequences[self._groups[name]]
-            lost = Restored(stored.end_offset, gap_end(stored), self._numbers.producer_ids_end, torn_sequence)
+            lost = self._restored(at, stored)
             return topic_files(
                 stored, self._leader_epoch, lost, is_commit_ordered=self._is_commit_ordered(name)
             )
@@ -309,6 +345,26 @@ class _Planner:
         files = coordinator_log_files(stored, self._leader_epoch, self._batches(pairs, stored.end_offset))
         copied = self._topics[name].logs.get(index, {})
         return files | {f"{base:020}{LOG}": content for base, content in copied.items()}
+
+    def _restored(self, at: TopicPartition, stored: Stored) -> Restored:
+        group = self._groups[at[0]]
+        return Restored(
+            lost_ranges(stored) if not is_coordinator_log(at[0]) else (),
+            self._numbers.next_producer_id,
+            self._torn_sequences[group],
+            self._numbers.commit_sequences[group],
+            self._leader_epoch,
+        )
+
+    def _published(self, at: TopicPartition, stored: Stored) -> Manifest:
+        """Return the manifest that the restore publishes: a further restore continues above the numbers of this one."""
+        log_end = stored.log_end if is_coordinator_log(at[0]) else gap_end(stored)
+        topic = self._topics[at[0]].published
+        return stored.manifest._replace(
+            published=Published(
+                log_end, self._now_ms, self._counts[at[0]], dict(topic.configs), self._restored(at, stored)
+            )
+        )
 
     def _batches(self, pairs: list[Pair], offset: int) -> bytes:
         """Encode records that the restore appends to a commit log."""

@@ -335,7 +335,7 @@ def encode_manifest(manifest: Manifest, now_ms: int) -> bytes:
         "count": len(rows),
     }
     if manifest.published is not None:
-        head["published"] = manifest.published._asdict()
+        head["published"] = manifest.published.fields()
     if manifest.parts:
         head["parts"] = [[part.part_id.hex, *part[1:]] for part in manifest.parts]
     return _encode(HEAD_KEY, head, rows, now_ms)

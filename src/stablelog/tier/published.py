@@ -3,9 +3,12 @@
 Format: docs/formats.md, "The manifest", the field `published`.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from stablelog.errors import Corrupt, in_words
+from stablelog.log.files.restored import Restored, restored_of
+
+REQUIRED: Final = ("log_end", "time_ms", "partition_count", "configs")
 
 
 class Published(NamedTuple):
@@ -16,12 +19,20 @@ class Published(NamedTuple):
         time_ms: the time of the broker's clock.
         partition_count: the number of partitions of the topic.
         configs: the settings of the topic itself, by Kafka's names.
+        restored: what restores of the partition did not find; None if it was never restored.
     """
 
     log_end: int
     time_ms: int
     partition_count: int
     configs: dict[str, str]
+    restored: Restored | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields as JSON has them."""
+        fields = self._asdict()
+        fields["restored"] = None if self.restored is None else self.restored.fields()
+        return fields
 
 
 def published_of(head: dict[str, Any]) -> Published | None:
@@ -34,9 +45,13 @@ def published_of(head: dict[str, Any]) -> Published | None:
         return None
     found = head["published"]
     try:
-        published = Published(*(found[name] for name in Published._fields))
+        restored = found.get("restored")
+        log_end, time_ms, partition_count, configs = (found[name] for name in REQUIRED)
+        published = Published(
+            log_end, time_ms, partition_count, configs, None if restored is None else restored_of(restored)
+        )
         texts = [text for setting in published.configs.items() for text in setting]
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Corrupt(f"the head of a manifest describes its topic wrongly: {in_words(error)}") from error
     numbers = published.log_end, published.time_ms, published.partition_count
     if any(type(number) is not int or number < 0 for number in numbers) or not all(

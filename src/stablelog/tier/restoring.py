@@ -71,6 +71,11 @@ class Stored(NamedTuple):
         return max(commits, default=-1)
 
     @property
+    def restored(self) -> Restored | None:
+        """What earlier restores of the partition did not find."""
+        return None if self.manifest.published is None else self.manifest.published.restored
+
+    @property
     def log_end(self) -> int:
         """The last log end offset that a manifest recorded; the end in the store if none did."""
         said = self.manifest.published
@@ -79,15 +84,26 @@ class Stored(NamedTuple):
 
 def leader_epoch_of(stored: Iterable[Stored]) -> int:
     """Return the leader epoch of the restore: greater than each that the lost broker can have had."""
-    known = (
-        epoch for one in stored for segment in one.manifest.segments for epoch, _ in segment.leader_epochs
-    )
-    return max(known, default=0) + LEADER_EPOCH_STEP
+    known = [0]
+    for one in stored:
+        known += [epoch for segment in one.manifest.segments for epoch, _ in segment.leader_epochs]
+        known += [] if one.restored is None else [one.restored.leader_epoch]
+    return max(known) + LEADER_EPOCH_STEP
 
 
 def gap_end(stored: Stored) -> int:
     """Return the offset of the first record after the restore: greater than each that the lost broker has given."""
     return max(stored.end_offset, stored.log_end) + GAP
+
+
+def lost_ranges(stored: Stored) -> tuple[tuple[int, int], ...]:
+    """Return the ranges of lost offsets of this restore and of earlier ones, without those before the log start.
+
+    If the log has no record after an earlier restore, one range has the offsets of both.
+    """
+    earlier = () if stored.restored is None else stored.restored.ranges
+    start, log_start = stored.end_offset, stored.manifest.log_start
+    return (*(one for one in earlier if one[1] <= start and one[1] > log_start), (start, gap_end(stored)))
 
 
 def empty_batches(start: int, end: int, leader_epoch: int) -> bytes:
@@ -109,13 +125,14 @@ def topic_files(
     Args:
         stored: what the store has of the partition.
         leader_epoch: the leader epoch of the restore.
-        lost: the offsets that are lost, from the end in the store on.
+        lost: the offsets that are lost; the last ones begin at the end in the store.
         is_commit_ordered: whether the topic is commit-ordered.
     """
-    assert lost.start == stored.end_offset
-    files = _common_files(stored, lost.start, leader_epoch, lost.start)
+    start, end = lost.ranges[-1]
+    assert start == stored.end_offset
+    files = _common_files(stored, start, leader_epoch, start)
     files[RESTORED_FILE] = lost.encode()
-    files[f"{lost.start:020}{LOG}"] = empty_batches(lost.start, lost.end, leader_epoch)
+    files[f"{start:020}{LOG}"] = empty_batches(start, end, leader_epoch)
     for kind, suffix in ((IndexKind.SNAPSHOT, SNAPSHOT), (IndexKind.PRODUCERS, PRODUCERS)):
         if kind in stored.last_indexes and stored.live:
             files[f"{stored.live[-1].end_offset:020}{suffix}"] = bytes(stored.last_indexes[kind])

@@ -1,4 +1,4 @@
-"""The file that says which offsets a restore did not find."""
+"""The file that says which offsets restores did not find."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from stablelog.log.files.restored import Restored, decode_restored, read_restore
 from stablelog.testing.sim_disk import SimDisk
 
 DIRECTORY = Path("/t-0")
-FOUND = Restored(10, 20, 3_000, -1)
+FOUND = Restored(((10, 20), (22, 30)), 3_000, -1, 7, 1_000)
 
 
 def test_a_file_is_read_as_it_was_written():
@@ -22,8 +22,9 @@ def test_a_file_is_read_as_it_was_written():
     assert read_restored(disk, DIRECTORY) == FOUND
 
 
-def test_a_reader_between_the_restored_end_and_the_first_new_record_has_lost_records():
-    assert [offset for offset in range(25) if FOUND.has_lost(offset)] == list(range(11, 20))
+def test_a_reader_between_a_restored_end_and_the_first_new_record_has_lost_records():
+    lost = [offset for offset in range(40) if FOUND.lost_range(offset) is not None]
+    assert lost == [*range(11, 20), *range(23, 30)]
 
 
 def test_damage_at_any_byte_is_refused():

@@ -177,7 +177,13 @@ class Copier:
         topic = self._topic_of(partition.topic)
         if topic is None:
             return None
-        return Published(partition.end_offset, self._now_ms(), topic.partition_count, dict(topic.configs))
+        return Published(
+            partition.end_offset,
+            self._now_ms(),
+            topic.partition_count,
+            dict(topic.configs),
+            partition.restored,
+        )
 
     # -- one partition -------------------------------------------------------------------------------------------
 

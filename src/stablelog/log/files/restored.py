@@ -8,9 +8,10 @@ Format: docs/formats.md, "restored".
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from crc32c import crc32c
 
@@ -19,32 +20,48 @@ from stablelog.errors import Corrupt, in_words, naming, refuse_newer
 from stablelog.log.files.names import RESTORED_FILE
 
 VERSION: Final = 1
+NUMBERS: Final = ("producer_ids_end", "torn_sequence", "next_sequence", "leader_epoch")
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a restore did not find in the store.
+    """What restores did not find in the store, and the numbers that they left out.
 
     Attributes:
-        start: the first offset that was not found.
-        end: the offset of the first record after the restore.
-        producer_ids_end: the lost broker may have handed out the producer ids below this one.
+        ranges: for each restore, the first offset that was not found and the offset of the first record after the
+            restore, in the order of the offsets.
+        producer_ids_end: lost brokers may have handed out the producer ids below this one.
         torn_sequence: the greatest commit sequence of a commit that may be incomplete; -1 if there is none.
+        next_sequence: the first commit sequence after the last restore, in the transaction group of the topic.
+        leader_epoch: the leader epoch of the last restore.
     """
 
-    start: int
-    end: int
+    ranges: tuple[tuple[int, int], ...]
     producer_ids_end: int
     torn_sequence: int
+    next_sequence: int
+    leader_epoch: int
 
-    def has_lost(self, offset: int) -> bool:
-        """Whether a reader at this offset has read records that are gone, or would miss such records."""
-        return self.start < offset < self.end
+    def lost_range(self, offset: int) -> tuple[int, int] | None:
+        """Return the range of lost offsets of a reader at this offset, which has read records that are gone, or would
+        miss such records; None if there is none.
+        """
+        return next((one for one in self.ranges if one[0] < offset < one[1]), None)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields as JSON has them."""
+        return asdict(self)
 
     def encode(self) -> bytes:
         """Encode the content of the file."""
-        text = json.dumps({"version": VERSION, **asdict(self)}).encode()
+        text = json.dumps({"version": VERSION, **self.fields()}).encode()
         return text + b"\n%08x\n" % crc32c(text)
+
+
+def restored_of(fields: Mapping[str, Any]) -> Restored:
+    """Return what the fields say. Raises TypeError, ValueError or KeyError if they say something else."""
+    ranges = tuple((int(start), int(end)) for start, end in fields["ranges"])
+    return Restored(ranges, *(int(fields[name]) for name in NUMBERS))
 
 
 def read_restored(disk: Disk, directory: Path) -> Restored | None:
@@ -68,6 +85,6 @@ def decode_restored(content: bytes, path: Path) -> Restored:
         fields = json.loads(text)
         with naming(path):
             refuse_newer("the offsets that a restore did not find, in a file", fields.pop("version"), VERSION)
-        return Restored(**{name: int(number) for name, number in fields.items()})
+        return restored_of(fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(f"{path} is damaged: {in_words(error)}. Restore the file") from error
