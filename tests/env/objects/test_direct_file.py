@@ -109,12 +109,22 @@ def test_a_direct_write_that_ends_inside_a_block_is_continued_through_the_page_c
     assert (tmp_path / "new").read_bytes() == content
 
 
-@pytest.mark.usefixtures("has_direct_writes")
+@pytest.mark.parametrize("size", [100, DIRECT_SIZE, 2 * DIRECT_SIZE + 5])
+@pytest.mark.parametrize("is_last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
-def test_another_error_is_raised(tmp_path, monkeypatch, error):
-    Writes(monkeypatch, error=error)
+def test_the_error_of_the_first_or_the_last_write_is_raised(tmp_path, monkeypatch, error, is_last, size):
+    real, sizes = os.write, []
+
+    def write(descriptor, content):
+        sizes.append(len(content))
+        if sum(sizes) == size or not is_last:
+            raise OSError(error, os.strerror(error))
+        return real(descriptor, content)
+
+    monkeypatch.setattr(direct_file.os, "write", write)
     with pytest.raises(OSError, match=os.strerror(error)):
-        write_new(tmp_path / "new", [bytes(2 * DIRECT_SIZE)])
+        write_new(tmp_path / "new", [bytes(size)])
+    assert len(sizes) == (1 + size // (DIRECT_SIZE + 1) if is_last else 1)
 
 
 def test_a_file_that_exists_is_not_overwritten(tmp_path):

@@ -32,23 +32,24 @@ def write_new(path: Path, pieces: Iterable[Buffer]) -> None:
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        # The memory of a mapping begins at a page, so at a block.
-        with mmap.mmap(-1, DIRECT_SIZE) as memory, memoryview(memory) as buffer:
-            used = 0
-            is_direct = False
-            for piece in pieces:
-                rest = memoryview(piece)
-                while rest:
-                    if used == DIRECT_SIZE:
-                        is_direct = is_direct or set_direct(descriptor, is_direct=True)
-                        _write_all(descriptor, buffer)
-                        used = 0
-                    taken = min(len(rest), DIRECT_SIZE - used)
-                    buffer[used : used + taken] = rest[:taken]
-                    used, rest = used + taken, rest[taken:]
-            # The rest is not a multiple of the block size.
-            set_direct(descriptor, is_direct=False)
-            _write_all(descriptor, buffer[:used])
+        # The memory of a mapping begins at a page, so at a block. It is not closed here, but freed with its last view:
+        # the traceback of an error has views.
+        buffer = memoryview(mmap.mmap(-1, DIRECT_SIZE))
+        used = 0
+        is_direct = False
+        for piece in pieces:
+            rest = memoryview(piece)
+            while rest:
+                if used == DIRECT_SIZE:
+                    is_direct = is_direct or set_direct(descriptor, is_direct=True)
+                    _write_all(descriptor, buffer)
+                    used = 0
+                taken = min(len(rest), DIRECT_SIZE - used)
+                buffer[used : used + taken] = rest[:taken]
+                used, rest = used + taken, rest[taken:]
+        # The rest is not a multiple of the block size.
+        set_direct(descriptor, is_direct=False)
+        _write_all(descriptor, buffer[:used])
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
