@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.directory.restoring import RESTORING_FILE
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import Corrupt, InvalidConfig
+from stablelog.log.files.names import RESTORED_FILE
 from stablelog.ops.restore import restore
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 from stablelog.testing.sim_objects import Faults, SimObjects
@@ -179,6 +180,17 @@ def test_every_record_in_the_store_is_read_and_a_reader_of_a_lost_offset_gets_an
     run(store_of, check)
 
 
+def test_the_file_of_lost_offsets_may_be_lost_too(store_of):
+    disk, report = restored(store_of)
+    disk.remove(DATA / "t-0" / RESTORED_FILE)
+
+    async def check(desk, _report):
+        beyond = await desk.fetch("t", 0, range_of(report, "t", 0).lost_from + 1, max_wait_ms=0)
+        assert beyond.error_code is ErrorCode.offset_out_of_range
+
+    run(store_of, check, disk)
+
+
 def test_producers_whose_batches_are_gone_are_refused(lost, store_of):
     async def check(desk, _report):
         async def produce(producer, sequence, **more):
@@ -219,6 +231,8 @@ def test_no_cut_begins_before_a_torn_transaction(store_of):
         assert answer.error_code is NONE
         for partition in answer.topics[0].partitions:
             assert partition.removed_commit_sequence >= report.torn_sequences[""]
+            # A reader that goes on from an earlier cut asks for torn commits only.
+            assert partition.torn_commit_sequence >= report.torn_sequences[""]
 
     run(store_of, check)
 

@@ -365,7 +365,7 @@ class CommitOrder:
     def removed_sequence(self) -> int | None:
         """Return the greatest commit sequence of a transaction that may have lost records to retention.
 
-        A DeleteRecords request counts as retention, and so does the loss of the disk before a restore. All transactions with greater commit sequences are complete.
+        A DeleteRecords request counts as retention, and so does the loss of a disk before a restore. All transactions with greater commit sequences are complete.
 
         Returns:
             -1 if no transaction has lost records. None if this is unknown, because the view contains no transaction.
@@ -378,18 +378,17 @@ class CommitOrder:
             # unknown. They are less than the sequence of the first commit that remains. Use that sequence minus 1.
             for first in self.transactions(start, 1):
                 known = first.commit_sequence - 1
-        restored = self._partition.restored
         found = max(known, self.torn_sequence())
-        if restored is not None:
-            found = max(found, restored.torn_sequence)
         return None if found == -1 and not is_log_whole else found
 
     def torn_sequence(self) -> int:
-        """Return the greatest commit sequence of a torn transaction, one whose beginning retention has removed; -1 if
-        there is none.
+        """Return the greatest commit sequence of a torn transaction, one whose beginning retention has removed, or of
+        which the loss of a disk has left a part; -1 if there is none.
 
-        The view leaves out every torn transaction, even in the middle of the view.
+        The view leaves out every transaction that retention has torn, even in the middle of the view.
         """
+        restored = self._partition.restored
+        lost = -1 if restored is None else restored.torn_sequence
         log_start = self._tiers.log_start
         searched_start, end, found = self._torn_remote
         if searched_start != log_start:
@@ -399,7 +398,7 @@ class CommitOrder:
                 found = max(found, self._torn_sequence(RemoteIndex(self._tiers.remote_view, commits)))
             end = commits.end_offset
         self._torn_remote = log_start, end, found
-        return max([found, *(self._torn_sequence(self._tiers.whole(index)) for index in self.indexes)])
+        return max([lost, found, *(self._torn_sequence(self._tiers.whole(index)) for index in self.indexes)])
 
     def _sequence_before(self, position: int) -> int:
         """Return the greatest commit sequence before a position; -1 if there is none, or if it is unknown."""

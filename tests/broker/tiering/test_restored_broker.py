@@ -8,8 +8,14 @@ import sys
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from stablelog.errors import Unavailable
+from stablelog.spark.option_table import BATCH
+from stablelog.spark.options import read_options
+from stablelog.spark.source.broker_log import BrokerLog
+from stablelog.spark.source.resolve import Range
 from tests.broker.tiering.life import TOPIC, URL, alive, lived
 from tests.clients.reading import read_to_end
+from tests.spark.reading import rows, settled
 from tests.waiting import PATIENCE_S, until
 
 
@@ -80,7 +86,12 @@ def test_real_clients_of_a_lost_broker_meet_the_restored_one(tmp_path, monkeypat
                 read = [(one.offset(), one.value()) for one in read_to_end(consumer, TOPIC, start=0)]
             assert read == again.writer.committed
             assert read[-1][0] > lost["next_offset"]
+            check_spark(again.broker, read, lost)
             assert not again.errors()
+        path = {"path": str(tmp_path / "new"), "subscribe": TOPIC}
+        starting = json.dumps({TOPIC: {"0": lost["lost_from"] + 1}})
+        with pytest.raises(Unavailable, match="is gone with the disk"):
+            rows({**path, "startingOffsets": starting}, "value")
 
 
 def check_groups(bootstrap, kept, lost):
@@ -98,6 +109,26 @@ def check_groups(bootstrap, kept, lost):
         assert found.offset > lost["lost_from"]
         consumer.assign([found])
         assert error_of(consumer) in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+
+
+def check_spark(broker, read, lost):
+    """Spark reads over the offsets without records, in tasks and in micro-batches. From a lost offset, it gets an error."""
+    given = {"bootstrap": broker.bootstrap, "subscribe": TOPIC}
+    settled(broker.bootstrap, TOPIC)
+    for scan in ("fetch", "auto"):
+        found = {**given, "scan": scan, "minPartitions": "4"}
+        assert [value for (value,) in rows(found, "value")] == [value for _, value in read]
+        for offset in (lost["lost_from"] + 1, lost["next_offset"] - 1):
+            starting = json.dumps({TOPIC: {"0": offset}})
+            with pytest.raises(Unavailable, match=str(offset)):
+                rows({**given, "scan": scan, "startingOffsets": starting}, "value")
+    options = read_options({**given, "scan": "fetch"}, BATCH)
+    log = BrokerLog(options)
+    place, end = (TOPIC, 0), read[-1][0] + 1
+    with contextlib.closing(log):
+        start = lost["lost_from"] - 2
+        steps = [log.limited([Range(place, start, end)], {}, count, None)[place] for count in (1, 2, 3, 4)]
+    assert steps == [start + 1, start + 2, lost["next_offset"] + 1, lost["next_offset"] + 2]
 
 
 def check_old_producer(old):

@@ -49,9 +49,10 @@ class RemoteTiers:
             NewerFormat: a later release has written the record.
             DiskError: the record cannot be read.
         """
-        partition.remote = self._remote(
-            topic, partition, self._recorded(topic, partition, is_recorded=is_recorded)
-        )
+        manifest = self._recorded(topic, partition, is_recorded=is_recorded)
+        partition.remote = self._remote(topic, partition, manifest)
+        if partition.restored is None and manifest is not None and manifest.published is not None:
+            partition.restored = manifest.published.restored
 
     def for_copies(self, topic: Topic, partition: Partition) -> RemoteLog:
         """Return the list of remote segments of a coordinator's log, from the record in its directory. No reader uses

@@ -30,6 +30,9 @@ LOOK_SIZE = 1 << 10  # Fetch size, in bytes, if only the first batch's header is
 SAMPLED_COUNT_MIN = 50_000
 RECORD_SIZE_GUESS = 200
 TIMEOUT_S = 10.0
+LOST_COUNT_MIN = (
+    1_000_000_000  # The fewest offsets that a restore leaves without records (`tier.restoring.GAP`).
+)
 
 
 def connect(options: ReadOptions) -> Cluster:
@@ -116,7 +119,44 @@ class BrokerLog:
         """
         for wanted in ranges:
             topic_id = topic_ids.get(wanted.place[0], "")
-            yield FetchSpan(*wanted.place, wanted.start, wanted.end, self._size(wanted), topic_id)
+            for part in self._found(wanted):
+                yield FetchSpan(*part.place, part.start, part.end, self._size(part), topic_id)
+
+    def _found(self, wanted: Range) -> list[Range]:
+        """Return a range without the offsets that a restore of the broker left without records.
+
+        A task that began among them would get an error, as a reader of lost records does. They are at least
+        LOST_COUNT_MIN offsets, so that a shorter range needs no request. A range that begins among them stays as it is:
+        its task reports the loss.
+        """
+        found, start = [], wanted.start
+        while wanted.end - start >= LOST_COUNT_MIN and not self._is_lost(wanted.place, start):
+            probes = range(start + LOST_COUNT_MIN // 2, wanted.end, LOST_COUNT_MIN // 2)
+            inside = next((offset for offset in probes if self._is_lost(wanted.place, offset)), None)
+            if inside is None:
+                break
+            found.append(wanted._replace(start=start, end=self._border(wanted.place, start, inside)))
+            start = self._border(wanted.place, inside, wanted.end)
+        found.append(wanted._replace(start=start))
+        return [one for one in found if one.start < one.end] or [wanted]
+
+    def _border(self, place: TopicPartition, low: int, high: int) -> int:
+        """Return the restored end if `high` is a lost offset; the first offset after the lost ones if `low` is one."""
+        is_low_lost = self._is_lost(place, low)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._is_lost(place, middle) is is_low_lost:
+                low = middle
+            else:
+                high = middle
+        return high if is_low_lost else low
+
+    def _is_lost(self, place: TopicPartition, offset: int) -> bool:
+        try:
+            self.cluster.fetch(*place, offset, 1, "read_uncommitted", wait_ms=0)
+        except OffsetOutOfRange:
+            return True
+        return False
 
     def record_size(self, wanted: Range, isolation: str) -> float:
         """Return the average size of a record, in bytes, in the first batches of a range; a guess if the beginning of
@@ -160,7 +200,8 @@ class BrokerLog:
         """Return an end offset for each range of a micro-batch, so that all ranges together stay within the limits.
         Each offset counts as one record of the average size.
         """
-        counts = {wanted.place: wanted.end - wanted.start for wanted in ranges}
+        parts = {wanted.place: self._found(wanted) for wanted in ranges}
+        counts = {place: sum(one.end - one.start for one in found) for place, found in parts.items()}
         if count_max is not None:
             counts = shares(counts, count_max)
         if size_max is not None:
@@ -168,11 +209,20 @@ class BrokerLog:
             excess = sum(map(self._size, limited)) / size_max
             if excess > 1:
                 counts = shares(counts, max(1, int(sum(counts.values()) / excess)))
-        return {wanted.place: wanted.start + counts[wanted.place] for wanted in ranges}
+        return {place: _end_of(found, counts[place]) for place, found in parts.items()}
 
     def close(self) -> None:
         """Close the connections to the brokers."""
         self.cluster.close()
+
+
+def _end_of(parts: Sequence[Range], count: int) -> int:
+    """Return the offset after the first `count` offsets of some ranges of one partition."""
+    for part in parts:
+        if count <= part.end - part.start:
+            return part.start + count
+        count -= part.end - part.start
+    return parts[-1].end
 
 
 def answers(

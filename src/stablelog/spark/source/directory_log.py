@@ -16,6 +16,7 @@ from stablelog.client.cluster import LATEST
 from stablelog.client.responses import Missing
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import InvalidConfig, Unavailable
+from stablelog.log.files.restored import read_restored
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Span
 from stablelog.spark.segments.data_directory import (
@@ -208,9 +209,19 @@ class DirectoryLog:
 
 
 def _check_is_local(files: PartitionFiles, start: int) -> None:
-    """Raise Unavailable if records from `start` on are only in the object store, where no reader of files reads."""
+    """Raise Unavailable if records from `start` on are only in the object store, where no reader of files reads, or if a
+    restore did not find the offset.
+    """
+    disk = LocalDisk(read_only=True)
+    restored = read_restored(disk, files.directory)
+    lost_range = None if restored is None else restored.lost_range(start)
+    if lost_range is not None:
+        raise Unavailable(
+            f"offset {start} of {files.directory} is gone with the disk of a lost broker: the restored log ends at offset "
+            f"{lost_range[0]}, and new records begin at {lost_range[1]}"
+        )
     local_start = max(files.first_offset, files.log_start_offset())
-    if start < local_start and LocalState(LocalDisk(read_only=True), files.directory).read() is not None:
+    if start < local_start and LocalState(disk, files.directory).read() is not None:
         raise Unavailable(
             f"the records of {files.directory} from offset {start} to {local_start - 1} are only in the object store: read "
             f"them through the broker (kafka.bootstrap.servers), or begin at offset {local_start} (startingOffsets)"
@@ -254,16 +265,16 @@ class SharedLog(BrokerLog):
             if files is None:
                 yield from super().spans([wanted], topic_ids)
             else:
-                yield self._span(files, wanted, topic_ids)
+                yield from self._spans_of(files, wanted, topic_ids)
 
-    def _span(self, files: PartitionFiles, wanted: Range, topic_ids: Mapping[str, str]) -> Span:
+    def _spans_of(self, files: PartitionFiles, wanted: Range, topic_ids: Mapping[str, str]) -> Iterable[Span]:
         try:
-            return _span(files, wanted.start, wanted.end, topic_ids.get(wanted.place[0], ""))
+            return [_span(files, wanted.start, wanted.end, topic_ids.get(wanted.place[0], ""))]
         except Unavailable as error:
             # Retention removed a file, or the files lack data. Fetch the range from the broker instead; the task
             # reports lost records.
             log.info("%s is fetched from the broker, not read from its files: %s", name(wanted.place), error)
-            return next(iter(super().spans([wanted], topic_ids)))
+            return super().spans([wanted], topic_ids)
 
     def files_of(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
