@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from stablelog.cli.storage import COLUMNS
 from stablelog.testing.s3 import serve_s3
+from tests.broker.tiering.world import World
 from tests.cli.test_cli import run
 
 
@@ -36,6 +38,71 @@ def test_a_store_that_ignores_conditions_is_told(s3):
     assert "If-None-Match" in findings["a key is created once"]
     assert findings["ranges of an object"] == ""
     assert "FAULT  a key is created once" in checked(s3).stdout
+
+
+@pytest.fixture
+def url(tmp_path):
+    """The URL of a directory with the objects of a partition of five segments."""
+    world = World()
+    world.copy_all()
+    for key, content in world.store_objects.objects.items():
+        (tmp_path / "store" / key).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "store" / key).write_bytes(content)
+    return (tmp_path / "store").as_uri()
+
+
+def test_the_partitions_of_a_store_are_listed(url):
+    (found,) = json.loads(run("storage", "ls", url, "--json").stdout)
+    assert (found["topic"], found["partition"], found["segments"], found["unnamed"]) == ("t", 0, 5, 0)
+    done = run("storage", "ls", url, "--topic", "t")
+    assert done.returncode == 0
+    for column in COLUMNS:
+        assert column in done.stdout
+    assert str(found["size"]) in done.stdout
+
+
+def test_a_good_store_is_verified_and_each_damaged_object_is_one_line(url, tmp_path):
+    done = run("storage", "verify", url)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "5 segments of 1 partition" in done.stdout
+    assert "0 faults" in done.stdout
+    logs = sorted((tmp_path / "store").rglob("*.log"))
+    logs[0].unlink()
+    content = logs[1].read_bytes()
+    logs[1].write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    done = run("storage", "verify", url, "--json")
+    assert done.returncode == 1
+    found = json.loads(done.stdout)
+    assert found["segments"] == 5
+    assert [tmp_path / "store" / one["key"] for one in found["faults"]] == logs[:2]
+    lines = done.stderr.splitlines()
+    assert len(lines) == 2
+    for line, says in zip(lines, ("the object is missing", "the CRC of the batch at byte"), strict=True):
+        assert line.startswith(url)
+        assert says in line
+
+
+def test_a_damaged_manifest_is_a_fault_of_its_partition(url, tmp_path):
+    manifest = max((tmp_path / "store").rglob("manifest/*"))
+    manifest.write_bytes(manifest.read_bytes()[:-1])
+    for command in ("ls", "verify"):
+        done = run("storage", command, url)
+        assert done.returncode == 1
+        (line,) = done.stderr.splitlines()
+        assert manifest.name in line
+
+
+def test_a_store_or_a_topic_that_is_not_there_is_one_line(url, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for command in ("ls", "verify"):
+        for words, says in (
+            ((url, "--topic", "flights"), "has no topic 'flights'"),
+            (((tmp_path / "empty").as_uri(),), "has no objects of a broker"),
+        ):
+            done = run("storage", command, *words)
+            assert done.returncode == 2
+            assert says in done.stderr
+            assert done.stderr.count("\n") == 1
 
 
 def test_what_cannot_be_opened_or_reached_is_one_line(s3, tmp_path):

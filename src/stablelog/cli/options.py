@@ -12,6 +12,24 @@ AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON for programs: one document, or one on each line.")
 ]
 
+StoreUrl = Annotated[
+    str,
+    typer.Argument(
+        metavar="URL",
+        help="s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///directory.",
+    ),
+]
+AllowHttp = Annotated[bool, typer.Option("--allow-http", help="Send requests without TLS.")]
+StoreOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar=PAIR,
+        help="An option of the store, such as aws_endpoint=URL. Credentials come from the environment. "
+        "The option may be repeated.",
+    ),
+]
+
 
 def command_app(help_text: str | None = None) -> typer.Typer:
     """Make the Typer app of one command. With a help text, make the app of a command that has subcommands."""

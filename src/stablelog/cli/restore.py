@@ -8,11 +8,10 @@ from typing import Annotated
 
 import typer
 
-from stablelog.cli.options import PAIR, AsJson, command_app
+from stablelog.cli.options import AllowHttp, AsJson, StoreOptions, StoreUrl, command_app
 from stablelog.cli.output import counted, done, print_json, print_table
-from stablelog.cli.storage import pair
+from stablelog.cli.storage import opened
 from stablelog.env.local_disk import LocalDisk
-from stablelog.env.objects.opening import open_store
 from stablelog.ops.restore import Report
 from stablelog.ops.restore import restore as make_directory
 from stablelog.wire.extension.transaction_groups import group_in_words
@@ -22,18 +21,10 @@ app = command_app()
 
 @app.command()
 def restore(
-    url: Annotated[str, typer.Argument(help="The URL of the store, as in `stablelog.remote.url`.")],
+    url: StoreUrl,
     data: Annotated[Path, typer.Option(help="The new data directory. It must be missing or empty.")],
-    allow_http: Annotated[bool, typer.Option("--allow-http", help="Send requests without TLS.")] = False,
-    options: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option",
-            metavar=PAIR,
-            help="An option of the store, such as aws_endpoint=URL. Credentials come from the environment. "
-            "The option may be repeated.",
-        ),
-    ] = None,
+    allow_http: AllowHttp = False,
+    options: StoreOptions = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a data directory from an object store, after the disk of the broker is lost.
@@ -42,7 +33,7 @@ def restore(
 
     Example: stablelog restore s3://bucket/prefix --data data
     """
-    store = open_store(url, allow_http=allow_http, options=dict(pair(option) for option in options or []))
+    store = opened(url, options, allow_http=allow_http)
 
     def progress(what: str, number: int, count: int) -> None:
         if sys.stderr.isatty():

@@ -1,43 +1,48 @@
 """`stablelog storage`: object stores for tiered storage."""
 
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from stablelog.cli.options import PAIR, AsJson, command_app
-from stablelog.cli.output import counted, done, fail, print_json
+from stablelog.cli.options import AllowHttp, AsJson, StoreOptions, StoreUrl, command_app
+from stablelog.cli.output import counted, done, fail, print_json, print_table
 from stablelog.env.objects.check import TRIALS
 from stablelog.env.objects.check import check as check_promises
 from stablelog.env.objects.opening import open_store
+from stablelog.env.objects.store import ObjectStore
+from stablelog.errors import Corrupt, NewerFormat, ObjectMissing
+from stablelog.ops.stored_partitions import Fault, StoredPartition, Verification, describe
+from stablelog.tier.names import RemotePartition
+from stablelog.tier.prefix import Prefix
 
-app = command_app("Check object stores.")
+app = command_app("Check object stores, and look at what is in them.")
 
-
-@app.callback()
-def _every_command() -> None:
-    """Do nothing. Without a callback, typer would make `check`, the only command of this module, the whole group."""
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", help="Only this topic. The option may be repeated."),
+]
+COLUMNS = (
+    "topic",
+    "partition",
+    "log start",
+    "end offset",
+    "segments",
+    "bytes",
+    "marked",
+    "marked bytes",
+    "unnamed",
+    "unnamed bytes",
+    "manifests",
+    "pins",
+)
 
 
 @app.command()
 def check(
-    url: Annotated[
-        str,
-        typer.Argument(
-            help="s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///directory."
-        ),
-    ],
-    allow_http: Annotated[bool, typer.Option("--allow-http", help="Send requests without TLS.")] = False,
-    options: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option",
-            metavar=PAIR,
-            help="An option of the store, such as aws_endpoint=URL. Credentials come from the environment. "
-            "The option may be repeated.",
-        ),
-    ] = None,
-    as_json: AsJson = False,
+    url: StoreUrl, allow_http: AllowHttp = False, options: StoreOptions = None, as_json: AsJson = False
 ) -> None:
     """Check that a store keeps what tiered storage needs. Exit code 1 if it does not.
 
@@ -45,7 +50,7 @@ def check(
 
     Example: stablelog storage check s3://bucket/prefix
     """
-    store = open_store(url, allow_http=allow_http, options=dict(pair(option) for option in options or []))
+    store = opened(url, options, allow_http=allow_http)
     findings = []
     for finding in check_promises(store):
         findings.append(finding)
@@ -64,6 +69,117 @@ def check(
         )
     if faults:
         sys.exit(1)
+
+
+@app.command("ls")
+def list_partitions(
+    url: StoreUrl,
+    topics: Topics = None,
+    allow_http: AllowHttp = False,
+    options: StoreOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the partitions in a store: offsets, segments and bytes. Exit code 1 if a manifest is damaged.
+
+    `marked` segments are being deleted. `unnamed` objects belong to copies that are under way, or are left of copies that
+    a crash has ended.
+
+    Example: stablelog storage ls s3://bucket/prefix --topic flights
+    """
+    prefix = Prefix(opened(url, options, allow_http=allow_http))
+    found: list[StoredPartition] = []
+    faults: list[Fault] = []
+    for partition in _partitions(prefix, topics):
+        try:
+            found.append(describe(prefix, partition))
+        except (Corrupt, NewerFormat) as error:
+            faults.append(Fault(partition.chain, str(error)))
+    if as_json:
+        print_json([asdict(one) for one in found])
+    else:
+        print_table(f"partitions in {prefix.store.url}", COLUMNS, [_cells(one) for one in found])
+    _tell(prefix.store, faults)
+    if faults:
+        sys.exit(1)
+
+
+def _cells(one: StoredPartition) -> Sequence[object]:
+    cells = asdict(one)
+    del cells["topic_id"]
+    return list(cells.values())
+
+
+@app.command()
+def verify(
+    url: StoreUrl,
+    topics: Topics = None,
+    allow_http: AllowHttp = False,
+    options: StoreOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read all segments in a store, and name each object that is missing or damaged. Exit code 1 if there is one.
+
+    The command checks sizes, offsets and CRCs. A broker may use the store meanwhile.
+
+    Example: stablelog storage verify s3://bucket/prefix --topic flights
+    """
+    prefix = Prefix(opened(url, options, allow_http=allow_http))
+    faults: list[Fault] = []
+    segment_count = size = 0
+    partitions = _partitions(prefix, topics)
+    for number, partition in enumerate(partitions, 1):
+        try:
+            verification = Verification(prefix, partition)
+        except (Corrupt, NewerFormat) as error:
+            faults.append(Fault(partition.chain, str(error)))
+            continue
+        for segment in verification.segments:
+            _progress(f"partition {number} of {len(partitions)}, {size >> 20} MiB read")
+            faults += verification.faults_of(segment)
+            segment_count += 1
+            size += segment.size
+    _progress("")
+    _tell(prefix.store, faults)
+    done(
+        f"{counted(segment_count, 'segment')} of {counted(len(partitions), 'partition')} in {prefix.store.url}, "
+        f"{size} bytes, {counted(len(faults), 'fault')}",
+        as_json=as_json,
+        segments=segment_count,
+        bytes=size,
+        faults=[asdict(one) for one in faults],
+    )
+    if faults:
+        sys.exit(1)
+
+
+def _partitions(prefix: Prefix, topics: Sequence[str] | None) -> list[RemotePartition]:
+    """Return the partitions of these topics, or of all topics. Fail if the store or a topic is not there."""
+    try:
+        prefix.cluster_id()
+    except ObjectMissing:
+        fail(f"{prefix.store.url} has no objects of a broker")
+    known = prefix.topics()
+    for topic in topics or []:
+        if topic not in known:
+            fail(f"{prefix.store.url} has no topic {topic!r}")
+    return [one for topic in known if not topics or topic in topics for one in prefix.partitions(topic)]
+
+
+def _tell(store: ObjectStore, faults: Sequence[Fault]) -> None:
+    """Print a line for each fault."""
+    for one in faults:
+        sys.stderr.write(f"{store.url}/{one.key}: {one.fault}\n")
+
+
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
+
+
+def opened(url: str, options: Sequence[str] | None, *, allow_http: bool) -> ObjectStore:
+    """Open the store of a command."""
+    return open_store(url, allow_http=allow_http, options=dict(pair(option) for option in options or []))
 
 
 def pair(option: str) -> tuple[str, str]:

@@ -1,0 +1,206 @@
+"""What an object store has of each partition, and whether its objects are those that the manifest describes.
+
+These functions only read. They may run while a broker uses the store: what the broker has deleted since the manifest was
+read is no fault.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from crc32c import crc32c
+
+from stablelog.batch.header import crc_holds, headers_in
+from stablelog.env.objects.requests import StoredObject
+from stablelog.errors import Corrupt, NewerFormat, ObjectMissing
+from stablelog.tier.index_object import IndexKind, index_range, indexes_of
+from stablelog.tier.manifest import Manifest, RemoteSegment
+from stablelog.tier.names import INDEXES, LOG, RemotePartition
+from stablelog.tier.prefix import Prefix
+from stablelog.tier.records import SegmentState
+
+PIECE_SIZE: Final = 8 << 20  # The size of the ranges in which a log file is read, in bytes.
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPartition:
+    """What a store has of one partition.
+
+    Attributes:
+        topic: the name of the topic.
+        topic_id: the id of the topic.
+        partition: the index of the partition.
+        log_start: the log start offset that the last manifest recorded.
+        end_offset: the offset after the last one in the store.
+        segments: the number of segments that readers can read.
+        size: bytes of their log files.
+        marked: the number of segments that are marked for deletion.
+        marked_size: bytes of their log files.
+        unnamed: the number of segment objects that the manifest does not name. They belong to copies that are under
+            way, or are left of copies that a crash has ended.
+        unnamed_size: bytes of these objects.
+        manifests: the number of objects in the chain of manifests, and of parts.
+        pins: the number of pins.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    log_start: int = 0
+    end_offset: int = 0
+    segments: int = 0
+    size: int = 0
+    marked: int = 0
+    marked_size: int = 0
+    unnamed: int = 0
+    unnamed_size: int = 0
+    manifests: int = 0
+    pins: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An object that is not as the manifest describes it.
+
+    Attributes:
+        key: the key of the object.
+        fault: what is wrong.
+    """
+
+    key: str
+    fault: str
+
+
+def describe(prefix: Prefix, partition: RemotePartition) -> StoredPartition:
+    """Return what the store has of a partition.
+
+    Raises:
+        StoreError: the store does not answer, or rejects a request.
+        NewerFormat: a later release has written the manifest.
+        Corrupt: the manifest or a part is damaged or missing. The message names its key.
+    """
+    # The objects are listed first: an object of a copy that is published between the two requests is then not listed,
+    # and does not count as unnamed.
+    objects = list(prefix.store.list_after(partition.directory))
+    manifest = prefix.last_manifest(partition)
+    found = StoredPartition(partition.topic, str(partition.topic_id), partition.partition)
+    named = set() if manifest is None else _keys(partition, manifest)
+    unnamed = [one for one in objects if _is_segment(one, partition) and one.key not in named]
+    beside = [one.key.removeprefix(f"{partition.directory}/").partition("/")[0] for one in objects]
+    found = replace(
+        found,
+        unnamed=len(unnamed),
+        unnamed_size=sum(one.size for one in unnamed),
+        manifests=beside.count("manifest") + beside.count("part"),
+        pins=beside.count("pins"),
+    )
+    if manifest is None:
+        return found
+    live = [row for row in manifest.segments if row.state is SegmentState.COPY_FINISHED]
+    marked = [row for row in manifest.segments if row.state is not SegmentState.COPY_FINISHED]
+    return replace(
+        found,
+        log_start=manifest.log_start,
+        end_offset=manifest.end_offset,
+        segments=len(live),
+        size=sum(row.size for row in live),
+        marked=len(marked),
+        marked_size=sum(row.size for row in marked),
+    )
+
+
+def _keys(partition: RemotePartition, manifest: Manifest) -> set[str]:
+    return {
+        partition.segment_key(row.base_offset, row.segment_id, kind)
+        for row in manifest.segments
+        for kind in (LOG, INDEXES)
+    }
+
+
+def _is_segment(stored: StoredObject, partition: RemotePartition) -> bool:
+    name = stored.key.removeprefix(f"{partition.directory}/")
+    return "/" not in name and name.endswith((f".{LOG}", f".{INDEXES}"))
+
+
+class Verification:
+    """The check of the objects of one partition.
+
+    Args:
+        prefix: the prefix of the store.
+        partition: the partition.
+
+    Attributes:
+        segments: the segments that readers can read, oldest first.
+
+    Raises:
+        StoreError: the store does not answer, or rejects a request.
+        NewerFormat: a later release has written the manifest.
+        Corrupt: the manifest or a part is damaged or missing. The message names its key.
+    """
+
+    def __init__(self, prefix: Prefix, partition: RemotePartition) -> None:
+        self._prefix = prefix
+        self._partition = partition
+        self.segments = self._live()
+        # The objects are listed after the manifest, so that all that it names are listed.
+        self._sizes = {one.key: one.size for one in prefix.store.list_after(partition.directory)}
+
+    def _live(self) -> list[RemoteSegment]:
+        manifest = self._prefix.last_manifest(self._partition)
+        rows = () if manifest is None else manifest.segments
+        return [row for row in rows if row.state is SegmentState.COPY_FINISHED]
+
+    def faults_of(self, segment: RemoteSegment) -> Iterator[Fault]:
+        """Read the objects of a segment, and yield a fault for each that is missing or damaged.
+
+        Raises:
+            StoreError: the store does not answer, or rejects a request.
+        """
+        for kind, check in ((LOG, self._check_log), (INDEXES, self._check_indexes)):
+            key = self._partition.segment_key(segment.base_offset, segment.segment_id, kind)
+            try:
+                check(key, segment)
+            except ObjectMissing:
+                if self._is_named(segment):
+                    yield Fault(key, "the object is missing")
+            except (Corrupt, NewerFormat) as error:
+                yield Fault(key, str(error).removeprefix(f"{key}: "))
+
+    def _is_named(self, segment: RemoteSegment) -> bool:
+        """Whether the present manifest still has a segment: the broker may have deleted it meanwhile."""
+        return any(one.segment_id == segment.segment_id for one in self._live())
+
+    def _check_log(self, key: str, segment: RemoteSegment) -> None:
+        """Check that a log file has its size, and that each batch is whole and follows the one before it."""
+        size = self._sizes.get(key, segment.size)
+        if size != segment.size:
+            raise Corrupt(f"the object has {size} bytes, and its segment {segment.size}")
+        position, next_offset, rest = 0, segment.base_offset, b""
+        while position < segment.size:
+            wanted = min(PIECE_SIZE, segment.size - position)
+            content = rest + bytes(self._prefix.store.get_range(key, position, wanted))
+            start, position, used = position - len(rest), position + wanted, 0
+            for at, header in headers_in(content):
+                if not next_offset <= header.base_offset <= header.last_offset < segment.end_offset:
+                    raise Corrupt(f"the batch at byte {start + at} has offsets that are not expected there")
+                if not crc_holds(content, at, header):
+                    raise Corrupt(f"the CRC of the batch at byte {start + at} does not match its bytes")
+                next_offset, used = header.last_offset + 1, at + header.size
+            rest = content[used:]
+        if rest:
+            raise Corrupt(f"the batch at byte {segment.size - len(rest)} is incomplete")
+
+    def _check_indexes(self, key: str, segment: RemoteSegment) -> None:
+        """Check that an object of indexes is whole, and has the indexes that the manifest describes."""
+        content = self._prefix.store.get(key)
+        if not indexes_of(content, key):
+            raise Corrupt("the object is empty")
+        if segment.summary is None:
+            return
+        kinds = [IndexKind.OFFSETS, IndexKind.TIMES, IndexKind.TRANSACTIONS]
+        if segment.commit is not None:
+            kinds += [IndexKind.COMMIT_ENTRIES, IndexKind.COMMIT_EXTENTS]
+        for kind in kinds:
+            start, size, crc = index_range(segment.summary, segment.commit, kind)
+            if crc32c(content[start : start + size]) != crc:
+                raise Corrupt(f"the index of kind {kind.name} is not the one that the manifest describes")
