@@ -308,6 +308,20 @@ def test_a_group_that_is_not_there_cannot_be_deleted_and_the_line_says_so(stable
     assert (done.returncode, done.stderr) == (2, f"stablelog: there is no group '{name}'\n")
 
 
+def test_a_broker_writes_nothing_into_a_directory_of_other_files(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    done = run("serve", "--data", str(tmp_path), "--port", "0")
+    assert done.returncode == 2
+    assert f"{tmp_path} is not empty and no data directory: it has 'notes.txt'" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_the_version_is_that_of_the_package():
+    done = run("--version")
+    assert (done.returncode, done.stdout) == (0, f"stablelog {stablelog.__version__}\n")
+
+
 def test_a_directory_that_cannot_be_made_is_one_line_without_pythons_names():
     done = run("serve", "--data", "/proc/x", "--port", "0")
     assert done.returncode == 2

@@ -8,6 +8,7 @@ import contextlib
 import signal
 import sys
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -61,9 +62,20 @@ app = typer.Typer(
 )
 
 
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        sys.stdout.write(f"stablelog {version('stablelog')}\n")
+        raise typer.Exit
+
+
+# Without a callback, typer would make `serve`, the only command of this module, the whole program.
 @app.callback()
-def _every_command() -> None:
-    """Do nothing. Without a callback, typer would make `serve`, the only command of this module, the whole program."""
+def _every_command(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()

@@ -16,6 +16,7 @@ from stablelog.broker.directory.directory_signs import (
     was_stopped_cleanly,
 )
 from stablelog.broker.directory.dynamic_settings import META_LINE, SETTINGS_FILE
+from stablelog.broker.directory.foreign import refuse_foreign
 from stablelog.broker.directory.formats import check_formats
 from stablelog.broker.directory.restoring import check_is_restored
 from stablelog.broker.durability.disk_reserve import DiskReserve
@@ -45,7 +46,8 @@ class DataDirectory:
         NewerFormat: a later release has written to the directory; nothing was changed.
         Corrupt: the list of topics is damaged, or `meta.properties` names another cluster than the list of topics does,
             or a node id that is not a number.
-        InvalidConfig: the directory belongs to another node, or is an incomplete restore.
+        InvalidConfig: the directory belongs to another node, is an incomplete restore, or has files and none of a
+            broker.
     """
 
     def __init__(self, disk: Disk, path: Path, config: BrokerConfig, reserve: DiskReserve) -> None:
@@ -53,6 +55,7 @@ class DataDirectory:
         self._disk = disk
         self._reserve = reserve
         check_is_restored(disk, path)
+        refuse_foreign(disk, path)
         disk.make_dir(path)
         # Lock only a directory on a real disk: no other process can use the simulated disk of a test.
         self._lock = DirectoryLock(path) if isinstance(disk, LocalDisk) else None
