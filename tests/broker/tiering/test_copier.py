@@ -47,7 +47,7 @@ def test_copied_segments_leave_the_local_disk_and_stay_readable(part_count):
     assert len(world.published().parts) == (6 if part_count == 1 else 0)
     assert world.names() == [f"{world.remote.end_offset:020}.log"]
     assert world.partition.start_offset == world.remote.end_offset
-    assert world.copier.copied_count == 7
+    assert world.copier.uploads.count == 7
 
 
 def finish(world):

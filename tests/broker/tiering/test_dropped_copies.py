@@ -77,7 +77,7 @@ def test_copies_are_smaller_and_have_the_offsets_of_the_segments():
     ]
     assert [size < before for size, before in sizes(world)] == [True, False, True, True, True]
     assert [one.is_txn_index_empty for one in rows] == [False, True, False, True, False]
-    assert world.copier.copied_size == sum(one.size for one in rows)
+    assert world.copier.uploads.size == sum(one.size for one in rows)
     # The local segments are as they were, so that local readers miss nothing.
     assert [one.size for one in world.partition.segments()] == [one.size for one in plain]
     world.drop_local()

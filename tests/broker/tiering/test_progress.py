@@ -23,7 +23,7 @@ def lines_of_a_pass(caplog, request_s):
     caplog.clear()
     caplog.set_level(logging.INFO)
     run_in_store_time(objects, world.copier.copy_all([world.partition]))
-    assert world.copier.copied_count == SEGMENT_COUNT
+    assert world.copier.uploads.count == SEGMENT_COUNT
     return [line for line in caplog.messages if "segments are done" in line]
 
 

@@ -13,42 +13,30 @@ keys.
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from stablelog.broker.loop.tasks import in_thread, in_thread_to_its_end
 from stablelog.broker.loop.turns import in_turns
-from stablelog.broker.tiering.commit_files import commit_files
 from stablelog.broker.tiering.metadata_topic import MetadataTopic
 from stablelog.broker.tiering.plans import Plan, TopicPlan
 from stablelog.broker.tiering.progress import Progress
 from stablelog.broker.tiering.remote_storage import RemoteStorage
-from stablelog.broker.tiering.throttle import Throttle, run_slowly
+from stablelog.broker.tiering.throttle import Throttle
+from stablelog.broker.tiering.uploads import Uploads
 from stablelog.broker.topics.topic import Topic
-from stablelog.env.disk import Disk, read_if_there
+from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, Fenced, StablelogError, StoreError, Unavailable
-from stablelog.log.compaction.aborted_data import Rewritten, without_aborted
-from stablelog.log.files.epochs import LeaderEpochs
-from stablelog.log.files.names import LOG as LOG_SUFFIX
-from stablelog.log.indexes.summary import Summary
 from stablelog.log.partition import Partition
-from stablelog.log.segments.segment import Segment
 from stablelog.tier.chain import Chain
 from stablelog.tier.copying import (
     check_history,
-    copied_segment,
-    cut_points,
-    epochs_up_to,
-    other_files,
 )
-from stablelog.tier.index_object import CommitFiles, IndexKind, encode_indexes
 from stablelog.tier.local_state import LocalState
 from stablelog.tier.manifest import Manifest, RemoteSegment, Segments, encode_manifest
-from stablelog.tier.names import INDEXES, LOG
 from stablelog.tier.parts import divided
 from stablelog.tier.published import Published
 from stablelog.tier.remote_log import RemoteLog
@@ -99,8 +87,7 @@ class Copier:
         plan: what is copied of each partition.
 
     Attributes:
-        copied_size: bytes of log files that were copied.
-        copied_count: the number of segments that were copied.
+        uploads: uploads the segments, and counts them.
         failed: by partition, why its last copy failed.
     """
 
@@ -123,18 +110,24 @@ class Copier:
         self._node_id = node_id
         self._is_open = is_open
         self._topic_of = topic_of
-        self._throttle = throttle
         self._now_ms = now_ms
         self._events = events
         self._plan = plan or TopicPlan()
         self._room = asyncio.Semaphore(count_at_once)
         self._threads = ThreadPoolExecutor(count_at_once, thread_name_prefix="remote copies")
+        self.uploads = Uploads(
+            storage.store,
+            disk,
+            self._threads,
+            node_id=node_id,
+            throttle=throttle,
+            now_ms=now_ms,
+            events=events,
+        )
         self._owned: dict[Partition, _Owned] = {}
         self._works: dict[Partition, _Work] = {}
         self._logged: set[Partition] = set()  # The partitions in `failed` whose failure was logged.
         self._is_closed = False
-        self.copied_size = 0
-        self.copied_count = 0
         self.failed: dict[Partition, StablelogError] = {}
 
     async def copy_all(self, partitions: list[Partition]) -> None:
@@ -250,7 +243,11 @@ class Copier:
                 if not self._goes_on(partition, work):
                     return
                 try:
-                    rows.append(await self._upload(partition, segment, work))
+                    rows.append(
+                        await self.uploads.upload(
+                            partition, remote.partition, segment, lambda: work.is_cancelled
+                        )
+                    )
                 except (StablelogError, FileNotFoundError):
                     if partition.holds(segment) or not self._goes_on(partition, work):
                         raise
@@ -363,114 +360,6 @@ class Copier:
             owned.is_recorded = True
             if self._events is not None:
                 await self._events.follow(remote.partition, owned.manifest)
-
-    # -- one segment ---------------------------------------------------------------------------------------------
-
-    async def _upload(self, partition: Partition, segment: Segment, work: _Work) -> RemoteSegment:
-        """Copy one segment to the store under a new id. Return its row for the manifest."""
-        assert segment.summary is not None
-        remote_partition = self._plan.remote_of(partition).partition
-        segment_id = uuid.uuid4()
-        key = partial(remote_partition.segment_key, segment.base_offset, segment_id)
-        epochs = epochs_up_to(partition.log.epochs.entries, segment.end_offset)
-        rewritten = await self._rewritten(partition, segment, work)
-        summary = segment.summary if rewritten is None else rewritten.summary
-        row = copied_segment(
-            summary,
-            epochs,
-            segment_id=segment_id,
-            broker_id=self._node_id,
-            now_ms=self._now_ms(),
-        )
-        if self._events is not None:
-            await self._events.begin_copy(remote_partition, row)
-        files, commit = await in_thread(
-            self._threads, self._other_files, segment, rewritten, epochs, partition.view is not None
-        )
-        points = await in_thread(
-            self._threads, self._upload_files, segment, summary, rewritten, files, key, work
-        )
-        self.copied_size += summary.log_size
-        self.copied_count += 1
-        return replace(row, cut_points=points, commit=commit, event_ms=self._now_ms())
-
-    async def _rewritten(self, partition: Partition, segment: Segment, work: _Work) -> Rewritten | None:
-        """Return the segment without aborted data that is copied in place of a segment; None if the segment itself is
-        copied.
-        """
-        if not partition.config.drops_aborted_copies or partition.view is not None:
-            return None
-        assert segment.summary is not None
-        steps = without_aborted(
-            self._disk,
-            segment.directory,
-            segment.summary,
-            partition.aborted_behind(segment.end_offset),
-            index_interval=partition.config.index_interval_bytes,
-        )
-        return await in_thread(self._threads, run_slowly, steps, lambda: work.is_cancelled)
-
-    def _upload_files(
-        self,
-        segment: Segment,
-        summary: Summary,
-        rewritten: Rewritten | None,
-        files: Mapping[IndexKind, bytes],
-        key: Callable[[str], str],
-        work: _Work,
-    ) -> bytes:
-        """Upload the files of a segment. Return its encoded cut points. Runs in a thread."""
-        store = self._storage.store
-        with closing(self._disk.open(segment.path(LOG_SUFFIX))) as file:
-            read = file.read if rewritten is None else partial(rewritten.log.read, file.read)
-            store.upload(key(LOG), lambda: self._pieces(segment, summary, read, work))
-            store.upload(key(INDEXES), lambda: [encode_indexes(files)])
-            return cut_points(summary, bytes(files[IndexKind.OFFSETS]), read)
-
-    def _other_files(
-        self,
-        segment: Segment,
-        rewritten: Rewritten | None,
-        epochs: LeaderEpochs,
-        is_commit_ordered: bool,
-    ) -> tuple[Mapping[IndexKind, bytes], CommitFiles | None]:
-        """Return the content of all files of a copy except its log file, and the description of its commit index. Runs
-        in a thread.
-        """
-        assert segment.summary is not None
-        paths = other_files(segment.directory, segment.base_offset, segment.end_offset)
-        found = {kind: read_if_there(self._disk, path) for kind, path in paths.items()}
-        files = {kind: content for kind, content in found.items() if content is not None}
-        commit = commit_files(segment.summary, files, paths) if is_commit_ordered else None
-        sizes, _ = segment.summary.index_files
-        kinds = IndexKind.OFFSETS, IndexKind.TIMES, IndexKind.TRANSACTIONS
-        if rewritten is not None:
-            files.update(zip(kinds, rewritten.indexes, strict=True))
-            sizes, _ = rewritten.summary.index_files
-        for kind in kinds:
-            content = files.get(kind, b"")
-            if len(content) < sizes[kind]:
-                raise Corrupt(
-                    f"{paths[kind]} has {len(content)} bytes, and the summary of the segment says {sizes[kind]}"
-                )
-            files[kind] = content[: sizes[kind]]  # Kafka preallocates index files, so zeros may follow.
-        files[IndexKind.LEADER_EPOCHS] = epochs.encode()
-        return files, commit
-
-    def _pieces(
-        self, segment: Segment, summary: Summary, read: Callable[[int, int], bytes], work: _Work
-    ) -> Iterator[bytes]:
-        """Yield the log file of a copy in pieces, not faster than the throttle allows."""
-        position = 0
-        while position < summary.log_size:
-            if work.is_cancelled:
-                raise Unavailable(f"the copy of {segment.path(LOG_SUFFIX)} was cancelled")
-            piece = read(position, min(PIECE_SIZE, summary.log_size - position))
-            if not piece:
-                raise Corrupt(f"{segment.path(LOG_SUFFIX)} ends at byte {position}")
-            self._throttle.take(len(piece), lambda: work.is_cancelled)
-            yield piece
-            position += len(piece)
 
     # -- end of work -----------------------------------------------------------------------------------------------
 

@@ -207,8 +207,8 @@ class Copies:
 
     def samples(self) -> Iterator[Sample]:
         """Yield the metrics of the copies."""
-        yield Sample("stablelog_remote_copied_bytes", (), self._copier.copied_size)
-        yield Sample("stablelog_remote_copied_segments", (), self._copier.copied_count)
+        yield Sample("stablelog_remote_copied_bytes", (), self._copier.uploads.size)
+        yield Sample("stablelog_remote_copied_segments", (), self._copier.uploads.count)
         failed_count = len(self._copier.failed) + self._coordinators.failed_count
         yield Sample("stablelog_remote_failed_partitions", (), failed_count)
         yield Sample("stablelog_remote_fenced", (), self._storage.fenced is not None)
