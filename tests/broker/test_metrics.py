@@ -367,6 +367,7 @@ def test_the_tiers_of_a_partition_are_told(tmp_path):
                 "size": size,
                 "copied bytes": size,
                 "copied segments": 3,
+                "deleted segments": 0,
                 "requests": copied["requests"],
             }
             assert copied["requests"] >= 3
@@ -404,6 +405,7 @@ def _of_tiers(told, labels):
         "on the disk": told("stablelog_remote_cache_bytes", where="disk"),
         "copied bytes": told("stablelog_remote_copied_bytes"),
         "copied segments": told("stablelog_remote_copied_segments"),
+        "deleted segments": told("stablelog_remote_deleted_segments"),
         "failed": told("stablelog_remote_failed_partitions"),
         "fenced": told("stablelog_remote_fenced"),
         "coordinator lag": told("stablelog_remote_coordinator_lag_seconds"),

@@ -38,6 +38,7 @@ AREAS = (
     "chain of manifests",
     "aborted data",
     "copies and crashes",
+    "deletion from the object store",
     "restore",
 )
 

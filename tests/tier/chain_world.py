@@ -12,7 +12,7 @@ import random
 import uuid
 
 from stablelog.errors import Fenced, StoreError
-from stablelog.tier.chain import Chain, Create, Get, List, claim_epoch, last_manifest
+from stablelog.tier.chain import Chain, Create, Delete, Get, List, claim_epoch, last_manifest
 from stablelog.tier.names import RemotePartition
 
 PARTITION = RemotePartition("t", uuid.UUID(int=7), 0)
@@ -84,7 +84,7 @@ class World:
                 return self.objects.setdefault(key, content) == content
             case Get(key):
                 return self.objects.get(key)
-            case str(key):
+            case str(key) | Delete(key):
                 self.objects.pop(key, None)
         return None
 

@@ -102,6 +102,11 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         (),
     ),
     "stablelog_remote_copied_segments": ("counter", "Segments that were copied to the object store.", ()),
+    "stablelog_remote_deleted_segments": (
+        "counter",
+        "Segments that were deleted from the object store after their deletion was due.",
+        (),
+    ),
     "stablelog_remote_cache_bytes": (
         "gauge",
         "Size of the cache of ranges from the object store, in bytes, in memory and on the disk.",

@@ -110,6 +110,13 @@ TIERING_SETTINGS: tuple[Setting, ...] = (
         "to the object store. A copy begins when three quarters of this time have passed.",
     ),
     Setting(
+        "stablelog.remote.delete.delay.ms",
+        integer(0, LONG_MAX),
+        "3600000",
+        "The time between the mark for deletion of a remote segment and the deletion of its objects. Readers that have "
+        "listed the segment before may use it in this time. Each start of the broker begins the time again.",
+    ),
+    Setting(
         "rlmm.config.remote.log.metadata.topic.num.partitions",
         integer(1, 1000),
         "50",

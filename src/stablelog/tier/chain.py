@@ -26,7 +26,7 @@ A broker takes over the chain by these steps. None of the steps can be left out:
 
 The last manifest of an epoch, its claim and its fence are never deleted, and a fenced broker deletes nothing.
 
-The functions are generators. They yield requests (`List`, `Create`, `Get`), and the caller sends the answer to each
+The functions are generators. They yield requests (`List`, `Create`, `Get`, `Delete`), and the caller sends the answer to each
 request into the generator. If the store fails, the caller throws the exception into the generator. The chain can be
 used after that: the next `publish` first repeats a publication whose result is unknown.
 
@@ -56,7 +56,9 @@ LINK = struct.Struct(
     "16s"  # nonce of the broker that wrote the object
 )
 CRC_END = 6
-MANIFESTS_KEPT: Final = 10  # How many newest manifests of an epoch are kept, because readers may fetch them.
+MANIFESTS_KEPT: Final = (
+    10  # How many newest manifests of this epoch are kept, because readers may fetch them.
+)
 
 
 class Kind(IntEnum):
@@ -86,7 +88,13 @@ class Get(NamedTuple):
     key: str
 
 
-Request = List | Create | Get
+class Delete(NamedTuple):
+    """A request to delete an object. There is no answer, and no error if the object does not exist."""
+
+    key: str
+
+
+Request = List | Create | Get | Delete
 Steps = Generator[Request, Any, Result]
 
 
@@ -174,8 +182,14 @@ class Chain:
         self._unsettled = None
         self._next += 1
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether this broker knows the last manifest. It does not if the result of a publication is unknown."""
+        return self._is_owner and self._unsettled is None
+
     def removable(self, kept: int = MANIFESTS_KEPT) -> Steps[list[str]]:
-        """Return the keys of old manifests, which the caller may delete: all but the last `kept` of each epoch.
+        """Return the keys of old manifests, which the caller may delete: all but the last `kept` of this epoch, and all
+        but the last one of each lower epoch.
 
         Raises:
             Fenced: a broker of a greater epoch has taken over. A fenced broker deletes nothing.
@@ -185,7 +199,11 @@ class Chain:
         for link in (yield from self._links()):
             if link.kind is Kind.MANIFEST:
                 by_epoch.setdefault(link.name.epoch, []).append(link.name)
-        old = [name for names in by_epoch.values() for name in names[: -max(kept, 1)]]
+        old = [
+            name
+            for epoch, names in by_epoch.items()
+            for name in names[: -(max(kept, 1) if epoch == self._epoch else 1)]
+        ]
         return [self._partition.chain_key(name) for name in old]
 
     # -- objects -----------------------------------------------------------------------------------------------

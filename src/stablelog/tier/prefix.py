@@ -10,7 +10,7 @@ from typing import Final
 
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import Corrupt, InvalidConfig, ObjectExists, ObjectMissing, StoreError, refuse_newer
-from stablelog.tier.chain import Create, Get, List, Result, Steps, last_manifest
+from stablelog.tier.chain import Create, Delete, Get, List, Result, Steps, last_manifest
 from stablelog.tier.manifest import Manifest, Part, RemoteSegment, decode_manifest, read_part
 from stablelog.tier.names import CLUSTER, TOPIC_PREFIX, RemotePartition, partition_of
 
@@ -140,7 +140,7 @@ class Prefix:
             result: Result = end.value
             return result
 
-    def _answer(self, request: List | Create | Get) -> list[tuple[str, int]] | bool | bytes | None:
+    def _answer(self, request: List | Create | Get | Delete) -> list[tuple[str, int]] | bool | bytes | None:
         match request:
             case List(directory):
                 return [(one.key, one.size) for one in self.store.list_after(directory)]
@@ -155,3 +155,6 @@ class Prefix:
                     return self.store.get(key)
                 except ObjectMissing:
                     return None
+            case Delete(key):
+                self.store.delete(key)
+                return None

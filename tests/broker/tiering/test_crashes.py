@@ -3,7 +3,9 @@
 A crash loses bytes that were not synced. A write to the store that was under way is lost, was applied, or is applied after
 the next start. After each crash the partition is compared with a log without a remote tier that never crashes:
 
-- No row of a manifest names a missing object, and each object has the bytes of the log.
+- No row of a manifest names a missing object, and each object has the bytes of the log. Segments before the log start
+  of the last manifest may be gone.
+- At the end, when time has passed, the store has no objects but those that the last manifest names.
 - The log start offset and the last stable offset never go back.
 - No acknowledged record is lost, and readers of both isolation levels get each one once, in order.
 """
@@ -16,15 +18,17 @@ import pytest
 
 from stablelog.batch.header import headers_in
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import StoreError
+from stablelog.errors import Corrupt, StoreError
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimulatedCrash
 from stablelog.testing.sim_objects import HOSTILE, Faults, SimObjects
 from stablelog.tier.chain import Kind, decode_link
+from stablelog.tier.deletion import named_keys
+from stablelog.tier.manifest import decode_without_parts
 from stablelog.tier.names import INDEXES, LOG, chain_name_of
 from stablelog.tier.prefix import Prefix
 from tests.broker.tiering.restoring import live_rows
-from tests.broker.tiering.world import World
+from tests.broker.tiering.world import DELAY_S, World
 from tests.scale import examples, seeds
 
 CRASHES = 5  # of each life
@@ -143,6 +147,7 @@ class CrashingWorld(World):
         """Late writes of the store may become due."""
         self.store_objects.sleep(self.chance.uniform(0, HOSTILE.late_s_max))
         self.now_ms = self.plain.now_ms = self.now_ms + 1_000
+        self.now_s += self.chance.uniform(0, 2 * DELAY_S)
 
     # -- what holds ------------------------------------------------------------------------------------------------
 
@@ -179,12 +184,17 @@ class CrashingWorld(World):
         objects = self.store_objects.objects
         store = Prefix(ObjectStore(SimObjects(faults=Faults(latency_s=0), objects=objects)))
         start = end = 0
-        for key in sorted(key for key in objects if chain_name_of(key) is not None):
-            kind, payload = decode_link(objects[key])
-            if kind is not Kind.MANIFEST:
-                continue
-            manifest, _ = store.read_manifest(self.remote.partition, payload)
-            for row in live_rows(manifest):
+        links = [decode_link(objects[key]) for key in sorted(objects) if chain_name_of(key) is not None]
+        payloads = [payload for kind, payload in links if kind is Kind.MANIFEST]
+        kept_from = decode_without_parts(payloads[-1]).log_start if payloads else 0
+        for payload in payloads:
+            try:
+                manifest, _ = store.read_manifest(self.remote.partition, payload)
+            except Corrupt:
+                if payload is payloads[-1]:
+                    raise
+                continue  # The parts of an earlier manifest may be deleted.
+            for row in (one for one in live_rows(manifest) if one.end_offset > kept_from):
                 name = (row.base_offset, row.segment_id)
                 log = objects[self.remote.partition.segment_key(*name, LOG)]
                 assert log == content[places[row.base_offset] : places[row.end_offset]]
@@ -212,6 +222,19 @@ class CrashingWorld(World):
         self.compare()
         assert self.remote.end_offset == self.partition.end_offset
         assert len(self.names()) == 1
+        self.check_deleted()
+
+    def check_deleted(self):
+        """When time has passed, the store has the objects that the last manifest names, and no others."""
+        for _ in range(4):
+            self.now_s += DELAY_S
+            self.copy_all()
+        assert not self.copier.failed
+        manifest, partition = self.published(), self.remote.partition
+        assert live_rows(manifest) == list(manifest.segments)
+        found = {key for key in self.store_objects.objects if key.startswith(partition.directory)}
+        assert {key for key in found if "/manifest/" not in key} == named_keys(partition, manifest)
+        self.compare()
 
 
 @pytest.mark.parametrize("part_count", [1_000, 1], ids=["whole", "in-parts"])

@@ -29,6 +29,7 @@ from tests.tier.tiered_log import PARTITION, Loaded, TieredLog
 
 CLUSTER = "cluster"
 UNLIMITED = 1 << 40
+DELAY_S = 3600.0  # of deletions from the store
 WORDS = ("P1 - P1c", "P1 P2 P1a", "- P2c", "P3 P3", "P3a -")  # the content of five segments
 
 
@@ -42,6 +43,7 @@ class World(TieredLog):
 
     def __init__(self, objects=None, words=WORDS, **config):
         self.store_objects = objects or SimObjects()
+        self.now_s = 0.0  # the clock that measures the delay of deletions
         self.configs = {"remote.storage.enable": "true"}
         super().__init__(**{"local_retention_ms": 0, "local_retention_bytes": 0, **config})
         LocalState(self.disk, self.directory).write_manifest(encode_manifest(Manifest(CLUSTER), 0))
@@ -83,6 +85,8 @@ class World(TieredLog):
             throttle=throttle or Throttle(lambda: UNLIMITED),
             count_at_once=1,
             now_ms=lambda: self.now_ms,
+            delay_s=lambda: DELAY_S,
+            now_s=lambda: self.now_s,
         )
 
     def restart(self):

@@ -59,6 +59,7 @@ class CoordinatorLogs:
         tasks: runs the last round, at the stop of the broker.
         node_id: the broker's id.
         interval_s: the time after which a record has to be in the store, in seconds.
+        delay_s: returns the delay of deletions from the store, in seconds.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class CoordinatorLogs:
         reserve: DiskReserve,
         now_ms: Callable[[], int],
         interval_s: float,
+        delay_s: Callable[[], float],
     ) -> None:
         self._storage = storage
         self._tiers = tiers
@@ -92,6 +94,7 @@ class CoordinatorLogs:
             throttle=Throttle(lambda: LONG_MAX),
             count_at_once=AT_ONCE,
             now_ms=now_ms,
+            delay_s=delay_s,
             plan=self._plan,
         )
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="coordinators' logs")
@@ -238,6 +241,11 @@ class CoordinatorLogs:
     def failed_count(self) -> int:
         """The number of logs whose last copy has failed."""
         return len(self._copier.failed)
+
+    @property
+    def deleted_count(self) -> int:
+        """The number of segments that were deleted from the store."""
+        return self._copier.deleted_count
 
     def samples(self) -> Iterator[Sample]:
         """Yield the metrics."""

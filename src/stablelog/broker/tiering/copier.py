@@ -1,4 +1,4 @@
-"""Copies sealed segments to the object store, and publishes manifests that name them.
+"""Copies sealed segments to the object store, publishes manifests that name them, and deletes what is not needed.
 
 A pass goes over all partitions with a remote tier. Several partitions are copied at a time, each oldest segment first.
 In each partition the first pass takes over the chain of manifests: it makes this broker the only writer of the chain.
@@ -7,13 +7,14 @@ that names it is published in the store and recorded on the local disk. Local re
 after that.
 
 A crash or an error leaves objects that no manifest names. A later copy of the same segment has another id, and so other
-keys.
+keys. `tier.deletion` says when such objects, and those of segments before the log start, are deleted.
 """
 
 import asyncio
 import logging
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,10 +36,12 @@ from stablelog.tier.chain import Chain
 from stablelog.tier.copying import (
     check_history,
 )
+from stablelog.tier.deletion import Deletion
 from stablelog.tier.local_state import LocalState
 from stablelog.tier.manifest import Manifest, RemoteSegment, Segments, encode_manifest
 from stablelog.tier.parts import divided
 from stablelog.tier.published import Published
+from stablelog.tier.records import SegmentState
 from stablelog.tier.remote_log import RemoteLog
 
 log = logging.getLogger(__name__)
@@ -56,10 +59,12 @@ class _Owned:
         manifest: the last published manifest.
         unrecorded: the contents of the parts that are not yet in the partition's directory, by the id of the part.
         is_recorded: whether the manifest is recorded in the partition's directory.
+        deletion: what is deleted from the store.
     """
 
     chain: Chain
     manifest: Manifest
+    deletion: Deletion
     unrecorded: dict[uuid.UUID, bytes] = field(default_factory=dict)
     is_recorded: bool = False
 
@@ -85,9 +90,12 @@ class Copier:
         count_at_once: the number of partitions that are copied at a time.
         events: the topic that gets an event for each change of a remote segment; None if there is none.
         plan: what is copied of each partition.
+        delay_s: returns the delay of deletions from the store, in seconds.
+        now_s: a clock that is never set back.
 
     Attributes:
         uploads: uploads the segments, and counts them.
+        deleted_count: the number of segments that were deleted from the store.
         failed: by partition, why its last copy failed.
     """
 
@@ -102,8 +110,10 @@ class Copier:
         throttle: Throttle,
         count_at_once: int,
         now_ms: Callable[[], int],
+        delay_s: Callable[[], float],
         events: MetadataTopic | None = None,
         plan: Plan | None = None,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._storage = storage
         self._disk = disk
@@ -111,6 +121,8 @@ class Copier:
         self._is_open = is_open
         self._topic_of = topic_of
         self._now_ms = now_ms
+        self._delay_s = delay_s
+        self._now_s = now_s
         self._events = events
         self._plan = plan or TopicPlan()
         self._room = asyncio.Semaphore(count_at_once)
@@ -128,6 +140,7 @@ class Copier:
         self._works: dict[Partition, _Work] = {}
         self._logged: set[Partition] = set()  # The partitions in `failed` whose failure was logged.
         self._is_closed = False
+        self.deleted_count = 0
         self.failed: dict[Partition, StablelogError] = {}
 
     async def copy_all(self, partitions: list[Partition]) -> None:
@@ -156,7 +169,11 @@ class Copier:
             return True
         waiting = self._plan.waiting(partition, remote.end_offset)
         progress.planned(waiting)
-        return bool(waiting) or remote.has_unmarked or self._has_new_topic(partition, owned)
+        if waiting or remote.has_unmarked or self._has_new_topic(partition, owned):
+            return True
+        if owned is None:
+            return any(one.state is SegmentState.DELETE_STARTED for one in remote.manifest.segments[:1])
+        return owned.deletion.is_due(self._now_s(), self._delay_s())
 
     def _has_new_topic(self, partition: Partition, owned: _Owned | None) -> bool:
         """Whether the topic has other settings than the last manifest says, which a restore would use."""
@@ -201,6 +218,8 @@ class Copier:
                     error,
                 )
             except (StablelogError, FileNotFoundError) as error:
+                if partition in self._owned:
+                    self._owned[partition].deletion.suspect(self._now_s())
                 self._note(partition, work, error)
             finally:
                 # If this task was cancelled, a thread may still be uploading: tell it to stop.
@@ -256,7 +275,23 @@ class Copier:
                 progress.copied(rows[-1].size)
             await self._publish(partition, remote, owned, rows)
             if len(rows) == len(waiting) or not self._goes_on(partition, work):
-                return
+                break
+        await self._delete(partition, remote, owned, work)
+
+    async def _delete(self, partition: Partition, remote: RemoteLog, owned: _Owned, work: _Work) -> None:
+        """Delete from the store what a partition does not need any more."""
+        count = 0
+        while self._goes_on(partition, work) and owned.deletion.is_due(self._now_s(), self._delay_s()):
+            steps = owned.deletion.run(owned.manifest, self._now_s(), self._delay_s())
+            gone = await in_thread_to_its_end(self._threads, self._storage.prefix.run, steps)
+            if not gone:
+                break
+            await self._publish(partition, remote, owned, [], gone)
+            count += len(gone)
+            self.deleted_count += len(gone)
+        if count and not self._plan.is_routine:
+            name = f"{partition.topic}-{partition.index}"
+            log.info("deleted %d segments of %s from %s", count, name, self._storage.store.url)
 
     def _goes_on(self, partition: Partition, work: _Work) -> bool:
         return not work.is_cancelled and self._is_open(partition) and partition.failure is None
@@ -297,22 +332,40 @@ class Copier:
                 # Segments that were deleted from the local disk may be in the store. So it is an error if the
                 # partition's record of its remote tier exists and is damaged.
                 await in_thread(self._threads, state.read)
-            return _Owned(chain, Manifest(self._storage.cluster_id, partition.start_offset))
+            return self._owned_now(remote, chain, Manifest(self._storage.cluster_id, partition.start_offset))
         directory = remote.partition.directory
         await in_thread(self._threads, check_history, manifest, partition.segments(), directory)
         # The log start offset in the partition's directory may be greater than that of the manifest. A partition
         # without a known manifest has not read it yet.
-        return _Owned(chain, manifest._replace(log_start=max(manifest.log_start, log_start)), contents)
+        manifest = manifest._replace(log_start=max(manifest.log_start, log_start))
+        return self._owned_now(remote, chain, manifest, contents)
+
+    def _owned_now(
+        self,
+        remote: RemoteLog,
+        chain: Chain,
+        manifest: Manifest,
+        contents: dict[uuid.UUID, bytes] | None = None,
+    ) -> _Owned:
+        deletion = Deletion(remote.partition, chain, manifest, self._now_s())
+        return _Owned(chain, manifest, deletion, contents or {})
 
     async def _publish(
-        self, partition: Partition, remote: RemoteLog, owned: _Owned, rows: list[RemoteSegment]
+        self,
+        partition: Partition,
+        remote: RemoteLog,
+        owned: _Owned,
+        rows: list[RemoteSegment],
+        gone: Collection[uuid.UUID] = (),
     ) -> None:
-        """Publish a manifest with newly copied segments (`rows`) and the log start offset, if one of them is new."""
+        """Publish a manifest with newly copied segments (`rows`), without the segments whose objects were deleted
+        (`gone`), and with the log start offset, if one of them is new.
+        """
         # A log start offset in the middle of a segment is not published alone, but together with the next change.
-        if not rows and not remote.has_unmarked and not self._has_new_topic(partition, owned):
+        if not rows and not gone and not remote.has_unmarked and not self._has_new_topic(partition, owned):
             return
         published = self._published(partition)
-        manifest = await in_thread(self._threads, self._next, owned.manifest, remote.start_offset, rows)
+        manifest = await in_thread(self._threads, self._next, owned.manifest, remote.start_offset, rows, gone)
         divide = partial(divided, part_count=self._plan.part_count)
         manifest, parts = await in_thread(self._threads, divide, manifest, owned.manifest, self._now_ms())
         manifest = manifest._replace(published=published)
@@ -324,6 +377,7 @@ class Copier:
             self._threads, lambda: self._storage.prefix.run(owned.chain.publish(payload))
         )
         owned.manifest, owned.is_recorded = manifest, False
+        owned.deletion.follow(manifest, self._now_s(), gone)
         await self._record(partition, remote, owned, payload)
         if rows and not self._plan.is_routine:
             log.info(
@@ -335,13 +389,15 @@ class Copier:
                 manifest.end_offset,
             )
 
-    def _next(self, manifest: Manifest, log_start: int, rows: list[RemoteSegment]) -> Manifest:
+    def _next(
+        self, manifest: Manifest, log_start: int, rows: list[RemoteSegment], gone: Collection[uuid.UUID]
+    ) -> Manifest:
         """Return the manifest that follows `manifest` in the chain. Runs in a thread, because a manifest may have many
         segments.
         """
         log_start = max(log_start, manifest.log_start)
         marked = manifest.with_log_start(log_start, self._now_ms(), self._node_id)
-        return self._plan.bounded(marked).with_copied(rows)
+        return self._plan.bounded(marked.without(set(gone))).with_copied(rows)
 
     async def _record(self, partition: Partition, remote: RemoteLog, owned: _Owned, payload: bytes) -> None:
         """Record a published manifest in the partition's directory. From now on reads and retention use this manifest."""

@@ -65,6 +65,11 @@ class Copies:
         self._tasks = tasks
         self._now_ms = now_ms
         self._storage = RemoteStorage(store, topics.cluster_id)
+
+        def delay_s() -> float:
+            delay_ms: int = config["stablelog.remote.delete.delay.ms"]
+            return delay_ms / 1000
+
         self._metadata = MetadataTopic(
             topics,
             flush,
@@ -85,6 +90,7 @@ class Copies:
             reserve=reserve,
             now_ms=now_ms,
             interval_s=config["stablelog.remote.coordinator.copy.interval.ms"] / 1000,
+            delay_s=delay_s,
         )
         self._wanted = TopicPlan()
         self._limits: dict[Partition, int] = {}  # The offsets up to which the current pass copies.
@@ -99,6 +105,7 @@ class Copies:
             now_ms=now_ms,
             events=self._metadata,
             plan=TopicPlan(lambda partition: self._limits.get(partition, 0)),
+            delay_s=delay_s,
         )
 
     def start(self) -> None:
@@ -209,6 +216,8 @@ class Copies:
         """Yield the metrics of the copies."""
         yield Sample("stablelog_remote_copied_bytes", (), self._copier.uploads.size)
         yield Sample("stablelog_remote_copied_segments", (), self._copier.uploads.count)
+        deleted_count = self._copier.deleted_count + self._coordinators.deleted_count
+        yield Sample("stablelog_remote_deleted_segments", (), deleted_count)
         failed_count = len(self._copier.failed) + self._coordinators.failed_count
         yield Sample("stablelog_remote_failed_partitions", (), failed_count)
         yield Sample("stablelog_remote_fenced", (), self._storage.fenced is not None)

@@ -10,8 +10,8 @@ coordinators"):
 - A coordinator trims its log itself. The log start in the store follows with the next copy. Segments that were trimmed
   before they were copied are never copied.
 - A log gets a segment each minute, and each trim marks about a hundred segments for deletion. If a manifest has too
-  many marked segments, it no longer names the oldest of these. Their objects are then orphans, like the objects of a
-  failed copy.
+  many marked segments, because the store refuses deletions, it no longer names the oldest of these. Their objects are
+  then orphans, like the objects of a failed copy.
 """
 
 from collections.abc import Callable

@@ -1,0 +1,220 @@
+"""Deletion from the object store: which objects of a partition may be deleted, and when.
+
+Three kinds of objects are deleted:
+
+- *Marked segments.* Retention moves the log start, and the next manifest marks the segments before the log start. The
+  objects of a segment are deleted when the delay of deletions has passed since this broker has first known a published
+  manifest with the mark, and no valid pin protects the segment (`tier.pins`). The next manifest no longer names it.
+- *Orphans*: objects of segments and of parts that the last manifest does not name, because an upload or a crash left
+  them, or because a part was replaced. Only the broker that owns the chain can publish a manifest that names an object,
+  and it uploads nothing while this module works. So an object that was listed, and that the last manifest does not name,
+  stays without a name. It is deleted when it was listed in a *sweep*, and again in a sweep after the delay. The delay
+  protects readers that use an earlier manifest. While any pin is valid, no orphan is deleted.
+- *Old manifests*, and pins that are no longer valid.
+
+Nothing is deleted before the chain was listed and has no object of a greater broker epoch: a fenced broker deletes
+nothing. If a broker is fenced between this listing and a deletion, no harm is done. A mark is never withdrawn. And a
+broker of a greater epoch names none of the listed orphans, because it uploads each segment under a new id.
+
+The delay is measured by the clock of this broker, which no other clock has to agree with. It begins again at each start
+of the broker.
+
+Source: KIP-405 (log start first, then the objects).
+"""
+
+import math
+import uuid
+from collections.abc import Iterable
+from itertools import takewhile
+from typing import Final, NamedTuple
+
+from stablelog.errors import Corrupt, NewerFormat
+from stablelog.tier.chain import MANIFESTS_KEPT, Chain, Delete, Get, List, Steps
+from stablelog.tier.manifest import Manifest, RemoteSegment
+from stablelog.tier.names import INDEXES, LOG, RemotePartition
+from stablelog.tier.pins import VALID_S, Pin, decode_pin
+from stablelog.tier.records import SegmentState
+
+COUNT_MAX: Final = 100  # The number of segments whose objects are deleted in one run.
+# While a pin protects a segment whose delay has passed, the pins are listed again after this time, in seconds.
+PIN_PAUSE_S: Final = 60.0
+# The store may apply an upload up to this time after the upload has failed, in seconds. A sweep in this time is repeated.
+LATE_S: Final = 300.0
+EVERYTHING: Final = Pin(0, 2**63 - 1, "")
+
+
+class _Known(NamedTuple):
+    """A pin, and when this broker has first listed it, in seconds."""
+
+    pin: Pin
+    listed_s: float
+
+    def is_valid(self, now_s: float) -> bool:
+        return now_s < self.listed_s + VALID_S
+
+
+class Deletion:
+    """The deletions from the store of one partition, whose chain this broker has taken over.
+
+    Args:
+        partition: the partition.
+        chain: its chain of manifests.
+        manifest: the last published manifest.
+        now_s: the time of a clock that is never set back, in seconds.
+    """
+
+    def __init__(self, partition: RemotePartition, chain: Chain, manifest: Manifest, now_s: float) -> None:
+        self._partition = partition
+        self._chain = chain
+        self._parts: set[uuid.UUID] = set()
+        self._marked_s: dict[
+            uuid.UUID, float
+        ] = {}  # When the mark of a segment was first known, oldest first.
+        self._retry_s = -math.inf  # Until then, pins protect all segments whose delay has passed.
+        self._pins: dict[str, _Known] = {}
+        self._sweep_s = math.inf  # When the next sweep begins, without the delay.
+        self._suspected_s = -math.inf  # When an orphan may have come into being.
+        self._unnamed_s: dict[str, float] = {}  # When a sweep has first listed an orphan.
+        self._manifest_count = (
+            MANIFESTS_KEPT  # At least how many manifests this epoch has, or an earlier one.
+        )
+        self.follow(manifest, now_s)
+        self.suspect(now_s)  # A crash may have ended an upload.
+
+    def follow(self, manifest: Manifest, now_s: float, gone: Iterable[uuid.UUID] = ()) -> None:
+        """Note a manifest that was published.
+
+        Args:
+            manifest: the manifest.
+            now_s: the time.
+            gone: the segments that the manifest lacks because `run` has deleted their objects.
+        """
+        marked = takewhile(lambda one: one.state is SegmentState.DELETE_STARTED, manifest.segments)
+        known = self._marked_s
+        self._marked_s = {one.segment_id: known.get(one.segment_id, now_s) for one in marked}
+        parts = {part.part_id for part in manifest.parts}
+        if self._parts - parts or known.keys() - self._marked_s.keys() - set(gone):
+            self.suspect(now_s)
+        self._parts = parts
+        self._manifest_count += 1
+
+    def suspect(self, now_s: float) -> None:
+        """Note that the store may have orphans: an upload has failed, or a manifest no longer names an object."""
+        self._suspected_s = now_s
+        self._sweep_s = min(self._sweep_s, now_s)
+
+    def is_due(self, now_s: float, delay_s: float) -> bool:
+        """Whether `run` may have something to delete."""
+        if not self._chain.is_settled:
+            # The last manifest in the store may name objects that this broker does not know it to name.
+            return False
+        return (
+            self._is_marked_due(now_s, delay_s)
+            or self._sweep_s + delay_s <= now_s
+            or self._manifest_count >= 2 * MANIFESTS_KEPT
+        )
+
+    def _is_marked_due(self, now_s: float, delay_s: float) -> bool:
+        oldest_s = next(iter(self._marked_s.values()), math.inf)
+        return self._retry_s <= now_s and oldest_s + delay_s <= now_s
+
+    def run(self, manifest: Manifest, now_s: float, delay_s: float) -> Steps[set[uuid.UUID]]:
+        """Delete what may be deleted now.
+
+        Args:
+            manifest: the last published manifest.
+            now_s: the time.
+            delay_s: the delay of deletions, in seconds.
+
+        Returns:
+            The segments whose objects were deleted; the next manifest must not name them. If a request fails, the next
+            run deletes them once more.
+
+        Raises:
+            Fenced: a broker of a greater epoch has taken over. Nothing was deleted.
+        """
+        assert self._chain.is_settled
+        is_sweep = self._sweep_s + delay_s <= now_s
+        listed = (yield List(self._partition.directory)) if is_sweep else []
+        old = yield from self._chain.removable()  # After the listing of orphans, and before each deletion.
+        gone: set[uuid.UUID] = set()
+        if is_sweep or self._is_marked_due(now_s, delay_s):
+            pins = yield from self._valid_pins(now_s)
+            gone = yield from self._delete_marked(manifest, pins, now_s, delay_s)
+            if is_sweep:
+                yield from self._sweep([key for key, _ in listed], manifest, pins, now_s, delay_s)
+        for key in old:
+            yield Delete(key)
+        self._manifest_count = MANIFESTS_KEPT
+        return gone
+
+    def _delete_marked(
+        self, manifest: Manifest, pins: list[Pin], now_s: float, delay_s: float
+    ) -> Steps[set[uuid.UUID]]:
+        gone: set[uuid.UUID] = set()
+        is_pinned = False
+        for segment in takewhile(lambda one: self._is_due(one, now_s - delay_s), manifest.segments):
+            if any(pin.protects(segment.base_offset, segment.end_offset) for pin in pins):
+                is_pinned = True
+                continue
+            if len(gone) == COUNT_MAX:
+                return gone  # The rest follows in the next run.
+            for kind in (INDEXES, LOG):
+                yield Delete(self._partition.segment_key(segment.base_offset, segment.segment_id, kind))
+            gone.add(segment.segment_id)
+        self._retry_s = now_s + PIN_PAUSE_S if is_pinned else -math.inf
+        return gone
+
+    def _is_due(self, segment: RemoteSegment, marked_before_s: float) -> bool:
+        return self._marked_s.get(segment.segment_id, math.inf) <= marked_before_s
+
+    def _sweep(
+        self, listed: list[str], manifest: Manifest, pins: list[Pin], now_s: float, delay_s: float
+    ) -> Steps[None]:
+        """Delete the orphans that a sweep has listed before, and remember the others."""
+        named = named_keys(self._partition, manifest)
+        orphans = [key for key in listed if key not in named and is_segment_or_part(self._partition, key)]
+        self._unnamed_s = {key: self._unnamed_s.get(key, now_s) for key in orphans}
+        if not pins:
+            for key in orphans:
+                if self._unnamed_s[key] + delay_s <= now_s:
+                    yield Delete(key)
+                    del self._unnamed_s[key]
+        is_over = not self._unnamed_s and self._suspected_s + LATE_S <= now_s
+        self._sweep_s = math.inf if is_over else now_s
+
+    def _valid_pins(self, now_s: float) -> Steps[list[Pin]]:
+        """Return the valid pins, and delete the others. A pin that cannot be decoded protects all segments."""
+        keys = [key for key, _ in (yield List(self._partition.pins))]
+        self._pins = {key: self._pins[key] for key in keys if key in self._pins}
+        for key in keys:
+            if key in self._pins:
+                continue
+            content = yield Get(key)
+            if content is None:
+                continue  # Its reader has just deleted it.
+            try:
+                pin = decode_pin(content)
+            except (Corrupt, NewerFormat):
+                pin = EVERYTHING
+            self._pins[key] = _Known(pin, now_s)
+        for key in [key for key, known in self._pins.items() if not known.is_valid(now_s)]:
+            yield Delete(key)
+            del self._pins[key]
+        return [known.pin for known in self._pins.values()]
+
+
+def named_keys(partition: RemotePartition, manifest: Manifest) -> set[str]:
+    """Return the keys of all objects that a manifest names: those of its segments and of its parts."""
+    keys = {
+        partition.segment_key(row.base_offset, row.segment_id, kind)
+        for row in manifest.segments
+        for kind in (LOG, INDEXES)
+    }
+    return keys | {partition.part_key(part.base_offset, part.part_id) for part in manifest.parts}
+
+
+def is_segment_or_part(partition: RemotePartition, key: str) -> bool:
+    """Whether a key of a partition's directory is that of a segment's object, or of a part of a manifest."""
+    directory, _, name = key.removeprefix(f"{partition.directory}/").rpartition("/")
+    return directory == "part" or (not directory and name.endswith((f".{LOG}", f".{INDEXES}")))
