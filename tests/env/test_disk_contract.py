@@ -563,11 +563,16 @@ def test_a_file_that_was_renamed_or_removed_is_still_the_same_open_file(there):
 
 
 def test_an_allocated_file_takes_room_and_is_zeros(there):
-    free = there.disk.free_size(there.directory)
-    there.disk.allocate(there.directory / "r", 3 << 20)
+    def taken():
+        """How much less room the disk has when the file is allocated. Other programs free and take room, too."""
+        there.disk.allocate(there.directory / "r", 0)
+        free = there.disk.free_size(there.directory)
+        there.disk.allocate(there.directory / "r", 3 << 20)
+        return free - there.disk.free_size(there.directory)
+
+    assert any(taken() >= 0 for _ in range(100))
     assert there.disk.size(there.directory / "r") == 3 << 20
     assert not any(there.disk.read_bytes(there.directory / "r"))
-    assert there.disk.free_size(there.directory) <= free
     there.disk.allocate(there.directory / "r", 0)
     assert there.disk.size(there.directory / "r") == 0
 
