@@ -206,6 +206,17 @@ class Chain:
         ]
         return [self._partition.chain_key(name) for name in old]
 
+    def delete_manifests(self) -> Steps[None]:
+        """Delete all manifests of a partition whose topic was deleted. Claims and fences stay.
+
+        Raises:
+            Fenced: a broker of a greater epoch has taken over. Nothing was deleted.
+        """
+        assert self._is_owner, "take over first"
+        for link in (yield from self._links()):
+            if link.kind is Kind.MANIFEST:
+                yield Delete(self._partition.chain_key(link.name))
+
     # -- objects -----------------------------------------------------------------------------------------------
 
     def _create(self, number: int, kind: Kind, payload: bytes) -> Steps[None]:

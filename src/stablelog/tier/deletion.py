@@ -103,6 +103,11 @@ class Deletion:
         self._suspected_s = now_s
         self._sweep_s = min(self._sweep_s, now_s)
 
+    @property
+    def is_swept(self) -> bool:
+        """Whether no further sweep is planned: the last one has found no orphan."""
+        return self._sweep_s == math.inf
+
     def is_due(self, now_s: float, delay_s: float) -> bool:
         """Whether `run` may have something to delete."""
         if not self._chain.is_settled:

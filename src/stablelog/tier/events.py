@@ -47,13 +47,15 @@ def copy_started(partition: RemotePartition, segment: RemoteSegment) -> SegmentR
     )
 
 
-def partition_deleted(partition: RemotePartition, now_ms: int, broker_id: int) -> PartitionDeleteRecord:
-    """Return the event that the topic of a partition was deleted."""
+def partition_deleted(
+    partition: RemotePartition, now_ms: int, broker_id: int, state: DeletionState = DeletionState.MARKED
+) -> PartitionDeleteRecord:
+    """Return the event that the topic of a partition was deleted, or that its objects were deleted."""
     return PartitionDeleteRecord(
         topic_partition=_topic_partition(partition),
         broker_id=broker_id,  # type: ignore[arg-type]
         event_timestamp_ms=now_ms,  # type: ignore[arg-type]
-        state=DeletionState.MARKED,  # type: ignore[arg-type]
+        state=state,  # type: ignore[arg-type]
     )
 
 
@@ -74,11 +76,13 @@ class Events:
     Attributes:
         states: the last state of each segment whose deletion is not finished, by segment id.
         is_marked: whether the partition is marked as deleted.
+        is_finished: whether the objects of the deleted partition were deleted.
         followed: the last manifest whose events are all in the topic; None if that is not known.
     """
 
     states: dict[uuid.UUID, SegmentState] = field(default_factory=dict)
     is_marked: bool = False
+    is_finished: bool = False
     followed: Manifest | None = None
     _own: set[uuid.UUID] = field(default_factory=set)  # Segments of `states` that this broker has copied.
     _has_own: bool = False  # Whether this broker has ever copied a segment of the partition.
@@ -88,6 +92,7 @@ class Events:
         match event:
             case PartitionDeleteRecord():
                 self.is_marked = True
+                self.is_finished = self.is_finished or int(event.state) == DeletionState.FINISHED
             case SegmentRecord() if event.segment.segment_id is not None:
                 self.states.setdefault(event.segment.segment_id, SegmentState.COPY_STARTED)
             case SegmentUpdateRecord() if event.segment.segment_id is not None:
@@ -148,6 +153,11 @@ class Events:
         copied segments of the partition, and no such event is there.
         """
         return self._has_own and not self.is_marked
+
+    @property
+    def has_deleted_objects(self) -> bool:
+        """Whether the store has objects of the deleted partition that this broker has copied."""
+        return self._has_own and self.is_marked and not self.is_finished
 
 
 def _steps(known: SegmentState | None, wanted: SegmentState) -> list[SegmentState]:

@@ -2,6 +2,7 @@
 
     cluster                                                  the id of the cluster, and the version of this layout
     epoch/<epoch>                                            a broker epoch that is taken
+    t.<topic>/<topic id>/deleted                             the topic was deleted
     t.<topic>/<topic id>/<partition>/<base>-<segment id>.log      a segment's log file
     t.<topic>/<topic id>/<partition>/<base>-<segment id>.indexes
     t.<topic>/<topic id>/<partition>/manifest/<epoch>-<n>         one object of a chain
@@ -47,6 +48,11 @@ class RemotePartition(NamedTuple):
         return f"{TOPIC_PREFIX}{self.topic}/={_text(self.topic_id)}/{self.partition}"
 
     @property
+    def deleted_key(self) -> str:
+        """The key of the object which says that the topic was deleted."""
+        return deleted_key(self.topic, _text(self.topic_id))
+
+    @property
     def chain(self) -> str:
         """The directory of the partition's manifests."""
         return f"{self.directory}/manifest"
@@ -71,6 +77,16 @@ class RemotePartition(NamedTuple):
     def chain_key(self, name: ChainName) -> str:
         """The key of an object of the chain."""
         return f"{self.chain}/{name.epoch:0{EPOCH_DIGITS}}-{name.number:0{NUMBER_DIGITS}}"
+
+
+def deleted_key(topic: str, topic_id: str) -> str:
+    """The key of the object which says that a topic was deleted.
+
+    Args:
+        topic: the name of the topic.
+        topic_id: the id of the topic, as Kafka writes it.
+    """
+    return f"{TOPIC_PREFIX}{topic}/={topic_id}/deleted"
 
 
 def epoch_key(epoch: int) -> str:

@@ -12,7 +12,7 @@ from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import Corrupt, InvalidConfig, ObjectExists, ObjectMissing, StoreError, refuse_newer
 from stablelog.tier.chain import Create, Delete, Get, List, Result, Steps, last_manifest
 from stablelog.tier.manifest import Manifest, Part, RemoteSegment, decode_manifest, read_part
-from stablelog.tier.names import CLUSTER, TOPIC_PREFIX, RemotePartition, partition_of
+from stablelog.tier.names import CLUSTER, TOPIC_PREFIX, RemotePartition, deleted_key, partition_of
 
 LAYOUT_VERSION: Final = 1
 
@@ -58,17 +58,26 @@ class Prefix:
     def partitions(self, topic: str) -> list[RemotePartition]:
         """Return the partitions of a topic that have, or had, objects in the store, by topic id and number.
 
-        Topics that were deleted and created again under one name have different topic ids.
+        Topics that were deleted and created again under one name have different topic ids. Topics of which the store
+        says that they were deleted are left out.
         """
         directory = f"{TOPIC_PREFIX}{topic}"
         found = (
             partition_of(f"{directory}/{topic_id}/{number}")
             for topic_id in self.store.directories(directory)
+            if not self._is_deleted(topic, topic_id)
             for number in self.store.directories(f"{directory}/{topic_id}")
         )
         return sorted(
             (one for one in found if one is not None), key=lambda one: (one.topic_id.bytes, one.partition)
         )
+
+    def _is_deleted(self, topic: str, topic_id: str) -> bool:
+        try:
+            self.store.get(deleted_key(topic, topic_id.removeprefix("=")))
+        except ObjectMissing:
+            return False
+        return True
 
     def last_manifest(self, partition: RemotePartition) -> Manifest | None:
         """Return the last manifest of a partition, with its parts; None if none was published.

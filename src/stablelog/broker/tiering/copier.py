@@ -208,15 +208,7 @@ class Copier:
                 self._logged.discard(partition)
                 self._storage.failures.end()
             except Fenced as error:
-                if self._storage.fenced is not None:
-                    return  # Another partition was copied at the same time, and has logged it.
-                self._storage.fenced = error
-                log.error(
-                    "%s: %s. This broker copies no more segments; if it is the one that should, restart it, and "
-                    "stop the other",
-                    self._storage.store.url,
-                    error,
-                )
+                self._storage.stop(error)
             except (StablelogError, FileNotFoundError) as error:
                 if partition in self._owned:
                     self._owned[partition].deletion.suspect(self._now_s())

@@ -7,6 +7,7 @@ of a topic in the store, the copied logs of the coordinators therefore have the 
 """
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterator
 
 from stablelog.broker.config import BrokerConfig
@@ -17,6 +18,7 @@ from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.metrics import Sample
 from stablelog.broker.tiering.coordinator_logs import CoordinatorLogs
 from stablelog.broker.tiering.copier import Copier
+from stablelog.broker.tiering.deleted_partitions import DeletedPartitions
 from stablelog.broker.tiering.metadata_topic import MetadataTopic
 from stablelog.broker.tiering.plans import TopicPlan
 from stablelog.broker.tiering.remote_storage import RemoteStorage
@@ -92,6 +94,7 @@ class Copies:
             interval_s=config["stablelog.remote.coordinator.copy.interval.ms"] / 1000,
             delay_s=delay_s,
         )
+        self._deleted = DeletedPartitions(self._storage, delay_s=delay_s, now_s=time.monotonic)
         self._wanted = TopicPlan()
         self._limits: dict[Partition, int] = {}  # The offsets up to which the current pass copies.
         self._copier = Copier(
@@ -180,6 +183,8 @@ class Copies:
         partitions = list(limits)
         await self._copier.copy_all(partitions)
         await self._append_missing_events(partitions)
+        for deleted in await self._deleted.delete(self._metadata.deleted()):
+            await self._metadata.finish_deleted(deleted)
 
     def _is_waiting(self, partition: Partition) -> bool:
         """Whether a partition has, or may have, segments to copy."""
@@ -235,4 +240,5 @@ class Copies:
         """Stop all copies to the object store."""
         self._copier.close()
         self._coordinators.close()
+        self._deleted.close()
         self._metadata.close()

@@ -36,7 +36,13 @@ from stablelog.log.partition import Isolation, Origin, Partition
 from stablelog.tier.events import Events, copy_started, partition_deleted, partition_of
 from stablelog.tier.manifest import Manifest, RemoteSegment
 from stablelog.tier.names import RemotePartition
-from stablelog.tier.records import MetadataRecord, decode_record, encode_record, metadata_partition
+from stablelog.tier.records import (
+    DeletionState,
+    MetadataRecord,
+    decode_record,
+    encode_record,
+    metadata_partition,
+)
 
 log = logging.getLogger(__name__)
 
@@ -141,6 +147,24 @@ class MetadataTopic:
         topic = self._topics.get(REMOTE_LOG_METADATA_TOPIC)
         for index in range(topic.partition_count if topic is not None else 0):
             await self._attempt(partial(_itself, index), append)
+
+    def deleted(self) -> list[RemotePartition]:
+        """Return the partitions that are marked as deleted, and whose objects are not all deleted."""
+        return [
+            partition
+            for loaded in self._loaded.values()
+            for partition, events in loaded.events.items()
+            if events.has_deleted_objects and self._topics.name_of(partition.topic_id) is None
+        ]
+
+    async def finish_deleted(self, partition: RemotePartition) -> None:
+        """Append the event that the objects of a deleted partition were deleted. Raises no StablelogError."""
+
+        async def append(loaded: _Loaded) -> None:
+            finished = partition_deleted(partition, self._now_ms(), self._node_id, DeletionState.FINISHED)
+            await self._append(loaded, partition, [finished])
+
+        await self._attempt(partial(_index_of, partition), append)
 
     def close(self) -> None:
         """Shut the thread down."""

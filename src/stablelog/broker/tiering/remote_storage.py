@@ -1,5 +1,6 @@
 """The object store of a cluster, and the broker epoch that this broker has taken in the store."""
 
+import contextlib
 import json
 import logging
 import secrets
@@ -65,6 +66,17 @@ class RemoteStorage:
             self.failures.end()
             log.info("%s: the broker has taken broker epoch %d", self.store.url, self.epoch)
 
+    def stop(self, error: Fenced) -> None:
+        """Change nothing in the store any more, because another broker has taken over. The first error is logged."""
+        if self.fenced is None:
+            self.fenced = error
+            log.error(
+                "%s: %s. This broker copies no more segments, and deletes none; if it is the one that should, restart "
+                "it, and stop the other",
+                self.store.url,
+                error,
+            )
+
     def _check_cluster(self) -> None:
         """Create the object that names this cluster. If it exists, check that it names this cluster."""
         content = json.dumps({"version": LAYOUT_VERSION, "cluster": self.cluster_id}).encode()
@@ -81,6 +93,12 @@ class RemoteStorage:
     def create_part(self, partition: RemotePartition, part: Part, content: bytes) -> None:
         """Create the object of a part of a manifest. Durable on return. Raises StoreError."""
         self.store.create(partition.part_key(part.base_offset, part.part_id), content)
+
+    def mark_deleted(self, partition: RemotePartition) -> None:
+        """Create the object which says that the topic of a partition was deleted. Durable on return. Raises StoreError."""
+        content = json.dumps({"version": LAYOUT_VERSION, "cluster": self.cluster_id}).encode()
+        with contextlib.suppress(ObjectExists):
+            self.store.create(partition.deleted_key, content)
 
     def chain(self, partition: RemotePartition) -> Chain:
         """Return the chain of a partition's manifests, for this broker epoch."""

@@ -1,0 +1,90 @@
+"""Deletes the objects of partitions whose topic was deleted.
+
+The topic `__remote_log_metadata` has events of all segments that this broker has copied, and an event for each partition
+whose topic was deleted. So it names the partitions whose objects are not needed any more, also after a restart. The steps
+for such a partition are:
+
+1. Take over the chain, so that no other broker publishes there. A fenced broker may not know that the topic is in use.
+2. Create the object `deleted` of the topic. Readers of the store and a restore then skip the topic.
+3. Delete all objects of segments and parts, as orphans are deleted (`tier.deletion`): after the delay, and while no pin
+   is valid.
+4. Delete the manifests. Claims and fences stay, and the object `deleted`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from stablelog.broker.loop.tasks import in_thread
+from stablelog.broker.tiering.remote_storage import RemoteStorage
+from stablelog.errors import Fenced
+from stablelog.tier.chain import Chain
+from stablelog.tier.deletion import Deletion
+from stablelog.tier.manifest import Manifest
+from stablelog.tier.names import RemotePartition
+
+log = logging.getLogger(__name__)
+
+
+class DeletedPartitions:
+    """Deletes the objects of partitions.
+
+    Args:
+        storage: the object store.
+        delay_s: returns the delay of deletions, in seconds.
+        now_s: a clock that is never set back.
+    """
+
+    def __init__(
+        self, storage: RemoteStorage, *, delay_s: Callable[[], float], now_s: Callable[[], float]
+    ) -> None:
+        self._storage = storage
+        self._delay_s = delay_s
+        self._now_s = now_s
+        self._empty = Manifest(storage.cluster_id)  # Names no object.
+        self._taken: dict[RemotePartition, tuple[Chain, Deletion]] = {}
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="deleted partitions")
+
+    async def delete(self, partitions: Iterable[RemotePartition]) -> list[RemotePartition]:
+        """Delete what may be deleted now, and return the partitions of which nothing is left.
+
+        An error of one partition ends the call, and the next call tries again.
+
+        Raises:
+            StoreError: the store does not answer, or rejects a request.
+            Corrupt: an object of the chain is damaged. The message names it.
+        """
+        over = []
+        for partition in partitions:
+            if self._storage.fenced is not None or self._storage.epoch is None:
+                break
+            try:
+                if await in_thread(self._threads, self._delete, partition):
+                    over.append(partition)
+            except Fenced as error:
+                self._storage.stop(error)
+            await asyncio.sleep(0)
+        return over
+
+    def _delete(self, partition: RemotePartition) -> bool:
+        """Delete what may be deleted now; whether nothing is left. Runs in a thread."""
+        run, now_s, delay_s = self._storage.prefix.run, self._now_s(), self._delay_s()
+        if partition not in self._taken:
+            chain = self._storage.chain(partition)
+            run(chain.take_over())
+            self._storage.mark_deleted(partition)
+            self._taken[partition] = chain, Deletion(partition, chain, self._empty, now_s)
+        chain, deletion = self._taken[partition]
+        if deletion.is_due(now_s, delay_s):
+            run(deletion.run(self._empty, now_s, delay_s))
+        if not deletion.is_swept:
+            return False
+        run(chain.delete_manifests())
+        del self._taken[partition]
+        log.info("deleted %s from %s: its topic was deleted", partition.directory, self._storage.store.url)
+        return True
+
+    def close(self) -> None:
+        """Shut the thread down."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
