@@ -1,10 +1,11 @@
 """`stablelog storage`, as people and programs call it."""
 
 import json
+import os
 
 import pytest
 
-from stablelog.cli.storage import COLUMNS
+from stablelog.cli.storage import COLUMNS, GARBAGE_COLUMNS
 from stablelog.testing.s3 import serve_s3
 from tests.broker.tiering.world import World
 from tests.cli.test_cli import run
@@ -119,3 +120,49 @@ def test_what_cannot_be_opened_or_reached_is_one_line(s3, tmp_path):
     done = run("storage", "check", "memory:///", "--option", "x")
     assert done.returncode == 2
     assert "--option 'x' is not NAME=VALUE" in done.stderr
+
+
+def test_what_nothing_needs_is_listed_and_deleted_on_demand(url, tmp_path):
+    assert json.loads(run("storage", "clean", url, "--json").stdout)["objects"] == 0
+    log, *_ = sorted((tmp_path / "store").rglob("*.log"))
+    orphan = log.with_name(f"{log.name[:20]}-=AAAAAAAAAAAAAAAAAAAAAA.log")
+    orphan.write_bytes(b"orphan")
+    assert "0 objects of 0 bytes found" in run("storage", "clean", url).stdout, "it is too young"
+    os.utime(orphan, (0, 0))
+    done = run("storage", "clean", url)
+    assert done.returncode == 0
+    assert "1 object of 6 bytes found" in done.stdout
+    assert "--delete deletes them" in done.stdout
+    for column in GARBAGE_COLUMNS:
+        assert column in done.stdout
+    assert orphan.exists()
+    done = run("storage", "clean", url, "--delete")
+    assert "1 object of 6 bytes deleted" in done.stdout
+    assert not orphan.exists()
+    assert json.loads(run("storage", "verify", url, "--json").stdout)["faults"] == []
+
+
+def test_the_objects_of_a_deleted_topic_are_found(url, tmp_path):
+    (topic,) = (tmp_path / "store" / "t.t").iterdir()
+    (topic / "deleted").write_bytes((tmp_path / "store" / "cluster").read_bytes())
+    assert json.loads(run("storage", "ls", url, "--json").stdout) == []
+    done = json.loads(run("storage", "clean", url, "--delete", "--json").stdout)
+    assert done["partitions"][0]["why"] == "a deleted topic"
+    assert done["objects"] == 11
+    assert not list(topic.rglob("*.log"))
+
+
+def test_a_damaged_manifest_is_told_and_nothing_is_deleted(url, tmp_path):
+    log, *_ = sorted((tmp_path / "store").rglob("*.log"))
+    os.utime(log, (0, 0))
+    *_, manifest = sorted((tmp_path / "store").rglob("manifest/*"))
+    manifest.write_bytes(manifest.read_bytes()[:-1])
+    done = run("storage", "clean", url, "--delete")
+    assert done.returncode == 1
+    assert manifest.name in done.stderr
+    assert log.exists()
+
+
+@pytest.mark.parametrize("words", [["--older-than-days", "0"], ["--topic", "missing"]])
+def test_a_clean_with_a_wrong_option_is_refused(url, words):
+    assert run("storage", "clean", url, *words).returncode != 0

@@ -14,6 +14,8 @@ from stablelog.env.objects.check import check as check_promises
 from stablelog.env.objects.opening import open_store
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import Corrupt, NewerFormat, ObjectMissing
+from stablelog.ops import stored_garbage
+from stablelog.ops.stored_garbage import Garbage, garbage_of, store_time_ms
 from stablelog.ops.stored_partitions import Fault, StoredPartition, Verification, describe
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.prefix import Prefix
@@ -24,6 +26,8 @@ Topics = Annotated[
     list[str] | None,
     typer.Option("--topic", help="Only this topic. The option may be repeated."),
 ]
+DAY_MS = 24 * 3600 * 1000
+GARBAGE_COLUMNS = ("topic", "partition", "objects", "bytes", "why")
 COLUMNS = (
     "topic",
     "partition",
@@ -152,8 +156,88 @@ def verify(
         sys.exit(1)
 
 
-def _partitions(prefix: Prefix, topics: Sequence[str] | None) -> list[RemotePartition]:
-    """Return the partitions of these topics, or of all topics. Fail if the store or a topic is not there."""
+@app.command()
+def clean(
+    url: StoreUrl,
+    topics: Topics = None,
+    older_than_days: Annotated[
+        int, typer.Option(min=1, help="Only objects of this age, unless their topic was deleted.")
+    ] = 7,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete the objects. Without it they are listed only.")
+    ] = False,
+    allow_http: AllowHttp = False,
+    options: StoreOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the objects in a store that nothing needs, and delete them with `--delete`.
+
+    These are the objects of deleted topics, and objects that no manifest names because an upload has failed. A broker
+    deletes such objects itself, unless it has lost its disk. A broker may use the store meanwhile. Partitions that a
+    reader has pinned are left as they are. Exit code 1 if a manifest is damaged.
+
+    Example: stablelog storage clean s3://bucket/prefix --older-than-days 30 --delete
+    """
+    prefix = Prefix(opened(url, options, allow_http=allow_http))
+    known = dict.fromkeys(_partitions(prefix, topics), False)
+    known |= dict.fromkeys(_partitions(prefix, topics, deleted=True), True)
+    now_ms = store_time_ms(prefix.store)
+    found: list[Garbage] = []
+    faults: list[Fault] = []
+    count = size = 0
+    for number, (partition, is_deleted) in enumerate(known.items(), 1):
+        _progress(f"partition {number} of {len(known)}, {counted(count, 'object')}, {size >> 20} MiB")
+        try:
+            one = garbage_of(
+                prefix, partition, is_deleted=is_deleted, now_ms=now_ms, age_ms=older_than_days * DAY_MS
+            )
+            if not one.objects:
+                continue
+            found.append(one)
+            if one.is_pinned:
+                continue
+            for stored in stored_garbage.delete(prefix, one) if delete else one.objects:
+                count += 1
+                size += stored.size
+        except (Corrupt, NewerFormat) as error:
+            faults.append(Fault(partition.chain, str(error)))
+    _progress("")
+    if not as_json and found:
+        print_table(
+            f"objects that nothing needs in {prefix.store.url}", GARBAGE_COLUMNS, map(_garbage_cells, found)
+        )
+    _tell(prefix.store, faults)
+    done(
+        f"{counted(count, 'object')} of {size} bytes {'deleted' if delete else 'found'} in {prefix.store.url}"
+        + ("" if delete or not count else "; --delete deletes them"),
+        as_json=as_json,
+        objects=count,
+        bytes=size,
+        is_deleted=delete,
+        partitions=[dict(zip(GARBAGE_COLUMNS, _garbage_cells(one), strict=True)) for one in found],
+        faults=[asdict(one) for one in faults],
+    )
+    if faults:
+        sys.exit(1)
+
+
+def _garbage_cells(one: Garbage) -> Sequence[object]:
+    why = "a deleted topic" if one.is_deleted else "no manifest names them"
+    if one.is_pinned:
+        why += "; kept, because a reader has pinned the partition"
+    return one.partition.topic, one.partition.partition, len(one.objects), one.size, why
+
+
+def _partitions(
+    prefix: Prefix, topics: Sequence[str] | None, *, deleted: bool = False
+) -> list[RemotePartition]:
+    """Return the partitions of these topics, or of all topics. Fail if the store or a topic is not there.
+
+    Args:
+        prefix: the prefix of the store.
+        topics: the names of the topics.
+        deleted: as for `Prefix.partitions`.
+    """
     try:
         prefix.cluster_id()
     except ObjectMissing:
@@ -162,7 +246,8 @@ def _partitions(prefix: Prefix, topics: Sequence[str] | None) -> list[RemotePart
     for topic in topics or []:
         if topic not in known:
             fail(f"{prefix.store.url} has no topic {topic!r}")
-    return [one for topic in known if not topics or topic in topics for one in prefix.partitions(topic)]
+    wanted = [topic for topic in known if not topics or topic in topics]
+    return [one for topic in wanted for one in prefix.partitions(topic, deleted=deleted)]
 
 
 def _tell(store: ObjectStore, faults: Sequence[Fault]) -> None:

@@ -13,8 +13,9 @@ from crc32c import crc32c
 from stablelog.batch.header import crc_holds, headers_in
 from stablelog.env.objects.requests import StoredObject
 from stablelog.errors import Corrupt, NewerFormat, ObjectMissing
+from stablelog.tier.deletion import named_keys
 from stablelog.tier.index_object import IndexKind, index_range, indexes_of
-from stablelog.tier.manifest import Manifest, RemoteSegment
+from stablelog.tier.manifest import RemoteSegment
 from stablelog.tier.names import INDEXES, LOG, RemotePartition
 from stablelog.tier.prefix import Prefix
 from stablelog.tier.records import SegmentState
@@ -84,7 +85,7 @@ def describe(prefix: Prefix, partition: RemotePartition) -> StoredPartition:
     objects = list(prefix.store.list_after(partition.directory))
     manifest = prefix.last_manifest(partition)
     found = StoredPartition(partition.topic, str(partition.topic_id), partition.partition)
-    named = set() if manifest is None else _keys(partition, manifest)
+    named = set() if manifest is None else named_keys(partition, manifest)
     unnamed = [one for one in objects if _is_segment(one, partition) and one.key not in named]
     beside = [one.key.removeprefix(f"{partition.directory}/").partition("/")[0] for one in objects]
     found = replace(
@@ -107,14 +108,6 @@ def describe(prefix: Prefix, partition: RemotePartition) -> StoredPartition:
         marked=len(marked),
         marked_size=sum(row.size for row in marked),
     )
-
-
-def _keys(partition: RemotePartition, manifest: Manifest) -> set[str]:
-    return {
-        partition.segment_key(row.base_offset, row.segment_id, kind)
-        for row in manifest.segments
-        for kind in (LOG, INDEXES)
-    }
 
 
 def _is_segment(stored: StoredObject, partition: RemotePartition) -> bool:

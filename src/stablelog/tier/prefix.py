@@ -55,17 +55,21 @@ class Prefix:
         names = self.store.directories()
         return sorted(name.removeprefix(TOPIC_PREFIX) for name in names if name.startswith(TOPIC_PREFIX))
 
-    def partitions(self, topic: str) -> list[RemotePartition]:
+    def partitions(self, topic: str, *, deleted: bool = False) -> list[RemotePartition]:
         """Return the partitions of a topic that have, or had, objects in the store, by topic id and number.
 
-        Topics that were deleted and created again under one name have different topic ids. Topics of which the store
-        says that they were deleted are left out.
+        Topics that were deleted and created again under one name have different topic ids.
+
+        Args:
+            topic: the name of the topic.
+            deleted: whether to return the partitions of the topics of which the store says that they were deleted,
+                instead of those of all others.
         """
         directory = f"{TOPIC_PREFIX}{topic}"
         found = (
             partition_of(f"{directory}/{topic_id}/{number}")
             for topic_id in self.store.directories(directory)
-            if not self._is_deleted(topic, topic_id)
+            if self._is_deleted(topic, topic_id) is deleted
             for number in self.store.directories(f"{directory}/{topic_id}")
         )
         return sorted(

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from stablelog.broker.tiering.copier import PUBLISHED_AFTER_S
 from stablelog.broker.tiering.throttle import Throttle
 from stablelog.env.objects.cloud import PART_SIZE
 from stablelog.env.objects.opening import open_store
@@ -48,6 +49,22 @@ def test_copied_segments_leave_the_local_disk_and_stay_readable(part_count):
     assert world.names() == [f"{world.remote.end_offset:020}.log"]
     assert world.partition.start_offset == world.remote.end_offset
     assert world.copier.uploads.count == 7
+
+
+def test_a_slow_copy_publishes_at_least_each_hour():
+    """Otherwise `storage clean` could take copied segments for the objects of failed uploads."""
+    world = World()
+    counts = []
+
+    def between(call, key):
+        if call == "upload" and key.endswith(".log"):
+            world.now_s += PUBLISHED_AFTER_S * 0.6
+            published = world.published()
+            counts.append(0 if published is None else len(published.segments))
+
+    world.store_objects.between = between
+    world.copy_all()
+    assert counts == [0, 0, 2, 2, 4]
 
 
 def finish(world):

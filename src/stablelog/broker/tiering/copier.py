@@ -49,6 +49,8 @@ log = logging.getLogger(__name__)
 PIECE_SIZE: Final = 1 << 20  # The size of the pieces in which a log file is read and uploaded, in bytes.
 # A manifest is published after this many copied segments at the latest, so that local retention can delete them.
 PUBLISHED_AFTER: Final = 16
+# And after this time in seconds: `stablelog storage clean` deletes old objects that no manifest names.
+PUBLISHED_AFTER_S: Final = 3600.0
 
 
 @dataclass(slots=True)
@@ -250,9 +252,12 @@ class Copier:
             end_offset = max(owned.manifest.end_offset, remote.start_offset)
             waiting = self._plan.waiting(partition, end_offset)
             rows: list[RemoteSegment] = []
+            begun_s = self._now_s()
             for segment in waiting[:PUBLISHED_AFTER]:
                 if not self._goes_on(partition, work):
                     return
+                if rows and self._now_s() - begun_s > PUBLISHED_AFTER_S:
+                    break
                 try:
                     rows.append(
                         await self.uploads.upload(

@@ -1,0 +1,109 @@
+"""Objects in a store that nothing needs, found without a broker.
+
+A broker deletes such objects itself (`tier.deletion`), if it knows of them. It does not know of the objects that it has
+lost with its disk, for example those of deleted topics after a restore, and a store may have no broker any more.
+
+A program that does not own the chain of a partition cannot know which uploads are under way. So an object that the last
+manifest does not name counts as garbage only if it is old. All ages are differences of two times of the store's clock.
+"""
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from stablelog.env.objects.requests import StoredObject
+from stablelog.env.objects.store import ObjectStore
+from stablelog.errors import Corrupt
+from stablelog.tier.chain import LINK
+from stablelog.tier.deletion import is_segment_or_part, named_keys
+from stablelog.tier.names import RemotePartition
+from stablelog.tier.pins import VALID_S
+from stablelog.tier.prefix import Prefix
+
+CLOCK_DIRECTORY: Final = "check"
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """The objects of one partition that nothing needs.
+
+    Attributes:
+        partition: the partition.
+        is_deleted: whether its topic was deleted.
+        is_pinned: whether a reader has a pin, so that nothing may be deleted.
+        objects: the objects, in the order in which they are to be deleted.
+    """
+
+    partition: RemotePartition
+    is_deleted: bool
+    is_pinned: bool
+    objects: tuple[StoredObject, ...]
+
+    @property
+    def size(self) -> int:
+        """The bytes of the objects."""
+        return sum(one.size for one in self.objects)
+
+
+def store_time_ms(store: ObjectStore) -> int:
+    """Return the time of the store's clock, as the store gives it to a new object. Raises StoreError."""
+    key = f"{CLOCK_DIRECTORY}/clock-{secrets.token_hex(8)}"
+    store.create(key, key.encode())
+    try:
+        (found,) = [one for one in store.list_after(CLOCK_DIRECTORY) if one.key == key]
+    finally:
+        store.delete(key)
+    return found.modified_ms
+
+
+def garbage_of(
+    prefix: Prefix, partition: RemotePartition, *, is_deleted: bool, now_ms: int, age_ms: int
+) -> Garbage:
+    """Find the garbage of a partition.
+
+    Args:
+        prefix: the prefix of the store.
+        partition: the partition.
+        is_deleted: whether its topic was deleted.
+        now_ms: the time of the store's clock.
+        age_ms: the least age of an object that the last manifest does not name. It does not apply to deleted topics.
+
+    Raises:
+        StoreError: the store does not answer, or rejects a request.
+        NewerFormat: a later release has written the manifest.
+        Corrupt: the manifest or a part is damaged or missing. The message names its key.
+    """
+    # The objects are listed before the manifest is read, so that the manifest names each object that was published.
+    objects = list(prefix.store.list_after(partition.directory))
+    pins = [one for one in objects if one.key.startswith(f"{partition.pins}/")]
+    is_pinned = any(now_ms - one.modified_ms < VALID_S * 1000 for one in pins)
+    unnamed = [one for one in objects if is_segment_or_part(partition, one.key)]
+    if is_deleted:
+        # Claims and fences stay: they stop a broker that does not know that the topic was deleted.
+        links = [one for one in objects if one.key.startswith(f"{partition.chain}/") and one.size > LINK.size]
+        return Garbage(partition, is_deleted, is_pinned, (*unnamed, *pins, *links))
+    named = _named(prefix, partition) if unnamed else set()
+    old = [one for one in unnamed if one.key not in named and now_ms - one.modified_ms >= age_ms]
+    return Garbage(partition, is_deleted, is_pinned, tuple(old))
+
+
+def delete(prefix: Prefix, garbage: Garbage) -> Iterator[StoredObject]:
+    """Delete garbage, and yield each object after its deletion. What a broker has published meanwhile stays.
+
+    Raises as `garbage_of` does.
+    """
+    assert not garbage.is_pinned, "a reader needs it"
+    named = set() if garbage.is_deleted else _named(prefix, garbage.partition)
+    for one in garbage.objects:
+        if one.key not in named:
+            prefix.store.delete(one.key)
+            yield one
+
+
+def _named(prefix: Prefix, partition: RemotePartition) -> set[str]:
+    manifest = prefix.last_manifest(partition)
+    if manifest is None:
+        # If the manifests were lost, the segments are not garbage.
+        raise Corrupt(f"{partition.chain} has no manifest, and the partition has segments: they stay")
+    return named_keys(partition, manifest)
