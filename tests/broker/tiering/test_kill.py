@@ -12,8 +12,11 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import stablelog
+from stablelog.env.objects.opening import open_store
+from stablelog.ops.stored_partitions import StoredPartition, describe
+from stablelog.tier.prefix import Prefix
 from tests.chaos.confluent import patiently
-from tests.clients.reading import read_to_end
+from tests.clients.reading import bounds, read_to_end
 from tests.scale import randomness
 from tests.waiting import until
 
@@ -21,6 +24,7 @@ KILLS = int(os.environ.get("STABLELOG_KILLS", "6"))
 TRANSACTION_RECORDS = 10
 COPIED_MIN = 8  # more segments than stay on the local disk
 TIERED = {"remote.storage.enable": "true", "local.retention.bytes": "1", "file.delete.delay.ms": "0"}
+DELETING = {**TIERED, "retention.bytes": "250000"}
 DROPPING = {
     **TIERED,
     "local.retention.bytes": "40000",
@@ -112,6 +116,69 @@ def test_no_committed_record_is_lost_when_the_broker_is_killed_while_it_copies(c
     assert read == writer.committed
     logs = [name for name in os.listdir(tmp_path / "data" / "t-0") if name.endswith(".log")]
     assert len(logs) < _copied(store), "most segments are only in the store"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200 + 10 * KILLS)
+def test_a_store_keeps_only_what_is_needed_when_the_broker_is_killed_while_it_deletes(tmp_path):
+    chance = randomness("kills and deletions", KILLS)
+    store = tmp_path / "store"
+    with stablelog.serve(
+        tmp_path / "data",
+        stablelog_remote_url=store.as_uri(),
+        stablelog_remote_delete_delay_ms=50,
+        remote_log_manager_task_interval_ms=10,
+        log_retention_check_interval_ms=20,
+        log_segment_bytes=40_000,
+    ) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        admin.create_topics([NewTopic("t", 1, 1, config=DELETING)])["t"].result(30)
+        writer = Writer(broker.bootstrap)
+        writer.start()
+        starts = []
+        for _ in range(KILLS):
+            start = _log_start(store)
+            until(lambda start=start: _log_start(store) > start, "nothing is deleted")
+            starts.append(_log_start(store))
+            time.sleep(chance.uniform(0, 0.1))  # the kill comes at any step
+            broker.kill()
+            broker.start()
+        writer.stopping.set()
+        writer.join(60)
+        assert not writer.is_alive()
+        until(lambda: _unneeded(store) == (0, 0), lambda: f"marked and unnamed: {_unneeded(store)}")
+        consumer = Consumer(
+            {
+                "bootstrap.servers": broker.bootstrap,
+                "group.id": "reader",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 50,
+            }
+        )
+        start, _ = bounds(consumer, "t")
+        read = [message.value().rstrip() + b" " for message in read_to_end(consumer, "t", start=start)]
+        consumer.close()
+    assert starts == sorted(starts)
+    assert 0 < len(read) < len(writer.committed)
+    assert read == writer.committed[-len(read) :]
+
+
+def _described(store):
+    """What the store has of the topic."""
+    prefix = Prefix(open_store(store.as_uri()))
+    found = [describe(prefix, one) for one in prefix.partitions("t")] if "t" in prefix.topics() else []
+    return found[0] if found else StoredPartition("t", "", 0)
+
+
+def _log_start(store):
+    return _described(store).log_start
+
+
+def _unneeded(store):
+    """The number of segments that are marked for deletion, and of objects that no manifest names."""
+    found = _described(store)
+    return found.marked, found.unnamed
 
 
 def _copied(store):
