@@ -144,6 +144,88 @@ def test_the_report_says_what_is_gone(lost, store_of):
     assert report.torn_sequences == {"": torn.commit_sequence}
 
 
+def test_the_report_names_the_groups_beyond_what_is_left(monkeypatch):
+    """A group that is at the end of what is left goes on with the first new record."""
+    objects = SimObjects(faults=Faults(latency_s=0))
+    simulate_store(monkeypatch, objects)
+
+    async def live():
+        async with tiered(SIMULATED_URL, **SELDOM) as desk:
+            await write_segments(desk, 2)
+            await copy(desk)
+            end = desk.broker.topics.partition("t", 0).remote.end_offset
+            await desk.produce(batch(b"lost"))
+            for group, offset in (("behind", 1), ("at", end), ("ahead", end + 1), ("returned", end + 1)):
+                await commit_offset(desk, group, offset)
+            await commit_offset(desk, "returned", end)
+            await in_transaction(desk, "aborted", end + 1, commit=False)
+            await in_transaction(desk, "committed", end + 1, commit=True)
+            await desk.durable()
+            await desk.broker.tiering.copy_coordinator_logs()
+            return end, dict(objects.objects)
+
+    end, kept = asyncio.run(asyncio.wait_for(live(), 60))
+    _, report = restored(SimObjects(faults=Faults(latency_s=0), objects=kept))
+    assert report.groups == [
+        ("ahead", "t", 0, end + 1, end),
+        ("committed", "t", 0, end + 1, end),
+    ]
+
+
+async def commit_offset(desk, group, offset):
+    answer = await desk.ask_with(
+        8,
+        6,
+        {
+            "group_id": group,
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "topics": [{"name": "t", "partitions": [row(offset)]}],
+        },
+    )
+    assert answer.topics[0].partitions[0].error_code is NONE
+
+
+async def in_transaction(desk, group, offset, *, commit):
+    """Commit an offset in a transaction."""
+    who = await desk.init(group)
+    answer = await desk.ask_with(
+        25,
+        3,
+        {
+            "transactional_id": group,
+            "producer_id": who[0],
+            "producer_epoch": who[1],
+            "group_id": group,
+        },
+    )
+    assert answer.error_code is NONE
+    answer = await desk.ask_with(
+        28,
+        3,
+        {
+            "transactional_id": group,
+            "group_id": group,
+            "producer_id": who[0],
+            "producer_epoch": who[1],
+            "generation_id": -1,
+            "member_id": "",
+            "topics": [{"name": "t", "partitions": [row(offset)]}],
+        },
+    )
+    assert answer.topics[0].partitions[0].error_code is NONE
+    assert (await desk.end(group, who, commit)).error_code is NONE
+
+
+def row(offset):
+    return {
+        "partition_index": 0,
+        "committed_offset": offset,
+        "committed_leader_epoch": -1,
+        "committed_metadata": "",
+    }
+
+
 def test_the_settings_of_topics_are_restored(store_of):
     async def check(desk, _report):
         topics = desk.broker.topics

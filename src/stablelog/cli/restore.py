@@ -71,6 +71,11 @@ def _print(report: Report) -> None:
         ],
     )
     print_table(
+        "Groups beyond what is left: their consumers get an error, and auto.offset.reset decides",
+        ("group", "partition", "committed offset", "gone from"),
+        [(one.group, f"{one.topic}-{one.partition}", one.offset, one.lost_from) for one in report.groups],
+    )
+    print_table(
         "Torn transactions: committed, and only a part of them is left",
         ("transactional id", "commit sequence", "found in", "gone in"),
         [
@@ -96,6 +101,7 @@ def _as_object(report: Report) -> dict[str, object]:
     return {
         **report._asdict(),
         "ranges": [one._asdict() for one in report.ranges],
+        "groups": [one._asdict() for one in report.groups],
         "torn": [
             {**one._asdict(), "found": _list(one.found), "lost": _list(one.lost)} for one in report.torn
         ],

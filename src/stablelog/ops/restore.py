@@ -8,7 +8,7 @@ directory.
 Source: docs/decisions/0026-restore.md.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -19,6 +19,7 @@ from stablelog.broker.directory.catalog import CATALOG_FILE, ListedTopic, encode
 from stablelog.broker.directory.restoring import RESTORING_FILE
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.broker.topic_names import group_of_log, is_coordinator_log
+from stablelog.coordinators.consumer_groups.table import GroupTable
 from stablelog.coordinators.transactions.restoring import (
     CommitLog,
     Pair,
@@ -39,6 +40,7 @@ from stablelog.ops.stored_cluster import (
     empty_stored,
     producers_of,
     read_commit_logs,
+    read_groups,
     read_topics,
 )
 from stablelog.tier.chain import Chain
@@ -82,6 +84,24 @@ class LostRange(NamedTuple):
     next_offset: int | None
 
 
+class GroupAhead(NamedTuple):
+    """A committed offset whose record is gone. The consumers of the group get an error at this offset.
+
+    Attributes:
+        group: the id of the group.
+        topic: the name of the topic.
+        partition: the number of the partition.
+        offset: the committed offset.
+        lost_from: the first offset whose record is gone.
+    """
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    lost_from: int
+
+
 class Report(NamedTuple):
     """What a restore has found, and what is gone.
 
@@ -89,6 +109,7 @@ class Report(NamedTuple):
         cluster_id: the id of the cluster.
         node_id: the id of the broker.
         ranges: what is gone of each partition.
+        groups: the groups that have committed offsets whose records are gone.
         torn: the torn commits: some partitions have them, and others lack them.
         torn_sequences: by transaction group, the greatest commit sequence of a commit that may be torn.
         commit_sequences: by transaction group, the next commit sequence.
@@ -99,6 +120,7 @@ class Report(NamedTuple):
     cluster_id: str
     node_id: int
     ranges: list[LostRange]
+    groups: list[GroupAhead]
     torn: list[Torn]
     torn_sequences: Mapping[str, int]
     commit_sequences: Mapping[str, int]
@@ -201,25 +223,38 @@ def plan_of(
 ) -> Plan:
     """Read and check the store, and decide the content of the data directory. Raises as `restore`."""
     topics = read_topics(prefix, cluster_id, payload_of)
-    return make_plan(topics, cluster_id, read_commit_logs(topics), now_ms)
+    return make_plan(topics, cluster_id, read_commit_logs(topics), read_groups(topics), now_ms)
 
 
-def make_plan(topics: list[StoredTopic], cluster_id: str, logs: dict[str, CommitLog], now_ms: int) -> Plan:
+def make_plan(
+    topics: list[StoredTopic],
+    cluster_id: str,
+    logs: dict[str, CommitLog],
+    groups: GroupTable,
+    now_ms: int,
+) -> Plan:
     """Decide the content of the data directory, without I/O.
 
     Args:
         topics: the topics in the store, with all logs of coordinators.
         cluster_id: the id of the cluster.
         logs: the records of the commit logs.
+        groups: the consumer groups.
         now_ms: the time of the clock.
     """
-    return _Planner(topics, cluster_id, logs, now_ms).plan()
+    return _Planner(topics, cluster_id, logs, groups, now_ms).plan()
 
 
 class _Planner:
     def __init__(
-        self, topics: list[StoredTopic], cluster_id: str, logs: dict[str, CommitLog], now_ms: int
+        self,
+        topics: list[StoredTopic],
+        cluster_id: str,
+        logs: dict[str, CommitLog],
+        groups: GroupTable,
+        now_ms: int,
     ) -> None:
+        self._consumers = groups
         self._topics = {topic.name: topic for topic in topics}
         self._cluster_id = cluster_id
         self._now_ms = now_ms
@@ -323,6 +358,7 @@ class _Planner:
             self._cluster_id,
             node_id,
             [self._range(at, one) for at, one in self._stored.items()],
+            sorted(self._groups_ahead()),
             [one for torn in self._torn.values() for one in torn],
             {group: sequence for group, sequence in self._torn_sequences.items() if sequence >= 0},
             self._numbers.commit_sequences,
@@ -332,6 +368,13 @@ class _Planner:
         epoch = self._leader_epoch
         catalog = encode_catalog(self._cluster_id, epoch, epoch, listed)
         return Plan(files, self._manifests, catalog, encode_meta(self._cluster_id, node_id, []), report)
+
+    def _groups_ahead(self) -> Iterator[GroupAhead]:
+        for group_id in self._consumers.groups:
+            for at, committed in self._consumers.offsets.committed(group_id).items():
+                stored = self._stored.get(at)
+                if stored is not None and committed.value.offset > stored.end_offset:
+                    yield GroupAhead(group_id, *at, committed.value.offset, stored.end_offset)
 
     def _files(self, at: TopicPartition, stored: Stored) -> dict[str, bytes]:
         name, index = at

@@ -6,6 +6,7 @@ from operator import attrgetter
 from typing import Final
 
 from stablelog.batch.header import BatchHeader, crc_holds, headers_in
+from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.batch.records import decode_records
 from stablelog.broker.topic_names import (
     CONSUMER_OFFSETS_TOPIC,
@@ -13,6 +14,7 @@ from stablelog.broker.topic_names import (
     group_of_log,
     is_coordinator_log,
 )
+from stablelog.coordinators.consumer_groups.table import GroupTable
 from stablelog.coordinators.transactions.restoring import CommitLog, Pair
 from stablelog.env.disk import Buffer
 from stablelog.errors import Corrupt, ObjectMissing, naming
@@ -110,6 +112,35 @@ def read_commit_logs(topics: list[StoredTopic]) -> dict[str, CommitLog]:
                         if not header.is_control:
                             log.take(_pairs(content, position))
     return found
+
+
+def read_groups(topics: list[StoredTopic]) -> GroupTable:
+    """Read the consumer groups and their offsets from the offsets logs.
+
+    Raises:
+        NewerFormat: a later release has written a record.
+        Corrupt: a record is damaged.
+    """
+    table = GroupTable()
+    for topic in topics:
+        if not is_offsets_log(topic.name):
+            continue
+        for index in sorted(topic.logs):
+            for base, content in sorted(topic.logs[index].items()):
+                with naming(f"{topic.name}-{index}, segment {base}"):
+                    for position, header in headers_in(content):
+                        _replay(table, content, position, header)
+    return table
+
+
+def _replay(table: GroupTable, content: bytes, position: int, header: BatchHeader) -> None:
+    if header.is_control:
+        marker = read_marker(content, position)
+        if marker is not None:
+            table.offsets.end(header.producer_id, commit=marker.type is MarkerType.COMMIT)
+        return
+    for key, value in _pairs(content, position):
+        table.replay(key, value, header.producer_id if header.is_transactional else None)
 
 
 def _pairs(content: bytes, position: int) -> list[Pair]:
