@@ -5,8 +5,8 @@ import uuid
 import pytest
 
 from stablelog.errors import Fenced, StoreError
-from stablelog.tier.chain import MANIFESTS_KEPT, Chain, Create, Delete, last_manifest
-from stablelog.tier.deletion import COUNT_MAX, LATE_S, PIN_PAUSE_S, Deletion, named_keys
+from stablelog.tier.chain import MANIFESTS_KEPT, Chain, Create, Delete, List, last_manifest
+from stablelog.tier.deletion import LATE_S, MANIFEST_COUNT_MAX, PIN_PAUSE_S, Deletion, named_keys
 from stablelog.tier.manifest import Manifest, RemoteSegment, decode_manifest, encode_manifest
 from stablelog.tier.names import INDEXES, LOG
 from stablelog.tier.parts import divided
@@ -81,12 +81,11 @@ class Store:
         """Let time pass, and run what is due then."""
         self.now_s += seconds
         gone = set()
-        while self.deletion.is_due(self.now_s, DELAY_S):
-            found = self(self.deletion.run(self.manifest, self.now_s, DELAY_S))
-            if not found:
-                break
-            gone |= found
-            self.publish(self.manifest.without(found), found)
+        if self.deletion.is_due(self.now_s, DELAY_S):
+            self(self.deletion.find(self.manifest, self.now_s, DELAY_S))
+            gone = self(self.deletion.delete(1_000))
+        if gone:
+            self.publish(self.manifest.without(gone), gone)
         return sorted(one.int - 1 for one in gone)
 
     def pin(self, start, end, content=None):
@@ -166,14 +165,22 @@ def test_a_failed_request_is_repeated_and_nothing_stays():
         assert store.segments() == [2]
 
 
-def test_at_most_so_many_segments_are_deleted_in_one_run():
-    store = Store(COUNT_MAX + 5)
-    store.mark(100 * (COUNT_MAX + 3))
+def test_a_deletion_goes_on_with_what_was_found_before():
+    """Also if the broker publishes meanwhile; nothing is listed again."""
+    store = Store(6)
+    store.mark(500)
     store.now_s += DELAY_S
-    found = store(store.deletion.run(store.manifest, store.now_s, DELAY_S))
-    assert len(found) == COUNT_MAX
-    store.publish(store.manifest.without(found), found)
-    assert len(store.wait(0)) == 3
+    store(store.deletion.find(store.manifest, store.now_s, DELAY_S))
+    count = sum(isinstance(one, List) for one in store.requests)
+    for number in range(0, 4, 2):
+        found = store(store.deletion.delete(2))
+        assert found == {segment(one).segment_id for one in (number, number + 1)}
+        store.publish(store.manifest.without(found), found)
+        assert store.deletion.is_due(store.now_s, DELAY_S)
+        store(store.deletion.find(store.manifest, store.now_s, DELAY_S))
+    assert store(store.deletion.delete(2)) == {segment(4).segment_id}
+    assert sum(isinstance(one, List) for one in store.requests) == count
+    assert store.segments() == [5]
 
 
 # -- pins ------------------------------------------------------------------------------------------------------
@@ -327,11 +334,11 @@ def test_keys_of_others_stay():
 
 def test_old_manifests_are_deleted():
     store = Store()
-    for _ in range(5 * MANIFESTS_KEPT):
+    for _ in range(2 * MANIFEST_COUNT_MAX):
         store.publish(store.manifest)
         store.wait(0)
     links = [key for key in store.objects if "/manifest/" in key]
-    assert len(links) <= 1 + 2 * MANIFESTS_KEPT
+    assert MANIFESTS_KEPT < len(links) <= 1 + MANIFEST_COUNT_MAX
     assert decode_manifest(store(last_manifest(PARTITION))).segments == store.manifest.segments
 
 
@@ -356,7 +363,7 @@ def test_a_broker_that_is_fenced_during_a_sweep_deletes_nothing():
     store.orphan()
     store.wait()
     store.now_s += DELAY_S
-    steps = store.deletion.run(store.manifest, store.now_s, DELAY_S)
+    steps = store.deletion.find(store.manifest, store.now_s, DELAY_S)
     listed = store.world.apply(next(steps))
     store.take_over(2)
     before = dict(store.objects)

@@ -7,13 +7,13 @@ Three kinds of objects are deleted:
   manifest with the mark, and no valid pin protects the segment (`tier.pins`). The next manifest no longer names it.
 - *Orphans*: objects of segments and of parts that the last manifest does not name, because an upload or a crash left
   them, or because a part was replaced. Only the broker that owns the chain can publish a manifest that names an object,
-  and it uploads nothing while this module works. So an object that was listed, and that the last manifest does not name,
+  and it uploads nothing while this module looks. So an object that was listed, and that the last manifest does not name,
   stays without a name. It is deleted when it was listed in a *sweep*, and again in a sweep after the delay. The delay
   protects readers that use an earlier manifest. While any pin is valid, no orphan is deleted.
 - *Old manifests*, and pins that are no longer valid.
 
-Nothing is deleted before the chain was listed and has no object of a greater broker epoch: a fenced broker deletes
-nothing. If a broker is fenced between this listing and a deletion, no harm is done. A mark is never withdrawn. And a
+Before something is found, the chain was listed and has no object of a greater broker epoch: a fenced broker deletes
+nothing more. If a broker is fenced between this listing and a deletion, no harm is done. A mark is never withdrawn. And a
 broker of a greater epoch names none of the listed orphans, because it uploads each segment under a new id.
 
 The delay is measured by the clock of this broker, which no other clock has to agree with. It begins again at each start
@@ -24,7 +24,9 @@ Source: KIP-405 (log start first, then the objects).
 
 import math
 import uuid
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import takewhile
 from typing import Final, NamedTuple
 
@@ -35,7 +37,7 @@ from stablelog.tier.names import INDEXES, LOG, RemotePartition
 from stablelog.tier.pins import VALID_S, Pin, decode_pin
 from stablelog.tier.records import SegmentState
 
-COUNT_MAX: Final = 100  # The number of segments whose objects are deleted in one run.
+MANIFEST_COUNT_MAX: Final = 5 * MANIFESTS_KEPT  # With so many manifests, the old ones are deleted.
 # While a pin protects a segment whose delay has passed, the pins are listed again after this time, in seconds.
 PIN_PAUSE_S: Final = 60.0
 # The store may apply an upload up to this time after the upload has failed, in seconds. A sweep in this time is repeated.
@@ -53,6 +55,13 @@ class _Known(NamedTuple):
         return now_s < self.listed_s + VALID_S
 
 
+class _Found(NamedTuple):
+    """What may be deleted: the objects of a segment, or one other object."""
+
+    segment_id: uuid.UUID | None
+    keys: tuple[str, ...]
+
+
 class Deletion:
     """The deletions from the store of one partition, whose chain this broker has taken over.
 
@@ -67,17 +76,18 @@ class Deletion:
         self._partition = partition
         self._chain = chain
         self._parts: set[uuid.UUID] = set()
-        self._marked_s: dict[
-            uuid.UUID, float
-        ] = {}  # When the mark of a segment was first known, oldest first.
+        # When the mark of a segment was first known, oldest first.
+        self._marked_s: dict[uuid.UUID, float] = {}
         self._retry_s = -math.inf  # Until then, pins protect all segments whose delay has passed.
         self._pins: dict[str, _Known] = {}
         self._sweep_s = math.inf  # When the next sweep begins, without the delay.
         self._suspected_s = -math.inf  # When an orphan may have come into being.
         self._unnamed_s: dict[str, float] = {}  # When a sweep has first listed an orphan.
-        self._manifest_count = (
-            MANIFESTS_KEPT  # At least how many manifests this epoch has, or an earlier one.
-        )
+        self._manifest_count = MANIFESTS_KEPT  # How many manifests the chain may have.
+        self._found: deque[_Found] = deque()  # What `delete` deletes next.
+        self._gone: set[uuid.UUID] = (
+            set()
+        )  # The segments that a call of `delete` that has failed has deleted.
         self.follow(manifest, now_s)
         self.suspect(now_s)  # A crash may have ended an upload.
 
@@ -87,7 +97,7 @@ class Deletion:
         Args:
             manifest: the manifest.
             now_s: the time.
-            gone: the segments that the manifest lacks because `run` has deleted their objects.
+            gone: the segments that the manifest lacks because `delete` has deleted their objects.
         """
         marked = takewhile(lambda one: one.state is SegmentState.DELETE_STARTED, manifest.segments)
         known = self._marked_s
@@ -105,88 +115,104 @@ class Deletion:
 
     @property
     def is_swept(self) -> bool:
-        """Whether no further sweep is planned: the last one has found no orphan."""
-        return self._sweep_s == math.inf
+        """Whether no further sweep is planned, and all orphans that were found are deleted."""
+        return self._sweep_s == math.inf and not self._found
 
     def is_due(self, now_s: float, delay_s: float) -> bool:
-        """Whether `run` may have something to delete."""
+        """Whether `find` may find something, or `delete` has something to delete."""
+        if self._found:
+            return True
         if not self._chain.is_settled:
             # The last manifest in the store may name objects that this broker does not know it to name.
             return False
         return (
             self._is_marked_due(now_s, delay_s)
             or self._sweep_s + delay_s <= now_s
-            or self._manifest_count >= 2 * MANIFESTS_KEPT
+            or self._manifest_count >= MANIFEST_COUNT_MAX
         )
 
     def _is_marked_due(self, now_s: float, delay_s: float) -> bool:
         oldest_s = next(iter(self._marked_s.values()), math.inf)
         return self._retry_s <= now_s and oldest_s + delay_s <= now_s
 
-    def run(self, manifest: Manifest, now_s: float, delay_s: float) -> Steps[set[uuid.UUID]]:
-        """Delete what may be deleted now.
+    def find(self, manifest: Manifest, now_s: float, delay_s: float) -> Steps[None]:
+        """Find what may be deleted now, unless `delete` still has something to delete. No upload may be under way.
 
         Args:
             manifest: the last published manifest.
             now_s: the time.
             delay_s: the delay of deletions, in seconds.
 
-        Returns:
-            The segments whose objects were deleted; the next manifest must not name them. If a request fails, the next
-            run deletes them once more.
-
         Raises:
-            Fenced: a broker of a greater epoch has taken over. Nothing was deleted.
+            Fenced: a broker of a greater epoch has taken over.
         """
+        if self._found:
+            return
         assert self._chain.is_settled
         is_sweep = self._sweep_s + delay_s <= now_s
         listed = (yield List(self._partition.directory)) if is_sweep else []
         old = yield from self._chain.removable()  # After the listing of orphans, and before each deletion.
-        gone: set[uuid.UUID] = set()
+        found: list[_Found] = []
         if is_sweep or self._is_marked_due(now_s, delay_s):
             pins = yield from self._valid_pins(now_s)
-            gone = yield from self._delete_marked(manifest, pins, now_s, delay_s)
+            found += self._due_segments(manifest, pins, now_s, delay_s)
             if is_sweep:
-                yield from self._sweep([key for key, _ in listed], manifest, pins, now_s, delay_s)
-        for key in old:
-            yield Delete(key)
+                found += self._sweep([key for key, _ in listed], manifest, pins, now_s, delay_s)
+        found += [_Found(None, (key,)) for key in old]
+        self._found.extend(found)
         self._manifest_count = MANIFESTS_KEPT
+
+    def delete(self, count_max: int) -> Steps[set[uuid.UUID]]:
+        """Delete what `find` has found. An upload may be under way.
+
+        What was found may be deleted at any later time: a mark is never withdrawn, orphans never get a name, and newer
+        manifests stay.
+
+        Args:
+            count_max: at most so many segments and other objects are deleted. The next call continues.
+
+        Returns:
+            The segments whose objects were deleted; the next manifest must not name them. If a request fails, the next
+            call repeats it.
+        """
+        for _ in range(min(count_max, len(self._found))):
+            found = self._found[0]
+            for key in found.keys:
+                yield Delete(key)
+            self._found.popleft()
+            if found.segment_id is not None:
+                self._gone.add(found.segment_id)
+        gone, self._gone = self._gone, set()
         return gone
 
-    def _delete_marked(
+    def _due_segments(
         self, manifest: Manifest, pins: list[Pin], now_s: float, delay_s: float
-    ) -> Steps[set[uuid.UUID]]:
-        gone: set[uuid.UUID] = set()
+    ) -> Iterator[_Found]:
         is_pinned = False
         for segment in takewhile(lambda one: self._is_due(one, now_s - delay_s), manifest.segments):
             if any(pin.protects(segment.base_offset, segment.end_offset) for pin in pins):
                 is_pinned = True
                 continue
-            if len(gone) == COUNT_MAX:
-                return gone  # The rest follows in the next run.
-            for kind in (INDEXES, LOG):
-                yield Delete(self._partition.segment_key(segment.base_offset, segment.segment_id, kind))
-            gone.add(segment.segment_id)
+            key = partial(self._partition.segment_key, segment.base_offset, segment.segment_id)
+            yield _Found(segment.segment_id, (key(INDEXES), key(LOG)))
         self._retry_s = now_s + PIN_PAUSE_S if is_pinned else -math.inf
-        return gone
 
     def _is_due(self, segment: RemoteSegment, marked_before_s: float) -> bool:
         return self._marked_s.get(segment.segment_id, math.inf) <= marked_before_s
 
     def _sweep(
         self, listed: list[str], manifest: Manifest, pins: list[Pin], now_s: float, delay_s: float
-    ) -> Steps[None]:
-        """Delete the orphans that a sweep has listed before, and remember the others."""
+    ) -> list[_Found]:
+        """Return the orphans that a sweep has listed before, and remember the others."""
         named = named_keys(self._partition, manifest)
         orphans = [key for key in listed if key not in named and is_segment_or_part(self._partition, key)]
         self._unnamed_s = {key: self._unnamed_s.get(key, now_s) for key in orphans}
-        if not pins:
-            for key in orphans:
-                if self._unnamed_s[key] + delay_s <= now_s:
-                    yield Delete(key)
-                    del self._unnamed_s[key]
+        known = [] if pins else [key for key in orphans if self._unnamed_s[key] + delay_s <= now_s]
+        for key in known:
+            del self._unnamed_s[key]
         is_over = not self._unnamed_s and self._suspected_s + LATE_S <= now_s
         self._sweep_s = math.inf if is_over else now_s
+        return [_Found(None, (key,)) for key in known]
 
     def _valid_pins(self, now_s: float) -> Steps[list[Pin]]:
         """Return the valid pins, and delete the others. A pin that cannot be decoded protects all segments."""

@@ -12,7 +12,7 @@ from stablelog.tier.names import INDEXES
 from stablelog.tier.pins import Pin, encode_pin
 from stablelog.tier.records import SegmentState
 from tests.broker.tiering.test_metadata_topic import tiered as tiered_with_events
-from tests.broker.tiering.world import DELAY_S, World, chance_of, stop_before
+from tests.broker.tiering.world import DELAY_S, World, chance_of, lines, stop_before
 from tests.tier.tiered_log import PARTITION
 
 AT_ONCE = {"stablelog_remote_delete_delay_ms": 0}
@@ -74,6 +74,31 @@ def test_the_objects_of_an_upload_that_a_crash_ended_are_deleted():
     check_whole(world)
 
 
+def test_a_store_that_refuses_deletions_stops_no_copy_and_is_logged_once(caplog):
+    world = World()
+    world.copy_all()
+    world.drop_local()
+    world.partition.delete_records(world.published().segments[1].end_offset)
+    world.copy_all()
+
+    def between(call, _key):
+        if call == "delete":
+            raise Rejected("only copies")
+
+    world.store_objects.between = between
+    for _ in range(3):
+        wait(world)
+        world.write_segments(["- -"])
+        world.copy_all()
+    assert [line.partition(";")[0] for line in lines(caplog)] == ["sim://store: objects cannot be deleted"]
+    assert not world.copier.failed
+    assert len(world.published().segments) == 8
+    world.store_objects.between = lambda _call, _key: None
+    wait(world)
+    assert len(world.published().segments) == 6
+    assert objects_of(world) == named_keys(PARTITION, world.published())
+
+
 def test_a_crash_at_any_request_of_a_deletion_leaves_nothing_behind():
     number = 0
     while True:
@@ -131,10 +156,10 @@ def test_deleted_records_leave_the_store_and_the_topic_of_events_tells_it(tmp_pa
     asyncio.run(body())
 
 
-def test_a_long_deletion_ends_when_the_topic_is_deleted(monkeypatch):
+def test_a_long_deletion_ends_when_the_topic_is_deleted():
     """`leave` waits for the run under way, and no further one begins."""
-    monkeypatch.setattr("stablelog.tier.deletion.COUNT_MAX", 1)
     world = World()
+    world.plan.deleted_at_once = 1
     world.copy_all()
     world.drop_local()
     world.partition.delete_records(world.published().segments[3].end_offset)
@@ -152,7 +177,7 @@ def test_a_long_deletion_ends_when_the_topic_is_deleted(monkeypatch):
                     asyncio.run_coroutine_threadsafe(world.copier.leave("t"), loop)
 
         world.store_objects.between = between
-        await world.copier.copy_all([world.partition])
+        await world.copier.delete_all([world.partition])
 
     asyncio.run(body())
     assert len(deleted) == 2, "the objects of one segment"

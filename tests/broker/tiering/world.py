@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 from stablelog.batch.header import headers_in
 from stablelog.broker.tiering.copier import Copier
+from stablelog.broker.tiering.plans import TopicPlan
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.broker.tiering.throttle import Throttle
 from stablelog.env.objects.store import ObjectStore
@@ -76,6 +77,7 @@ class World(TieredLog):
             chunk_size=100,
         )
         self.storage = RemoteStorage(store, cluster_id)
+        self.plan = TopicPlan()
         self.copier = Copier(
             self.storage,
             self.disk,
@@ -86,6 +88,7 @@ class World(TieredLog):
             count_at_once=1,
             now_ms=lambda: self.now_ms,
             delay_s=lambda: DELAY_S,
+            plan=self.plan,
             now_s=lambda: self.now_s,
         )
 
@@ -110,7 +113,12 @@ class World(TieredLog):
 
     def copy_all(self):
         """One pass of the copier."""
-        asyncio.run(self.copier.copy_all([self.partition]))
+
+        async def both():
+            await self.copier.copy_all([self.partition])
+            await self.copier.delete_all([self.partition])
+
+        asyncio.run(both())
 
     def published(self):
         """The last manifest in the store; None if there is none."""

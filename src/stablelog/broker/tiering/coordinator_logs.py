@@ -141,6 +141,8 @@ class CoordinatorLogs:
                 self._is_failing = True
                 raise
             self._is_failing = not is_copied
+            if is_copied:
+                await self._copier.delete_all(list(self._plan.remotes))
             return is_copied
 
     async def _copied(self, sync: Sync) -> bool:

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -62,6 +62,7 @@ class _Owned:
         unrecorded: the contents of the parts that are not yet in the partition's directory, by the id of the part.
         is_recorded: whether the manifest is recorded in the partition's directory.
         deletion: what is deleted from the store.
+        gone: the segments whose objects were deleted, and that the manifest still names.
     """
 
     chain: Chain
@@ -69,6 +70,7 @@ class _Owned:
     deletion: Deletion
     unrecorded: dict[uuid.UUID, bytes] = field(default_factory=dict)
     is_recorded: bool = False
+    gone: set[uuid.UUID] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -142,6 +144,7 @@ class Copier:
         self._works: dict[Partition, _Work] = {}
         self._logged: set[Partition] = set()  # The partitions in `failed` whose failure was logged.
         self._is_closed = False
+        self._is_deletion_failing = False
         self.deleted_count = 0
         self.failed: dict[Partition, StablelogError] = {}
 
@@ -161,7 +164,8 @@ class Copier:
             await in_thread(self._threads, self._storage.begin)
         progress = Progress()
         work = [one async for one in in_turns(partitions) if self._has_work(one, progress)]
-        await asyncio.gather(*(self._copy_in_turn(partition, progress) for partition in work))
+        copy = partial(self._copy_well, progress=progress)
+        await asyncio.gather(*(self._in_turn(partition, copy) for partition in work))
         progress.end()
 
     def _has_work(self, partition: Partition, progress: Progress) -> bool:
@@ -175,7 +179,7 @@ class Copier:
             return True
         if owned is None:
             return any(one.state is SegmentState.DELETE_STARTED for one in remote.manifest.segments[:1])
-        return owned.deletion.is_due(self._now_s(), self._delay_s())
+        return False
 
     def _has_new_topic(self, partition: Partition, owned: _Owned | None) -> bool:
         """Whether the topic has other settings than the last manifest says, which a restore would use."""
@@ -199,16 +203,15 @@ class Copier:
 
     # -- one partition -------------------------------------------------------------------------------------------
 
-    async def _copy_in_turn(self, partition: Partition, progress: Progress) -> None:
+    async def _in_turn(
+        self, partition: Partition, task: Callable[[Partition, _Work], Awaitable[None]]
+    ) -> None:
         async with self._room:
             if not self._is_open(partition) or self._is_closed or self._storage.fenced is not None:
                 return
             work = self._works[partition] = _Work()
             try:
-                await self._copy(partition, work, progress)
-                self.failed.pop(partition, None)
-                self._logged.discard(partition)
-                self._storage.failures.end()
+                await task(partition, work)
             except Fenced as error:
                 self._storage.stop(error)
             except (StablelogError, FileNotFoundError) as error:
@@ -237,6 +240,13 @@ class Copier:
                 "%s cannot be copied to %s; the broker tries again: %s", name, self._storage.store.url, failed
             )
         self.failed[partition] = failed
+
+    async def _copy_well(self, partition: Partition, work: _Work, progress: Progress) -> None:
+        """Copy a partition, and forget that an earlier copy of it has failed."""
+        await self._copy(partition, work, progress)
+        self.failed.pop(partition, None)
+        self._logged.discard(partition)
+        self._storage.failures.end()
 
     async def _copy(self, partition: Partition, work: _Work, progress: Progress) -> None:
         remote = self._plan.remote_of(partition)
@@ -272,23 +282,50 @@ class Copier:
                 progress.copied(rows[-1].size)
             await self._publish(partition, remote, owned, rows)
             if len(rows) == len(waiting) or not self._goes_on(partition, work):
-                break
-        await self._delete(partition, remote, owned, work)
+                return
 
-    async def _delete(self, partition: Partition, remote: RemoteLog, owned: _Owned, work: _Work) -> None:
-        """Delete from the store what a partition does not need any more."""
-        count = 0
-        while self._goes_on(partition, work) and owned.deletion.is_due(self._now_s(), self._delay_s()):
-            steps = owned.deletion.run(owned.manifest, self._now_s(), self._delay_s())
-            gone = await in_thread_to_its_end(self._threads, self._storage.prefix.run, steps)
-            if not gone:
-                break
-            await self._publish(partition, remote, owned, [], gone)
-            count += len(gone)
-            self.deleted_count += len(gone)
-        if count and not self._plan.is_routine:
-            name = f"{partition.topic}-{partition.index}"
+    async def delete_all(self, partitions: list[Partition]) -> None:
+        """Delete from the store what partitions do not need any more, after `copy_all` has copied them. An error in one
+        partition does not stop the others.
+        """
+        due = [one async for one in in_turns(partitions) if self._is_deletion_due(one)]
+        await asyncio.gather(*(self._in_turn(partition, self._delete) for partition in due))
+
+    def _is_deletion_due(self, partition: Partition) -> bool:
+        owned = self._owned.get(partition)
+        return owned is not None and owned.deletion.is_due(self._now_s(), self._delay_s())
+
+    async def _delete(self, partition: Partition, work: _Work) -> None:
+        owned = self._owned[partition]
+        try:
+            await self._delete_objects(partition, owned, work)
+            self._is_deletion_failing = False
+        except StoreError as error:
+            # A store may allow copies only. So this is no failure of the copies, and is logged once.
+            if not self._is_deletion_failing:
+                self._is_deletion_failing = True
+                log.error(
+                    "%s: objects cannot be deleted; the broker tries again: %s",
+                    self._storage.store.url,
+                    error,
+                )
+            return
+        if owned.gone and not self._plan.is_routine:
+            count, name = len(owned.gone), f"{partition.topic}-{partition.index}"
+            await self._publish(partition, self._plan.remote_of(partition), owned, [])
             log.info("deleted %d segments of %s from %s", count, name, self._storage.store.url)
+
+    async def _delete_objects(self, partition: Partition, owned: _Owned, work: _Work) -> None:
+        run = self._storage.prefix.run
+        steps = owned.deletion.find(owned.manifest, self._now_s(), self._delay_s())
+        await in_thread_to_its_end(self._threads, run, steps)
+        while self._goes_on(partition, work):
+            deletion = owned.deletion.delete(self._plan.deleted_at_once)
+            gone = await in_thread_to_its_end(self._threads, run, deletion)
+            owned.gone |= gone
+            self.deleted_count += len(gone)
+            if self._plan.is_routine or not gone:
+                return  # The next copy publishes what is gone.
 
     def _goes_on(self, partition: Partition, work: _Work) -> bool:
         return not work.is_cancelled and self._is_open(partition) and partition.failure is None
@@ -353,12 +390,12 @@ class Copier:
         remote: RemoteLog,
         owned: _Owned,
         rows: list[RemoteSegment],
-        gone: Collection[uuid.UUID] = (),
     ) -> None:
-        """Publish a manifest with newly copied segments (`rows`), without the segments whose objects were deleted
-        (`gone`), and with the log start offset, if one of them is new.
+        """Publish a manifest with newly copied segments (`rows`), without the segments whose objects were deleted, and
+        with the log start offset, if one of them is new.
         """
         # A log start offset in the middle of a segment is not published alone, but together with the next change.
+        gone = owned.gone & {one.segment_id for one in owned.manifest.segments}
         if not rows and not gone and not remote.has_unmarked and not self._has_new_topic(partition, owned):
             return
         published = self._published(partition)
@@ -375,6 +412,7 @@ class Copier:
         )
         owned.manifest, owned.is_recorded = manifest, False
         owned.deletion.follow(manifest, self._now_s(), gone)
+        owned.gone -= gone
         await self._record(partition, remote, owned, payload)
         if rows and not self._plan.is_routine:
             log.info(

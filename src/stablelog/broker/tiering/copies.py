@@ -182,6 +182,7 @@ class Copies:
         self._limits = limits if is_covered else {}
         partitions = list(limits)
         await self._copier.copy_all(partitions)
+        await self._copier.delete_all(partitions)
         await self._append_missing_events(partitions)
         for deleted in await self._deleted.delete(self._metadata.deleted()):
             await self._metadata.finish_deleted(deleted)

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 from stablelog.broker.loop.tasks import in_thread
 from stablelog.broker.tiering.remote_storage import RemoteStorage
@@ -25,6 +26,8 @@ from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import RemotePartition
 
 log = logging.getLogger(__name__)
+
+COUNT_MAX: Final = 1_000  # The number of objects of a partition that are deleted in one pass.
 
 
 class DeletedPartitions:
@@ -77,7 +80,8 @@ class DeletedPartitions:
             self._taken[partition] = chain, Deletion(partition, chain, self._empty, now_s)
         chain, deletion = self._taken[partition]
         if deletion.is_due(now_s, delay_s):
-            run(deletion.run(self._empty, now_s, delay_s))
+            run(deletion.find(self._empty, now_s, delay_s))
+            run(deletion.delete(COUNT_MAX))
         if not deletion.is_swept:
             return False
         run(chain.delete_manifests())

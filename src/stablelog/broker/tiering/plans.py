@@ -29,6 +29,9 @@ from stablelog.tier.remote_log import RemoteLog
 # this number of segments, and there is a copy every minute.
 COORDINATOR_PART_COUNT: Final = 100
 
+# Each copy adds a segment and a manifest to the store. More deletions could delay the next copy, if the store is slow.
+COORDINATOR_DELETED_AT_ONCE: Final = 4
+
 # If a manifest of a coordinator's log has more segments that are marked for deletion, it keeps half of this number.
 MARKED_COUNT_MAX: Final = 2_000
 
@@ -38,10 +41,13 @@ class Plan(Protocol):
 
     Attributes:
         part_count: the number of segments in a part of a manifest.
-        is_routine: whether a successful copy is routine, which is not logged.
+        deleted_at_once: how many segments, or other objects, are deleted at once.
+        is_routine: whether a copy is routine: it is not logged, and follows each minute. Then the objects of a few
+            segments are deleted after each copy, and the next copy publishes that they are gone.
     """
 
     part_count: int
+    deleted_at_once: int
     is_routine: bool
 
     def remote_of(self, partition: Partition) -> RemoteLog:
@@ -69,6 +75,7 @@ class TopicPlan:
     ) -> None:
         self._limit_of = limit_of
         self.part_count = PART_COUNT
+        self.deleted_at_once = 100
         self.is_routine = False
 
     def remote_of(self, partition: Partition) -> RemoteLog:
@@ -103,6 +110,7 @@ class CoordinatorPlan:
         self.remotes: dict[Partition, RemoteLog] = {}
         self.ends: dict[Partition, int] = {}
         self.part_count = COORDINATOR_PART_COUNT
+        self.deleted_at_once = COORDINATOR_DELETED_AT_ONCE
         self.is_routine = True
 
     def remote_of(self, partition: Partition) -> RemoteLog:
