@@ -22,6 +22,7 @@ from stablelog.log.partition import Isolation
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.testing.sim_objects import HOSTILE, Faults, SimObjects
+from stablelog.tier.chain import MANIFESTS_KEPT
 from tests.broker.apis.test_joint_apis import committed_offset
 from tests.broker.apis.test_txn_offset_commit import add_offsets, commit
 from tests.broker.desk import ABORT, COMMIT, DATA, batch, opened
@@ -347,6 +348,27 @@ def test_a_clean_stop_copies_the_rest(monkeypatch):
             await Pipeline(desk).transact(2)
             assert not objects.objects
         assert (await state_of(objects.objects))[:2] == (2, 2)
+
+    run(conversation)
+
+
+def test_old_manifests_are_deleted_after_a_copy_and_not_at_a_stop(monkeypatch):
+    """A stop waits for the last copy for a short time only."""
+    monkeypatch.setattr("stablelog.tier.deletion.MANIFEST_COUNT_MAX", 0)
+    objects = SimObjects()
+
+    def manifest_count():
+        return sum(is_publication("create", key) for key in objects.objects if "__transaction_state" in key)
+
+    async def conversation():
+        async with simulated(monkeypatch, objects) as desk:
+            pipeline = Pipeline(desk)
+            for _ in range(15):
+                await pipeline.transact()
+                await desk.broker.tiering.copy_coordinator_logs()
+            assert manifest_count() == MANIFESTS_KEPT
+            await pipeline.transact()
+        assert manifest_count() == MANIFESTS_KEPT + 1
 
     run(conversation)
 

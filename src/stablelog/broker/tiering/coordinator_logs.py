@@ -132,7 +132,7 @@ class CoordinatorLogs:
         with contextlib.suppress(StablelogError):
             await self.copy()
 
-    async def _round(self, sync: Sync) -> bool:
+    async def _round(self, sync: Sync, *, deletes: bool = True) -> bool:
         async with self._turn:
             self._begun_s = self._loop.time()
             try:
@@ -141,7 +141,7 @@ class CoordinatorLogs:
                 self._is_failing = True
                 raise
             self._is_failing = not is_copied
-            if is_copied:
+            if is_copied and deletes:
                 await self._copier.delete_all(list(self._plan.remotes))
             return is_copied
 
@@ -219,7 +219,7 @@ class CoordinatorLogs:
 
     async def _copy_rest(self) -> None:
         try:
-            why = "" if await self._round(_sync_here) else "the reason was logged before"
+            why = "" if await self._round(_sync_here, deletes=False) else "the reason was logged before"
         except StablelogError as error:
             why = str(error)
         if why and not self._is_stuck:  # If the copy is stuck, the stop has gone on and has logged it.
