@@ -18,7 +18,7 @@ from stablelog.errors import StoreError
 from stablelog.testing.s3 import Fault, serve_s3
 from stablelog.testing.sim_disk import SimulatedCrash
 from stablelog.testing.sim_objects import HOSTILE, Faults, SimObjects
-from tests.broker.tiering.world import World, chance_of, stop_before
+from tests.broker.tiering.world import World, chance_of, lines, stop_before
 from tests.scale import seeds
 
 PATIENT = Patience(limit_s=60, pause_s=0.001, pause_s_max=0.01)
@@ -49,6 +49,25 @@ def test_copied_segments_leave_the_local_disk_and_stay_readable(part_count):
     assert world.names() == [f"{world.remote.end_offset:020}.log"]
     assert world.partition.start_offset == world.remote.end_offset
     assert world.copier.uploads.count == 7
+
+
+def test_a_segment_that_is_deleted_during_the_copy_is_no_damage(caplog):
+    world = World()
+    end_offset = list(world.partition.log.segments)[2].end_offset
+
+    def between(call, _key):
+        if call == "upload" and world.partition.start_offset < end_offset:
+            world.partition.delete_records(end_offset)
+            world.partition.remove_deleted(world.now_ms + 10**9)
+
+    world.store_objects.between = between
+    world.copy_all()
+    assert world.partition.start_offset == end_offset
+    assert not world.copier.failed
+    world.copy_all()
+    assert not lines(caplog)
+    assert world.published().end_offset == world.partition.end_offset
+    assert world.published().log_start == end_offset
 
 
 def test_a_slow_copy_publishes_at_least_each_hour():
