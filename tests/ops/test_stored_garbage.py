@@ -40,6 +40,9 @@ class Stored:
     def pin(self):
         return self.put(PARTITION.pin_key(uuid.uuid4()), encode_pin(Pin(0, 1, "a test")))
 
+    def mark_deleted(self):
+        self.put(PARTITION.deleted_key)
+
     def found(self, *, is_deleted=False):
         return garbage_of(
             self.prefix,
@@ -93,6 +96,7 @@ def test_a_pin_keeps_everything_while_a_reader_may_renew_it():
     stored = Stored()
     stored.simulated.sleep(AGE_MS / 1000)
     stored.pin()
+    stored.mark_deleted()
     assert stored.found(is_deleted=True).is_pinned
     assert stored.found().is_pinned
     stored.simulated.sleep(VALID_S - 10)
@@ -103,6 +107,8 @@ def test_a_pin_keeps_everything_while_a_reader_may_renew_it():
 
 def test_only_claims_and_fences_of_a_deleted_topic_stay():
     stored = Stored()
+    stored.simulated.sleep(1)
+    stored.mark_deleted()
     found = stored.found(is_deleted=True)
     keys = [one.key for one in delete(stored.prefix, found)]
     assert "/manifest/" in keys[-1], "the manifests are the last, for a crash in between"
@@ -110,6 +116,19 @@ def test_only_claims_and_fences_of_a_deleted_topic_stay():
     assert [decode_link(stored.simulated.objects[key])[0] for key in left] == [Kind.CLAIM]
     with pytest.raises(Fenced):
         stored.prefix.run(Chain(PARTITION, 0, bytes(16)).take_over())
+
+
+def test_a_topic_that_a_broker_still_publishes_stays():
+    """A late request of a lost broker may have said that the topic was deleted, after a restore."""
+    stored = Stored()
+    stored.simulated.sleep(1)
+    stored.mark_deleted()
+    stored.simulated.sleep(1)
+    chain = Chain(PARTITION, 9, bytes(16))
+    payload = stored.prefix.run(chain.take_over())
+    stored.prefix.run(chain.publish(payload))
+    with pytest.raises(Corrupt, match="a broker has published a manifest since"):
+        stored.found(is_deleted=True)
 
 
 def test_the_time_of_the_store_leaves_no_object():

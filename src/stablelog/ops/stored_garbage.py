@@ -82,6 +82,12 @@ def garbage_of(
     if is_deleted:
         # Claims and fences stay: they stop a broker that does not know that the topic was deleted.
         links = [one for one in objects if one.key.startswith(f"{partition.chain}/") and one.size > LINK.size]
+        deleted_ms = _deleted_ms(prefix, partition)
+        if any(one.modified_ms > deleted_ms for one in links):
+            raise Corrupt(
+                f"{partition.deleted_key} says that the topic was deleted, and a broker has published a manifest since: "
+                "nothing is deleted. If the topic is in use, remove that object"
+            )
         return Garbage(partition, is_deleted, is_pinned, (*unnamed, *pins, *links))
     named = _named(prefix, partition) if unnamed else set()
     old = [one for one in unnamed if one.key not in named and now_ms - one.modified_ms >= age_ms]
@@ -99,6 +105,16 @@ def delete(prefix: Prefix, garbage: Garbage) -> Iterator[StoredObject]:
         if one.key not in named:
             prefix.store.delete(one.key)
             yield one
+
+
+def _deleted_ms(prefix: Prefix, partition: RemotePartition) -> int:
+    """Return the time at which the store has got the object which says that the topic was deleted."""
+    directory = partition.deleted_key.rpartition("/")[0]
+    before = partition.deleted_key[:-1]  # All partitions are before it, because their names are digits.
+    found = [one for one in prefix.store.list_after(directory, before) if one.key == partition.deleted_key]
+    if not found:
+        raise Corrupt(f"{partition.deleted_key} is missing, and was there before: nothing is deleted")
+    return found[0].modified_ms
 
 
 def _named(prefix: Prefix, partition: RemotePartition) -> set[str]:

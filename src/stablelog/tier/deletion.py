@@ -85,6 +85,9 @@ class Deletion:
         self._unnamed_s: dict[str, float] = {}  # When a sweep has first listed an orphan.
         self._manifest_count = MANIFESTS_KEPT  # How many manifests the chain may have.
         self._found: deque[_Found] = deque()  # What `delete` deletes next.
+        self._deleted: set[uuid.UUID] = (
+            set()
+        )  # The segments that are deleted, and that the manifest still names.
         self._gone: set[uuid.UUID] = (
             set()
         )  # The segments that a call of `delete` that has failed has deleted.
@@ -102,6 +105,7 @@ class Deletion:
         marked = takewhile(lambda one: one.state is SegmentState.DELETE_STARTED, manifest.segments)
         known = self._marked_s
         self._marked_s = {one.segment_id: known.get(one.segment_id, now_s) for one in marked}
+        self._deleted &= self._marked_s.keys()
         parts = {part.part_id for part in manifest.parts}
         if self._parts - parts or known.keys() - self._marked_s.keys() - set(gone):
             self.suspect(now_s)
@@ -132,7 +136,8 @@ class Deletion:
         )
 
     def _is_marked_due(self, now_s: float, delay_s: float) -> bool:
-        oldest_s = next(iter(self._marked_s.values()), math.inf)
+        waiting = (since_s for one, since_s in self._marked_s.items() if one not in self._deleted)
+        oldest_s = next(waiting, math.inf)
         return self._retry_s <= now_s and oldest_s + delay_s <= now_s
 
     def find(self, manifest: Manifest, now_s: float, delay_s: float) -> Steps[None]:
@@ -182,6 +187,7 @@ class Deletion:
             self._found.popleft()
             if found.segment_id is not None:
                 self._gone.add(found.segment_id)
+                self._deleted.add(found.segment_id)
         gone, self._gone = self._gone, set()
         return gone
 
@@ -190,6 +196,8 @@ class Deletion:
     ) -> Iterator[_Found]:
         is_pinned = False
         for segment in takewhile(lambda one: self._is_due(one, now_s - delay_s), manifest.segments):
+            if segment.segment_id in self._deleted:
+                continue
             if any(pin.protects(segment.base_offset, segment.end_offset) for pin in pins):
                 is_pinned = True
                 continue

@@ -122,6 +122,55 @@ def test_a_crash_at_any_request_of_a_deletion_leaves_nothing_behind():
         number += 1
 
 
+@pytest.mark.parametrize("is_pinned", [False, True])
+def test_a_crash_after_the_last_segment_was_deleted_is_no_loss(is_pinned):
+    """The record on the disk still has segments that the last manifest does not name."""
+    world = World()
+    world.copy_all()
+    world.drop_local()
+    if is_pinned:
+        world.store_objects.objects[PARTITION.pin_key(uuid.uuid4())] = encode_pin(Pin(0, 1, "a test"))
+    world.partition.delete_records(world.published().end_offset)
+    world.copy_all()
+    world.now_s += DELAY_S
+    steps = world.disk.steps
+    world.store_objects.between = lambda call, key: (
+        call == "create" and setattr(world.disk, "crash_at", world.disk.steps + 1)
+    )
+    with pytest.raises(SimulatedCrash):
+        world.copy_all()
+    assert world.disk.steps > steps
+    assert len(world.published().segments) == is_pinned
+    world.power_failure(chance_of("a crash"))
+    world.write_segments(["- -"])
+    world.copy_all()
+    assert not world.copier.failed
+    assert world.published().end_offset == world.partition.end_offset
+
+
+def test_a_publication_that_fails_after_a_deletion_is_repeated():
+    world = World()
+    world.copy_all()
+    world.drop_local()
+    world.partition.delete_records(world.published().end_offset)
+    world.copy_all()
+    world.now_s += DELAY_S
+
+    def between(call, _key):
+        if call == "create":
+            raise Rejected("no")
+
+    world.store_objects.between = between
+    world.copy_all()
+    assert world.copier.failed
+    deleted = []
+    world.store_objects.between = lambda call, key: call == "delete" and deleted.append(key)
+    world.copy_all()
+    assert not world.copier.failed
+    assert world.published().segments == ()
+    assert not deleted, "the objects are gone already"
+
+
 def test_deleted_records_leave_the_store_and_the_topic_of_events_tells_it(tmp_path):
     disk = SimDisk()
 

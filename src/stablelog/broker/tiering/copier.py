@@ -51,6 +51,9 @@ PIECE_SIZE: Final = 1 << 20  # The size of the pieces in which a log file is rea
 PUBLISHED_AFTER: Final = 16
 # And after this time in seconds: `stablelog storage clean` deletes old objects that no manifest names.
 PUBLISHED_AFTER_S: Final = 3600.0
+DELETION_S_MAX: Final = (
+    10.0  # The time after which a pass deletes no more of a partition, so that copies go on.
+)
 
 
 @dataclass(slots=True)
@@ -171,7 +174,7 @@ class Copier:
     def _has_work(self, partition: Partition, progress: Progress) -> bool:
         """Whether there is something to copy, or to publish, for a partition. Without work, the store gets no request."""
         remote, owned = self._plan.remote_of(partition), self._owned.get(partition)
-        if not remote.is_known or (owned is not None and not owned.is_recorded):
+        if not remote.is_known or (owned is not None and (owned.gone or not owned.is_recorded)):
             return True
         waiting = self._plan.waiting(partition, remote.end_offset)
         progress.planned(waiting)
@@ -278,6 +281,7 @@ class Copier:
                     if partition.holds(segment) or not self._goes_on(partition, work):
                         raise
                     # The segment was deleted or rewritten during its copy, so a missing file is no damage.
+                    owned.deletion.suspect(self._now_s())
                     break
                 progress.copied(rows[-1].size)
             await self._publish(partition, remote, owned, rows)
@@ -319,7 +323,8 @@ class Copier:
         run = self._storage.prefix.run
         steps = owned.deletion.find(owned.manifest, self._now_s(), self._delay_s())
         await in_thread_to_its_end(self._threads, run, steps)
-        while self._goes_on(partition, work):
+        end_s = self._now_s() + DELETION_S_MAX
+        while self._goes_on(partition, work) and self._now_s() <= end_s:
             deletion = owned.deletion.delete(self._plan.deleted_at_once)
             gone = await in_thread_to_its_end(self._threads, run, deletion)
             owned.gone |= gone
@@ -355,7 +360,8 @@ class Copier:
             )
         if remote.is_known and remote.manifest.segments:
             known_end = remote.manifest.segments[-1].end_offset
-            found_end = manifest.segments[-1].end_offset if manifest is not None and manifest.segments else 0
+            # The last segments may be gone because the log start has passed them.
+            found_end = manifest.end_offset if manifest is not None else 0
             if found_end < known_end:
                 raise Corrupt(
                     f"the object store has segments of {remote.partition.directory} up to offset {found_end}, and the "
@@ -395,7 +401,9 @@ class Copier:
         with the log start offset, if one of them is new.
         """
         # A log start offset in the middle of a segment is not published alone, but together with the next change.
-        gone = owned.gone & {one.segment_id for one in owned.manifest.segments}
+        if owned.gone:
+            owned.gone &= {one.segment_id for one in owned.manifest.segments}
+        gone = set(owned.gone)
         if not rows and not gone and not remote.has_unmarked and not self._has_new_topic(partition, owned):
             return
         published = self._published(partition)

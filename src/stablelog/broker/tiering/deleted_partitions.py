@@ -13,13 +13,14 @@ for such a partition are:
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from stablelog.broker.loop.tasks import in_thread
 from stablelog.broker.tiering.remote_storage import RemoteStorage
-from stablelog.errors import Fenced
+from stablelog.errors import Fenced, StablelogError
 from stablelog.tier.chain import Chain
 from stablelog.tier.deletion import Deletion
 from stablelog.tier.manifest import Manifest
@@ -27,7 +28,10 @@ from stablelog.tier.names import RemotePartition
 
 log = logging.getLogger(__name__)
 
-COUNT_MAX: Final = 1_000  # The number of objects of a partition that are deleted in one pass.
+COUNT_MAX: Final = 100  # The number of objects of a partition that are deleted in one pass.
+PASS_S_MAX: Final = (
+    10.0  # The time after which a pass begins with no further partition, so that copies go on.
+)
 
 
 class DeletedPartitions:
@@ -47,19 +51,21 @@ class DeletedPartitions:
         self._now_s = now_s
         self._empty = Manifest(storage.cluster_id)  # Names no object.
         self._taken: dict[RemotePartition, tuple[Chain, Deletion]] = {}
+        self._tried_s: dict[RemotePartition, float] = {}
+        self._failed: set[RemotePartition] = set()  # The partitions whose error was logged.
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="deleted partitions")
 
     async def delete(self, partitions: Iterable[RemotePartition]) -> list[RemotePartition]:
         """Delete what may be deleted now, and return the partitions of which nothing is left.
 
-        An error of one partition ends the call, and the next call tries again.
-
-        Raises:
-            StoreError: the store does not answer, or rejects a request.
-            Corrupt: an object of the chain is damaged. The message names it.
+        An error of a partition is logged once, and the next call tries again.
         """
-        over = []
-        for partition in partitions:
+        over, end_s = [], self._now_s() + PASS_S_MAX
+        # Each pass begins with another partition.
+        for partition in sorted(partitions, key=lambda one: self._tried_s.get(one, -math.inf)):
+            if self._now_s() > end_s:
+                break
+            self._tried_s[partition] = self._now_s()
             if self._storage.fenced is not None or self._storage.epoch is None:
                 break
             try:
@@ -67,6 +73,15 @@ class DeletedPartitions:
                     over.append(partition)
             except Fenced as error:
                 self._storage.stop(error)
+            except StablelogError as error:
+                if partition not in self._failed:
+                    self._failed.add(partition)
+                    log.error(
+                        "%s/%s cannot be deleted, although its topic was; the broker tries again: %s",
+                        self._storage.store.url,
+                        partition.directory,
+                        error,
+                    )
             await asyncio.sleep(0)
         return over
 
