@@ -3,6 +3,7 @@
 STABLELOG_KILLS tells how often.
 """
 
+import contextlib
 import os
 import threading
 import time
@@ -67,6 +68,55 @@ class Writer(threading.Thread):
             number += 1
 
 
+@contextlib.contextmanager
+def written(directory, config, **settings):
+    """A broker with a store in a directory, and a writer that fills the topic `t`."""
+    with stablelog.serve(
+        directory / "data",
+        stablelog_remote_url=(directory / "store").as_uri(),
+        remote_log_manager_task_interval_ms=10,
+        log_retention_check_interval_ms=20,
+        log_segment_bytes=40_000,
+        **settings,
+    ) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        admin.create_topics([NewTopic("t", 1, 1, config=config)])["t"].result(30)
+        writer = Writer(broker.bootstrap)
+        writer.start()
+        yield broker, writer
+
+
+def kill(broker, chance):
+    """Kill the broker at any step, and start it again."""
+    time.sleep(chance.uniform(0, 0.1))
+    broker.kill()
+    broker.start()
+
+
+def stop(writer):
+    """End the writer's last transaction."""
+    writer.stopping.set()
+    writer.join(60)
+    assert not writer.is_alive()
+
+
+def committed_in(broker):
+    """The log start offset, and the values that a read-committed consumer gets from there to the end."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "reader",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 50,
+        }
+    )
+    with contextlib.closing(consumer):
+        start, _ = bounds(consumer, "t")
+        found = [message.value().rstrip() + b" " for message in read_to_end(consumer, "t", start=start)]
+    return start, found
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(200 + 10 * KILLS)
 @pytest.mark.parametrize(
@@ -79,40 +129,16 @@ class Writer(threading.Thread):
 def test_no_committed_record_is_lost_when_the_broker_is_killed_while_it_copies(config, tmp_path):
     chance = randomness("tiered kills", KILLS)
     store = tmp_path / "store"
-    with stablelog.serve(
-        tmp_path / "data",
-        stablelog_remote_url=store.as_uri(),
-        remote_log_manager_task_interval_ms=10,
-        log_retention_check_interval_ms=20,
-        log_cleaner_backoff_ms=10,
-        log_segment_bytes=40_000,
-    ) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-        admin.create_topics([NewTopic("t", 1, 1, config=config)])["t"].result(30)
-        writer = Writer(broker.bootstrap)
-        writer.start()
+    with written(tmp_path, config, log_cleaner_backoff_ms=10) as (broker, writer):
         for _ in range(KILLS):
             copied = _copied(store)
             until(lambda copied=copied: _copied(store) > copied, "nothing is copied")
-            time.sleep(chance.uniform(0, 0.1))  # the kill comes at any step
-            broker.kill()
-            broker.start()
+            kill(broker, chance)
         copied = max(_copied(store), COPIED_MIN)
         until(lambda: _copied(store) > copied, "nothing is copied")
-        writer.stopping.set()
-        writer.join(60)
-        assert not writer.is_alive()
-        consumer = Consumer(
-            {
-                "bootstrap.servers": broker.bootstrap,
-                "group.id": "reader",
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "fetch.wait.max.ms": 50,
-            }
-        )
-        read = [message.value().rstrip() + b" " for message in read_to_end(consumer, "t")]
-        consumer.close()
+        stop(writer)
+        start, read = committed_in(broker)
+    assert start == 0
     assert read == writer.committed
     logs = [name for name in os.listdir(tmp_path / "data" / "t-0") if name.endswith(".log")]
     assert len(logs) < _copied(store), "most segments are only in the store"
@@ -123,42 +149,16 @@ def test_no_committed_record_is_lost_when_the_broker_is_killed_while_it_copies(c
 def test_a_store_keeps_only_what_is_needed_when_the_broker_is_killed_while_it_deletes(tmp_path):
     chance = randomness("kills and deletions", KILLS)
     store = tmp_path / "store"
-    with stablelog.serve(
-        tmp_path / "data",
-        stablelog_remote_url=store.as_uri(),
-        stablelog_remote_delete_delay_ms=50,
-        remote_log_manager_task_interval_ms=10,
-        log_retention_check_interval_ms=20,
-        log_segment_bytes=40_000,
-    ) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-        admin.create_topics([NewTopic("t", 1, 1, config=DELETING)])["t"].result(30)
-        writer = Writer(broker.bootstrap)
-        writer.start()
+    with written(tmp_path, DELETING, stablelog_remote_delete_delay_ms=50) as (broker, writer):
         starts = []
         for _ in range(KILLS):
             start = _log_start(store)
             until(lambda start=start: _log_start(store) > start, "nothing is deleted")
             starts.append(_log_start(store))
-            time.sleep(chance.uniform(0, 0.1))  # the kill comes at any step
-            broker.kill()
-            broker.start()
-        writer.stopping.set()
-        writer.join(60)
-        assert not writer.is_alive()
+            kill(broker, chance)
+        stop(writer)
         until(lambda: _unneeded(store) == (0, 0), lambda: f"marked and unnamed: {_unneeded(store)}")
-        consumer = Consumer(
-            {
-                "bootstrap.servers": broker.bootstrap,
-                "group.id": "reader",
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "fetch.wait.max.ms": 50,
-            }
-        )
-        start, _ = bounds(consumer, "t")
-        read = [message.value().rstrip() + b" " for message in read_to_end(consumer, "t", start=start)]
-        consumer.close()
+        _, read = committed_in(broker)
     assert starts == sorted(starts)
     assert 0 < len(read) < len(writer.committed)
     assert read == writer.committed[-len(read) :]
