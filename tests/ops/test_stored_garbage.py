@@ -43,17 +43,17 @@ class Stored:
     def mark_deleted(self):
         self.put(PARTITION.deleted_key)
 
-    def found(self, *, is_deleted=False):
+    def found(self):
         return garbage_of(
             self.prefix,
             PARTITION,
-            is_deleted=is_deleted,
+            deleted_ms=self.prefix.partitions_with_deleted("t")[PARTITION],
             now_ms=store_time_ms(self.store),
             age_ms=AGE_MS,
         )
 
-    def keys(self, *, is_deleted=False):
-        return [one.key for one in self.found(is_deleted=is_deleted).objects]
+    def keys(self):
+        return [one.key for one in self.found().objects]
 
 
 def test_an_old_object_that_no_manifest_names_is_garbage():
@@ -96,8 +96,9 @@ def test_a_pin_keeps_everything_while_a_reader_may_renew_it():
     stored = Stored()
     stored.simulated.sleep(AGE_MS / 1000)
     stored.pin()
+    assert stored.found().is_pinned
     stored.mark_deleted()
-    assert stored.found(is_deleted=True).is_pinned
+    assert stored.found().is_deleted
     assert stored.found().is_pinned
     stored.simulated.sleep(VALID_S - 10)
     assert stored.found().is_pinned
@@ -109,7 +110,7 @@ def test_only_claims_and_fences_of_a_deleted_topic_stay():
     stored = Stored()
     stored.simulated.sleep(1)
     stored.mark_deleted()
-    found = stored.found(is_deleted=True)
+    found = stored.found()
     keys = [one.key for one in delete(stored.prefix, found)]
     assert "/manifest/" in keys[-1], "the manifests are the last, for a crash in between"
     left = [key for key in stored.simulated.objects if key.startswith(PARTITION.directory)]
@@ -128,7 +129,7 @@ def test_a_topic_that_a_broker_still_publishes_stays():
     payload = stored.prefix.run(chain.take_over())
     stored.prefix.run(chain.publish(payload))
     with pytest.raises(Corrupt, match="a broker has published a manifest since"):
-        stored.found(is_deleted=True)
+        stored.found()
 
 
 def test_the_time_of_the_store_leaves_no_object():

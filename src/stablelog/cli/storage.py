@@ -179,17 +179,20 @@ def clean(
     Example: stablelog storage clean s3://bucket/prefix --older-than-days 30 --delete
     """
     prefix = Prefix(opened(url, options, allow_http=allow_http))
-    known = dict.fromkeys(_partitions(prefix, topics), False)
-    known |= dict.fromkeys(_partitions(prefix, topics, deleted=True), True)
+    known = {
+        partition: deleted_ms
+        for topic in _topics(prefix, topics)
+        for partition, deleted_ms in prefix.partitions_with_deleted(topic).items()
+    }
     now_ms = store_time_ms(prefix.store)
     found: list[Garbage] = []
     faults: list[Fault] = []
     count = size = 0
-    for number, (partition, is_deleted) in enumerate(known.items(), 1):
+    for number, (partition, deleted_ms) in enumerate(known.items(), 1):
         _progress(f"partition {number} of {len(known)}, {counted(count, 'object')}, {size >> 20} MiB")
         try:
             one = garbage_of(
-                prefix, partition, is_deleted=is_deleted, now_ms=now_ms, age_ms=older_than_days * DAY_MS
+                prefix, partition, deleted_ms=deleted_ms, now_ms=now_ms, age_ms=older_than_days * DAY_MS
             )
             if not one.objects:
                 continue
@@ -228,16 +231,13 @@ def _garbage_cells(one: Garbage) -> Sequence[object]:
     return one.partition.topic, one.partition.partition, len(one.objects), one.size, why
 
 
-def _partitions(
-    prefix: Prefix, topics: Sequence[str] | None, *, deleted: bool = False
-) -> list[RemotePartition]:
-    """Return the partitions of these topics, or of all topics. Fail if the store or a topic is not there.
+def _partitions(prefix: Prefix, topics: Sequence[str] | None) -> list[RemotePartition]:
+    """Return the partitions of these topics, or of all topics. Fail if the store or a topic is not there."""
+    return [one for topic in _topics(prefix, topics) for one in prefix.partitions(topic)]
 
-    Args:
-        prefix: the prefix of the store.
-        topics: the names of the topics.
-        deleted: as for `Prefix.partitions`.
-    """
+
+def _topics(prefix: Prefix, topics: Sequence[str] | None) -> list[str]:
+    """Return these topics, or all topics. Fail if the store or a topic is not there."""
     try:
         prefix.cluster_id()
     except ObjectMissing:
@@ -246,8 +246,7 @@ def _partitions(
     for topic in topics or []:
         if topic not in known:
             fail(f"{prefix.store.url} has no topic {topic!r}")
-    wanted = [topic for topic in known if not topics or topic in topics]
-    return [one for topic in wanted for one in prefix.partitions(topic, deleted=deleted)]
+    return [topic for topic in known if not topics or topic in topics]
 
 
 def _tell(store: ObjectStore, faults: Sequence[Fault]) -> None:

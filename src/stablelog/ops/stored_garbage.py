@@ -58,14 +58,14 @@ def store_time_ms(store: ObjectStore) -> int:
 
 
 def garbage_of(
-    prefix: Prefix, partition: RemotePartition, *, is_deleted: bool, now_ms: int, age_ms: int
+    prefix: Prefix, partition: RemotePartition, *, deleted_ms: int | None, now_ms: int, age_ms: int
 ) -> Garbage:
     """Find the garbage of a partition.
 
     Args:
         prefix: the prefix of the store.
         partition: the partition.
-        is_deleted: whether its topic was deleted.
+        deleted_ms: when the store got to know that its topic was deleted; None if it was not deleted.
         now_ms: the time of the store's clock.
         age_ms: the least age of an object that the last manifest does not name. It does not apply to deleted topics.
 
@@ -79,19 +79,18 @@ def garbage_of(
     pins = [one for one in objects if one.key.startswith(f"{partition.pins}/")]
     is_pinned = any(now_ms - one.modified_ms < VALID_S * 1000 for one in pins)
     unnamed = [one for one in objects if is_segment_or_part(partition, one.key)]
-    if is_deleted:
+    if deleted_ms is not None:
         # Claims and fences stay: they stop a broker that does not know that the topic was deleted.
         links = [one for one in objects if one.key.startswith(f"{partition.chain}/") and one.size > LINK.size]
-        deleted_ms = _deleted_ms(prefix, partition)
         if any(one.modified_ms > deleted_ms for one in links):
             raise Corrupt(
                 f"{partition.deleted_key} says that the topic was deleted, and a broker has published a manifest since: "
                 "nothing is deleted. If the topic is in use, remove that object"
             )
-        return Garbage(partition, is_deleted, is_pinned, (*unnamed, *pins, *links))
+        return Garbage(partition, True, is_pinned, (*unnamed, *pins, *links))
     named = _named(prefix, partition) if unnamed else set()
     old = [one for one in unnamed if one.key not in named and now_ms - one.modified_ms >= age_ms]
-    return Garbage(partition, is_deleted, is_pinned, tuple(old))
+    return Garbage(partition, False, is_pinned, tuple(old))
 
 
 def delete(prefix: Prefix, garbage: Garbage) -> Iterator[StoredObject]:
@@ -105,16 +104,6 @@ def delete(prefix: Prefix, garbage: Garbage) -> Iterator[StoredObject]:
         if one.key not in named:
             prefix.store.delete(one.key)
             yield one
-
-
-def _deleted_ms(prefix: Prefix, partition: RemotePartition) -> int:
-    """Return the time at which the store has got the object which says that the topic was deleted."""
-    directory = partition.deleted_key.rpartition("/")[0]
-    before = partition.deleted_key[:-1]  # All partitions are before it, because their names are digits.
-    found = [one for one in prefix.store.list_after(directory, before) if one.key == partition.deleted_key]
-    if not found:
-        raise Corrupt(f"{partition.deleted_key} is missing, and was there before: nothing is deleted")
-    return found[0].modified_ms
 
 
 def _named(prefix: Prefix, partition: RemotePartition) -> set[str]:

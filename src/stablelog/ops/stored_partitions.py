@@ -11,7 +11,6 @@ from typing import Final
 from crc32c import crc32c
 
 from stablelog.batch.header import crc_holds, headers_in
-from stablelog.env.objects.requests import StoredObject
 from stablelog.errors import Corrupt, NewerFormat, ObjectMissing
 from stablelog.tier.deletion import named_keys
 from stablelog.tier.index_object import IndexKind, index_range, indexes_of
@@ -86,7 +85,7 @@ def describe(prefix: Prefix, partition: RemotePartition) -> StoredPartition:
     manifest = prefix.last_manifest(partition)
     found = StoredPartition(partition.topic, str(partition.topic_id), partition.partition)
     named = set() if manifest is None else named_keys(partition, manifest)
-    unnamed = [one for one in objects if _is_segment(one, partition) and one.key not in named]
+    unnamed = [one for one in objects if partition.is_segment(one.key) and one.key not in named]
     beside = [one.key.removeprefix(f"{partition.directory}/").partition("/")[0] for one in objects]
     found = replace(
         found,
@@ -108,11 +107,6 @@ def describe(prefix: Prefix, partition: RemotePartition) -> StoredPartition:
         marked=len(marked),
         marked_size=sum(row.size for row in marked),
     )
-
-
-def _is_segment(stored: StoredObject, partition: RemotePartition) -> bool:
-    name = stored.key.removeprefix(f"{partition.directory}/")
-    return "/" not in name and name.endswith((f".{LOG}", f".{INDEXES}"))
 
 
 class Verification:

@@ -25,7 +25,7 @@ Source: KIP-405 (log start first, then the objects).
 import math
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import takewhile
 from typing import Final, NamedTuple
@@ -70,6 +70,9 @@ class Deletion:
         chain: its chain of manifests.
         manifest: the last published manifest.
         now_s: the time of a clock that is never set back, in seconds.
+
+    Attributes:
+        gone: the segments whose objects are deleted, and that the last manifest names. The next one must not name them.
     """
 
     def __init__(self, partition: RemotePartition, chain: Chain, manifest: Manifest, now_s: float) -> None:
@@ -85,30 +88,19 @@ class Deletion:
         self._unnamed_s: dict[str, float] = {}  # When a sweep has first listed an orphan.
         self._manifest_count = MANIFESTS_KEPT  # How many manifests the chain may have.
         self._found: deque[_Found] = deque()  # What `delete` deletes next.
-        self._deleted: set[uuid.UUID] = (
-            set()
-        )  # The segments that are deleted, and that the manifest still names.
-        self._gone: set[uuid.UUID] = (
-            set()
-        )  # The segments that a call of `delete` that has failed has deleted.
+        self.gone: set[uuid.UUID] = set()
         self.follow(manifest, now_s)
         self.suspect(now_s)  # A crash may have ended an upload.
 
-    def follow(self, manifest: Manifest, now_s: float, gone: Iterable[uuid.UUID] = ()) -> None:
-        """Note a manifest that was published.
-
-        Args:
-            manifest: the manifest.
-            now_s: the time.
-            gone: the segments that the manifest lacks because `delete` has deleted their objects.
-        """
+    def follow(self, manifest: Manifest, now_s: float) -> None:
+        """Note a manifest that was published."""
         marked = takewhile(lambda one: one.state is SegmentState.DELETE_STARTED, manifest.segments)
         known = self._marked_s
         self._marked_s = {one.segment_id: known.get(one.segment_id, now_s) for one in marked}
-        self._deleted &= self._marked_s.keys()
         parts = {part.part_id for part in manifest.parts}
-        if self._parts - parts or known.keys() - self._marked_s.keys() - set(gone):
+        if self._parts - parts or known.keys() - self._marked_s.keys() - self.gone:
             self.suspect(now_s)
+        self.gone &= self._marked_s.keys()
         self._parts = parts
         self._manifest_count += 1
 
@@ -136,7 +128,7 @@ class Deletion:
         )
 
     def _is_marked_due(self, now_s: float, delay_s: float) -> bool:
-        waiting = (since_s for one, since_s in self._marked_s.items() if one not in self._deleted)
+        waiting = (since_s for one, since_s in self._marked_s.items() if one not in self.gone)
         oldest_s = next(waiting, math.inf)
         return self._retry_s <= now_s and oldest_s + delay_s <= now_s
 
@@ -167,7 +159,7 @@ class Deletion:
         self._found.extend(found)
         self._manifest_count = MANIFESTS_KEPT
 
-    def delete(self, count_max: int) -> Steps[set[uuid.UUID]]:
+    def delete(self, count_max: int) -> Steps[bool]:
         """Delete what `find` has found. An upload may be under way.
 
         What was found may be deleted at any later time: a mark is never withdrawn, orphans never get a name, and newer
@@ -177,8 +169,7 @@ class Deletion:
             count_max: at most so many segments and other objects are deleted. The next call continues.
 
         Returns:
-            The segments whose objects were deleted; the next manifest must not name them. If a request fails, the next
-            call repeats it.
+            Whether something is left to delete. If a request fails, the next call repeats it.
         """
         for _ in range(min(count_max, len(self._found))):
             found = self._found[0]
@@ -186,17 +177,15 @@ class Deletion:
                 yield Delete(key)
             self._found.popleft()
             if found.segment_id is not None:
-                self._gone.add(found.segment_id)
-                self._deleted.add(found.segment_id)
-        gone, self._gone = self._gone, set()
-        return gone
+                self.gone.add(found.segment_id)
+        return bool(self._found)
 
     def _due_segments(
         self, manifest: Manifest, pins: list[Pin], now_s: float, delay_s: float
     ) -> Iterator[_Found]:
         is_pinned = False
         for segment in takewhile(lambda one: self._is_due(one, now_s - delay_s), manifest.segments):
-            if segment.segment_id in self._deleted:
+            if segment.segment_id in self.gone:
                 continue
             if any(pin.protects(segment.base_offset, segment.end_offset) for pin in pins):
                 is_pinned = True
@@ -255,5 +244,4 @@ def named_keys(partition: RemotePartition, manifest: Manifest) -> set[str]:
 
 def is_segment_or_part(partition: RemotePartition, key: str) -> bool:
     """Whether a key of a partition's directory is that of a segment's object, or of a part of a manifest."""
-    directory, _, name = key.removeprefix(f"{partition.directory}/").rpartition("/")
-    return directory == "part" or (not directory and name.endswith((f".{LOG}", f".{INDEXES}")))
+    return partition.is_segment(key) or key.startswith(f"{partition.directory}/part/")

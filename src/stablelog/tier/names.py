@@ -23,6 +23,7 @@ CLUSTER: Final = "cluster"
 EPOCHS: Final = "epoch"
 LOG: Final = "log"
 INDEXES: Final = "indexes"
+DELETED: Final = "deleted"
 TOPIC_PREFIX: Final = "t."
 EPOCH_DIGITS, NUMBER_DIGITS, OFFSET_DIGITS = 10, 12, 20
 CHAIN_NAME = re.compile(rf"(\d{{{EPOCH_DIGITS}}})-(\d{{{NUMBER_DIGITS}}})")
@@ -50,7 +51,7 @@ class RemotePartition(NamedTuple):
     @property
     def deleted_key(self) -> str:
         """The key of the object which says that the topic was deleted."""
-        return deleted_key(self.topic, _text(self.topic_id))
+        return f"{self.directory.rpartition('/')[0]}/{DELETED}"
 
     @property
     def chain(self) -> str:
@@ -60,6 +61,11 @@ class RemotePartition(NamedTuple):
     def segment_key(self, base_offset: int, segment_id: uuid.UUID, kind: str) -> str:
         """The key of a segment's log file or of its indexes."""
         return f"{self.directory}/{base_offset:0{OFFSET_DIGITS}}-={_text(segment_id)}.{kind}"
+
+    def is_segment(self, key: str) -> bool:
+        """Whether a key is that of a segment's log file or of its indexes."""
+        directory, _, name = key.rpartition("/")
+        return directory == self.directory and name.endswith((f".{LOG}", f".{INDEXES}"))
 
     def part_key(self, base_offset: int, part_id: uuid.UUID) -> str:
         """The key of a part of a manifest. The first segment of the part has this base offset."""
@@ -77,16 +83,6 @@ class RemotePartition(NamedTuple):
     def chain_key(self, name: ChainName) -> str:
         """The key of an object of the chain."""
         return f"{self.chain}/{name.epoch:0{EPOCH_DIGITS}}-{name.number:0{NUMBER_DIGITS}}"
-
-
-def deleted_key(topic: str, topic_id: str) -> str:
-    """The key of the object which says that a topic was deleted.
-
-    Args:
-        topic: the name of the topic.
-        topic_id: the id of the topic, as Kafka writes it.
-    """
-    return f"{TOPIC_PREFIX}{topic}/={topic_id}/deleted"
 
 
 def epoch_key(epoch: int) -> str:

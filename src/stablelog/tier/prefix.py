@@ -12,7 +12,7 @@ from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import Corrupt, InvalidConfig, ObjectExists, ObjectMissing, StoreError, refuse_newer
 from stablelog.tier.chain import Create, Delete, Get, List, Result, Steps, last_manifest
 from stablelog.tier.manifest import Manifest, Part, RemoteSegment, decode_manifest, read_part
-from stablelog.tier.names import CLUSTER, TOPIC_PREFIX, RemotePartition, deleted_key, partition_of
+from stablelog.tier.names import CLUSTER, DELETED, TOPIC_PREFIX, RemotePartition, partition_of
 
 LAYOUT_VERSION: Final = 1
 
@@ -55,33 +55,33 @@ class Prefix:
         names = self.store.directories()
         return sorted(name.removeprefix(TOPIC_PREFIX) for name in names if name.startswith(TOPIC_PREFIX))
 
-    def partitions(self, topic: str, *, deleted: bool = False) -> list[RemotePartition]:
+    def partitions(self, topic: str) -> list[RemotePartition]:
         """Return the partitions of a topic that have, or had, objects in the store, by topic id and number.
 
-        Topics that were deleted and created again under one name have different topic ids.
+        Topics that were deleted and created again under one name have different topic ids. Topics of which the store
+        says that they were deleted are left out.
+        """
+        return [one for one, deleted_ms in self.partitions_with_deleted(topic).items() if deleted_ms is None]
 
-        Args:
-            topic: the name of the topic.
-            deleted: whether to return the partitions of the topics of which the store says that they were deleted,
-                instead of those of all others.
+    def partitions_with_deleted(self, topic: str) -> dict[RemotePartition, int | None]:
+        """Return the partitions of a topic, in the same order, also of deleted topics. The value is None for a topic
+        that was not deleted, and otherwise the time at which the store got to know of it, by the clock of the store.
         """
         directory = f"{TOPIC_PREFIX}{topic}"
-        found = (
-            partition_of(f"{directory}/{topic_id}/{number}")
-            for topic_id in self.store.directories(directory)
-            if self._is_deleted(topic, topic_id) is deleted
-            for number in self.store.directories(f"{directory}/{topic_id}")
-        )
-        return sorted(
-            (one for one in found if one is not None), key=lambda one: (one.topic_id.bytes, one.partition)
-        )
+        found: dict[RemotePartition, int | None] = {}
+        for topic_id in self.store.directories(directory):
+            deleted_ms = self._deleted_ms(f"{directory}/{topic_id}")
+            for number in self.store.directories(f"{directory}/{topic_id}"):
+                partition = partition_of(f"{directory}/{topic_id}/{number}")
+                if partition is not None:
+                    found[partition] = deleted_ms
+        return dict(sorted(found.items(), key=lambda one: (one[0].topic_id.bytes, one[0].partition)))
 
-    def _is_deleted(self, topic: str, topic_id: str) -> bool:
-        try:
-            self.store.get(deleted_key(topic, topic_id.removeprefix("=")))
-        except ObjectMissing:
-            return False
-        return True
+    def _deleted_ms(self, directory: str) -> int | None:
+        key = f"{directory}/{DELETED}"
+        # The names of partitions are digits, and so before this key.
+        listed = self.store.list_after(directory, key[:-1])
+        return next((one.modified_ms for one in listed if one.key == key), None)
 
     def last_manifest(self, partition: RemotePartition) -> Manifest | None:
         """Return the last manifest of a partition, with its parts; None if none was published.

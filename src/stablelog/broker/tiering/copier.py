@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -65,7 +65,6 @@ class _Owned:
         unrecorded: the contents of the parts that are not yet in the partition's directory, by the id of the part.
         is_recorded: whether the manifest is recorded in the partition's directory.
         deletion: what is deleted from the store.
-        gone: the segments whose objects were deleted, and that the manifest still names.
     """
 
     chain: Chain
@@ -73,7 +72,6 @@ class _Owned:
     deletion: Deletion
     unrecorded: dict[uuid.UUID, bytes] = field(default_factory=dict)
     is_recorded: bool = False
-    gone: set[uuid.UUID] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -174,7 +172,7 @@ class Copier:
     def _has_work(self, partition: Partition, progress: Progress) -> bool:
         """Whether there is something to copy, or to publish, for a partition. Without work, the store gets no request."""
         remote, owned = self._plan.remote_of(partition), self._owned.get(partition)
-        if not remote.is_known or (owned is not None and (owned.gone or not owned.is_recorded)):
+        if not remote.is_known or (owned is not None and (owned.deletion.gone or not owned.is_recorded)):
             return True
         waiting = self._plan.waiting(partition, remote.end_offset)
         progress.planned(waiting)
@@ -314,8 +312,8 @@ class Copier:
                     error,
                 )
             return
-        if owned.gone and not self._plan.is_routine:
-            count, name = len(owned.gone), f"{partition.topic}-{partition.index}"
+        if owned.deletion.gone and not self._plan.is_routine:
+            count, name = len(owned.deletion.gone), f"{partition.topic}-{partition.index}"
             await self._publish(partition, self._plan.remote_of(partition), owned, [])
             log.info("deleted %d segments of %s from %s", count, name, self._storage.store.url)
 
@@ -326,11 +324,9 @@ class Copier:
         end_s = self._now_s() + DELETION_S_MAX
         while self._goes_on(partition, work) and self._now_s() <= end_s:
             deletion = owned.deletion.delete(self._plan.deleted_at_once)
-            gone = await in_thread_to_its_end(self._threads, run, deletion)
-            owned.gone |= gone
-            self.deleted_count += len(gone)
-            if self._plan.is_routine or not gone:
-                return  # The next copy publishes what is gone.
+            is_more = await in_thread_to_its_end(self._threads, run, deletion)
+            if self._plan.is_routine or not is_more:
+                return  # In a routine, the next copy publishes what is gone.
 
     def _goes_on(self, partition: Partition, work: _Work) -> bool:
         return not work.is_cancelled and self._is_open(partition) and partition.failure is None
@@ -372,38 +368,30 @@ class Copier:
                 # Segments that were deleted from the local disk may be in the store. So it is an error if the
                 # partition's record of its remote tier exists and is damaged.
                 await in_thread(self._threads, state.read)
-            return self._owned_now(remote, chain, Manifest(self._storage.cluster_id, partition.start_offset))
+            manifest = Manifest(self._storage.cluster_id, partition.start_offset)
+            return await self._owned_now(remote, chain, manifest, contents)
         directory = remote.partition.directory
         await in_thread(self._threads, check_history, manifest, partition.segments(), directory)
         # The log start offset in the partition's directory may be greater than that of the manifest. A partition
         # without a known manifest has not read it yet.
         manifest = manifest._replace(log_start=max(manifest.log_start, log_start))
-        return self._owned_now(remote, chain, manifest, contents)
+        return await self._owned_now(remote, chain, manifest, contents)
 
-    def _owned_now(
-        self,
-        remote: RemoteLog,
-        chain: Chain,
-        manifest: Manifest,
-        contents: dict[uuid.UUID, bytes] | None = None,
+    async def _owned_now(
+        self, remote: RemoteLog, chain: Chain, manifest: Manifest, contents: dict[uuid.UUID, bytes]
     ) -> _Owned:
-        deletion = Deletion(remote.partition, chain, manifest, self._now_s())
-        return _Owned(chain, manifest, deletion, contents or {})
+        # In a thread, because a manifest may have many marked segments.
+        deletion = await in_thread(self._threads, Deletion, remote.partition, chain, manifest, self._now_s())
+        return _Owned(chain, manifest, deletion, contents)
 
     async def _publish(
-        self,
-        partition: Partition,
-        remote: RemoteLog,
-        owned: _Owned,
-        rows: list[RemoteSegment],
+        self, partition: Partition, remote: RemoteLog, owned: _Owned, rows: list[RemoteSegment]
     ) -> None:
         """Publish a manifest with newly copied segments (`rows`), without the segments whose objects were deleted, and
         with the log start offset, if one of them is new.
         """
+        gone = set(owned.deletion.gone)
         # A log start offset in the middle of a segment is not published alone, but together with the next change.
-        if owned.gone:
-            owned.gone &= {one.segment_id for one in owned.manifest.segments}
-        gone = set(owned.gone)
         if not rows and not gone and not remote.has_unmarked and not self._has_new_topic(partition, owned):
             return
         published = self._published(partition)
@@ -415,12 +403,9 @@ class Copier:
             await in_thread(self._threads, self._storage.create_part, remote.partition, part, content)
             owned.unrecorded[part.part_id] = content
         payload = await in_thread(self._threads, encode_manifest, manifest, self._now_ms())
-        await in_thread_to_its_end(
-            self._threads, lambda: self._storage.prefix.run(owned.chain.publish(payload))
-        )
+        await in_thread_to_its_end(self._threads, self._send, owned, manifest, payload)
         owned.manifest, owned.is_recorded = manifest, False
-        owned.deletion.follow(manifest, self._now_s(), gone)
-        owned.gone -= gone
+        self.deleted_count += len(gone)
         await self._record(partition, remote, owned, payload)
         if rows and not self._plan.is_routine:
             log.info(
@@ -432,15 +417,20 @@ class Copier:
                 manifest.end_offset,
             )
 
+    def _send(self, owned: _Owned, manifest: Manifest, payload: bytes) -> None:
+        """Publish a manifest. Runs in a thread."""
+        self._storage.prefix.run(owned.chain.publish(payload))
+        owned.deletion.follow(manifest, self._now_s())
+
     def _next(
-        self, manifest: Manifest, log_start: int, rows: list[RemoteSegment], gone: Collection[uuid.UUID]
+        self, manifest: Manifest, log_start: int, rows: list[RemoteSegment], gone: set[uuid.UUID]
     ) -> Manifest:
         """Return the manifest that follows `manifest` in the chain. Runs in a thread, because a manifest may have many
         segments.
         """
         log_start = max(log_start, manifest.log_start)
         marked = manifest.with_log_start(log_start, self._now_ms(), self._node_id)
-        return self._plan.bounded(marked.without(set(gone))).with_copied(rows)
+        return self._plan.bounded(marked.without(gone)).with_copied(rows)
 
     async def _record(self, partition: Partition, remote: RemoteLog, owned: _Owned, payload: bytes) -> None:
         """Record a published manifest in the partition's directory. From now on reads and retention use this manifest."""

@@ -29,9 +29,8 @@ from stablelog.tier.names import RemotePartition
 log = logging.getLogger(__name__)
 
 COUNT_MAX: Final = 100  # The number of objects of a partition that are deleted in one pass.
-PASS_S_MAX: Final = (
-    10.0  # The time after which a pass begins with no further partition, so that copies go on.
-)
+# The time after which a pass begins with no further partition, so that copies go on, in seconds.
+PASS_S_MAX: Final = 10.0
 
 
 class DeletedPartitions:
@@ -71,6 +70,7 @@ class DeletedPartitions:
             try:
                 if await in_thread(self._threads, self._delete, partition):
                     over.append(partition)
+                self._failed.discard(partition)
             except Fenced as error:
                 self._storage.stop(error)
             except StablelogError as error:

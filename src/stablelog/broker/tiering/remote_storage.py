@@ -79,9 +79,8 @@ class RemoteStorage:
 
     def _check_cluster(self) -> None:
         """Create the object that names this cluster. If it exists, check that it names this cluster."""
-        content = json.dumps({"version": LAYOUT_VERSION, "cluster": self.cluster_id}).encode()
         try:
-            self.store.create(CLUSTER, content)
+            self.store.create(CLUSTER, self._cluster_content())
         except ObjectExists:
             cluster_id = self.prefix.cluster_id()
             if cluster_id != self.cluster_id:
@@ -90,15 +89,17 @@ class RemoteStorage:
                     f"id {self.cluster_id}: use another bucket or prefix"
                 ) from None
 
+    def _cluster_content(self) -> bytes:
+        return json.dumps({"version": LAYOUT_VERSION, "cluster": self.cluster_id}).encode()
+
     def create_part(self, partition: RemotePartition, part: Part, content: bytes) -> None:
         """Create the object of a part of a manifest. Durable on return. Raises StoreError."""
         self.store.create(partition.part_key(part.base_offset, part.part_id), content)
 
     def mark_deleted(self, partition: RemotePartition) -> None:
         """Create the object which says that the topic of a partition was deleted. Durable on return. Raises StoreError."""
-        content = json.dumps({"version": LAYOUT_VERSION, "cluster": self.cluster_id}).encode()
         with contextlib.suppress(ObjectExists):
-            self.store.create(partition.deleted_key, content)
+            self.store.create(partition.deleted_key, self._cluster_content())
 
     def chain(self, partition: RemotePartition) -> Chain:
         """Return the chain of a partition's manifests, for this broker epoch."""
