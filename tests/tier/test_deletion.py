@@ -7,11 +7,12 @@ import pytest
 from stablelog.errors import Fenced, StoreError
 from stablelog.tier.chain import MANIFESTS_KEPT, Chain, Create, Delete, List, last_manifest
 from stablelog.tier.deletion import LATE_S, MANIFEST_COUNT_MAX, PIN_PAUSE_S, Deletion, named_keys
-from stablelog.tier.manifest import Manifest, RemoteSegment, decode_manifest, encode_manifest
+from stablelog.tier.manifest import Manifest, decode_manifest, encode_manifest
 from stablelog.tier.names import INDEXES, LOG
 from stablelog.tier.parts import divided
 from stablelog.tier.pins import VALID_S, Pin, encode_pin
 from stablelog.tier.records import SegmentState
+from stablelog.tier.remote_segment import RemoteSegment
 from tests.tier.chain_world import PARTITION, World
 
 DELAY_S = 1_000.0

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stablelog.errors import Corrupt, NewerFormat, NotLoaded
-from stablelog.tier.manifest import Manifest, RemoteSegment
+from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import INDEXES, RemotePartition
 from stablelog.tier.records import (
     CUSTOM_METADATA_SIZE_MAX,
@@ -27,6 +27,7 @@ from stablelog.tier.records import (
     metadata_partition,
 )
 from stablelog.tier.remote_log import RemoteLog
+from stablelog.tier.remote_segment import RemoteSegment
 
 TOPIC_ID = uuid.UUID("01020304-0506-0708-1112-131415161718")
 SEGMENT_ID = uuid.UUID("21222324-2526-2728-3132-333435363738")

@@ -14,10 +14,11 @@ from stablelog.log.files.names import LOG, RESTORED_FILE, VIEW_START_FILE
 from stablelog.log.files.restored import Restored
 from stablelog.tier import restoring
 from stablelog.tier.index_object import IndexKind
-from stablelog.tier.manifest import Manifest, RemoteSegment
+from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.published import Published
 from stablelog.tier.records import SegmentState
+from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.tier.restoring import (
     GAP,
     LEADER_EPOCH_STEP,

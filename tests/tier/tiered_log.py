@@ -9,7 +9,8 @@ from stablelog.errors import NotLoaded
 from stablelog.log.compaction.aborted_data import without_aborted
 from stablelog.log.partition import Isolation
 from stablelog.log.read import finished
-from stablelog.tier.copying import copied_segment, copyable, cut_points, epochs_up_to, other_files
+from stablelog.tier.copying import copied_segment, copyable, epochs_up_to, other_files
+from stablelog.tier.cut_points import encode_cut_points
 from stablelog.tier.index_object import IndexKind, encode_indexes
 from stablelog.tier.manifest import Manifest, Segments
 from stablelog.tier.names import INDEXES, LOG, RemotePartition
@@ -114,10 +115,12 @@ class Tier:
         files[IndexKind.LEADER_EPOCHS] = epochs.encode()
         self.objects[PARTITION.segment_key(base, identity, LOG)] = log
         self.objects[PARTITION.segment_key(base, identity, INDEXES)] = encode_indexes(files)
-        points = cut_points(summary, files[IndexKind.OFFSETS], lambda at, size: log[at : at + size])
+        points, crcs = encode_cut_points(
+            summary, files[IndexKind.OFFSETS], lambda at, size: log[at : at + size]
+        )
         row = copied_segment(summary, epochs, segment_id=identity, broker_id=1, now_ms=NOW_MS)
         commit = None if self.partition.view is None else self.commit_files(segment)
-        row = replace(row, cut_points=points, commit=commit)
+        row = replace(row, cut_points=points, header_crcs=crcs, commit=commit)
         return (
             row
             if with_summary

@@ -36,7 +36,7 @@ from stablelog.wire.fetch import VERSION_FLEXIBLE, Fetched, encode_fetch_request
 
 Result = TypeVar("Result")
 
-EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3  # special timestamps of ListOffsets
+EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -2, -1, -3, -4  # special timestamps of ListOffsets
 DEADLINE_S: Final = 30.0
 # Maximum number of metadata requests until a topic that the first request has created is visible: about half a second.
 CREATION_TRIES: Final = 6
@@ -364,7 +364,7 @@ class Cluster:
         """Find the offsets of timestamps, or the ends of logs.
 
         Args:
-            specs: partition -> EARLIEST, LATEST (the last stable offset for read_committed), MAX_TIMESTAMP, or a
+            specs: partition -> EARLIEST, LATEST (the last stable offset for read_committed), another special value, or a
                 timestamp in ms, which finds the first record at or after it.
             isolation: read_committed or read_uncommitted.
 

@@ -40,7 +40,8 @@ from stablelog.log.indexes.transaction_index import TransactionIndex
 from stablelog.log.producer_state.snapshots import decode_either
 from stablelog.log.segments.scan import check_crc, scan_batches
 from stablelog.ops.coordinator_records import Describe, describer_of
-from stablelog.tier.manifest import Manifest, RemoteSegment, decode_part, decode_without_parts
+from stablelog.tier.manifest import Manifest, decode_part, decode_without_parts
+from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.views.extents import EXTENT, Extent
 from stablelog.views.index_format import (
     ENTRIES_SUFFIX,

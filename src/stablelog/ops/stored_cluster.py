@@ -21,10 +21,11 @@ from stablelog.errors import Corrupt, ObjectMissing, naming
 from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.producer_state.snapshots import decode_producers, decode_snapshot
 from stablelog.tier.index_object import IndexKind, indexes_of
-from stablelog.tier.manifest import Manifest, RemoteSegment
+from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import INDEXES, LOG, RemotePartition
 from stablelog.tier.prefix import Prefix
 from stablelog.tier.published import Published
+from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.tier.restoring import Stored, part_file
 
 COMMIT_ORDER: Final = {"stablelog.order": "commit"}

@@ -14,10 +14,10 @@ from stablelog.batch.header import crc_holds, headers_in
 from stablelog.errors import Corrupt, NewerFormat, ObjectMissing
 from stablelog.tier.deletion import named_keys
 from stablelog.tier.index_object import IndexKind, index_range, indexes_of
-from stablelog.tier.manifest import RemoteSegment
 from stablelog.tier.names import INDEXES, LOG, RemotePartition
 from stablelog.tier.prefix import Prefix
 from stablelog.tier.records import SegmentState
+from stablelog.tier.remote_segment import RemoteSegment
 
 PIECE_SIZE: Final = 8 << 20  # The size of the ranges in which a log file is read, in bytes.
 

@@ -126,9 +126,9 @@ OPTIONS: dict[str, Option] = {
     "bootstrap": Option("", Kind(str, "host:port, ..."), ANY, "The same as `kafka.bootstrap.servers`."),
     "path": Option(
         "",
-        Kind(str, "a directory"),
+        Kind(str, "a directory or a URL"),
         READ,
-        "The data directory to read without a broker; `load(path)` gives it, too. With brokers: where their data directory is mounted.",
+        "The data directory, or the URL of the object store, to read without a broker; `load(path)` gives it, too. With brokers: where their data directory is mounted, or the URL of their object store.",
     ),
     "subscribe": Option("", Kind(str, "topic, ..."), READ, "The topics to read."),
     "subscribePattern": Option(
@@ -344,4 +344,7 @@ SAME = {
     "isolation": "kafka.isolation.level",
     "compression": "kafka.compression.type",
 }
+# Options of the object store, such as `store.region`: this prefix, and an option of the library obstore.
+STORE_PREFIX = "store."
+ALLOW_HTTP = "allow_http"  # The option of the store that allows requests without TLS.
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})

@@ -9,10 +9,38 @@ from typing import Any
 
 from stablelog.errors import InvalidConfig, did_you_mean
 from stablelog.spark.offsets import Bound
-from stablelog.spark.option_table import BATCH, OPTIONS, READ, SAME, SPARKS_OWN, STREAM, WITHOUT_EFFECT, WRITE
+from stablelog.spark.option_table import (
+    ALLOW_HTTP,
+    BATCH,
+    OPTIONS,
+    READ,
+    SAME,
+    SPARKS_OWN,
+    STORE_PREFIX,
+    STREAM,
+    WITHOUT_EFFECT,
+    WRITE,
+)
 from stablelog.types import TopicPartition
 
 TIMES = ("timestamp", "timestamps")  # the kinds of a Bound that are times
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StoreSettings:
+    """The settings of the object store of a read: the options `store.*`, without this prefix. They may contain
+    credentials, so the text of this object shows only their names.
+
+    Attributes:
+        options: names and values, which the library obstore checks.
+        allow_http: whether requests may be sent without TLS.
+    """
+
+    options: tuple[tuple[str, str], ...] = ()
+    allow_http: bool = False
+
+    def __repr__(self) -> str:
+        return f"StoreSettings({', '.join(name for name, _ in self.options)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +72,12 @@ class ReadOptions:
     trigger_delay_max_ms: int
     client_id: str
     timeout_ms: int
+    store: StoreSettings
+
+    @property
+    def store_url(self) -> str | None:
+        """The URL of the object store to read; None if the read has none."""
+        return self.path if is_store_url(self.path) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +100,11 @@ class WriteOptions:
     timeout_ms: int
 
 
+def is_store_url(path: str | None) -> bool:
+    """Whether the option path is the URL of an object store, and not a directory."""
+    return path is not None and "://" in path
+
+
 def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
     """Check the options of a read.
 
@@ -83,6 +122,10 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
     isolation = values["kafka.isolation.level"]
     bootstrap = values["kafka.bootstrap.servers"]
     _check_place(bootstrap, path, scan, where)
+    if values.store and not is_store_url(path):
+        raise InvalidConfig(
+            f"{STORE_PREFIX}{min(values.store)} applies to the read of an object store: give its URL as the path, too"
+        )
     what = values.one_of("subscribe", "subscribePattern", "assign")
     if what is None and bootstrap is not None:
         raise InvalidConfig("the read names no topic: give the option subscribe, subscribePattern or assign")
@@ -127,7 +170,16 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
         trigger_delay_max_ms=values["maxTriggerDelay"],
         client_id=values["kafka.client.id"],
         timeout_ms=values["kafka.request.timeout.ms"],
+        store=_store_settings(values.store),
     )
+
+
+def _store_settings(given: Mapping[str, str]) -> StoreSettings:
+    options = dict(given)
+    text = options.pop(ALLOW_HTTP, "false").lower()
+    if text not in ("true", "false"):
+        raise InvalidConfig(f"{STORE_PREFIX}{ALLOW_HTTP} is neither true nor false")
+    return StoreSettings(tuple(sorted(options.items())), allow_http=text == "true")
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
@@ -185,9 +237,14 @@ class _Values:
     def __init__(self, given: Mapping[str, str], where: str) -> None:
         known = {name.lower(): name for name in (*OPTIONS, *WITHOUT_EFFECT)}
         self._texts: dict[str, str] = {}
+        # The options of the object store, without their prefix. They are not in the table: each store has its own.
+        self.store: dict[str, str] = {}
         wanted = set(where.split(", "))
         for lowered, text in sorted((name.lower(), text) for name, text in given.items()):
             if lowered in SPARKS_OWN or (lowered == "path" and not text):
+                continue
+            if lowered.startswith(STORE_PREFIX) and not wanted & {WRITE}:
+                self.store[lowered.removeprefix(STORE_PREFIX)] = text
                 continue
             name = known.get(lowered)
             if name is None:
@@ -243,11 +300,14 @@ def _places(where: str) -> str:
 def _check_place(bootstrap: str | None, path: str | None, scan: str, where: str) -> None:
     if bootstrap is None and path is None:
         raise InvalidConfig(
-            "the log to read is not named: give the option kafka.bootstrap.servers, or the path of a data directory"
+            "the log to read is not named: give the option kafka.bootstrap.servers, or a path: that of a data directory, "
+            "or the URL of an object store"
         )
+    if is_store_url(path) and scan != "auto":
+        raise InvalidConfig(f"scan={scan} excludes the object store at path: leave out scan, or the path")
     if bootstrap is None and scan == "fetch":
         raise InvalidConfig("scan=fetch requires a broker: give the option kafka.bootstrap.servers")
-    if bootstrap is None and where == STREAM:
+    if bootstrap is None and where == STREAM and not is_store_url(path):
         raise InvalidConfig("a stream requires a broker: give the option kafka.bootstrap.servers")
     if path is not None and scan == "fetch":
         raise InvalidConfig("scan=fetch does not read the files at path: leave out one of them")

@@ -8,6 +8,10 @@ the ranges and the limits.
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
+from uuid import UUID
+
+from stablelog.tier.names import RemotePartition
+from stablelog.tier.remote_segment import RemoteSegment
 
 TARGET_SIZE_MAX = 128 << 20
 # Minimum bytes of a task: to read them takes about as long as Spark's overhead for a task.
@@ -36,14 +40,71 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectExtent:
+    """A range of bytes of a segment's log file in an object store, from one cut point to another. The range contains
+    consecutive whole record batches.
+
+    Attributes:
+        crc_before: CRC-32C over the headers of all batches of the log file before the range; None if it is unknown.
+        crc_after: the same, with the batches in the range.
+    """
+
+    key: str
+    position: int
+    size: int
+    crc_before: int | None
+    crc_after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPiece:
+    """What a task needs to read a piece from an object store.
+
+    Attributes:
+        partition: the partition in the store.
+        cluster_id: the id of the cluster that has written it.
+        log_start: the log start offset in the manifest.
+        extents: the bytes of the log files that contain the piece; empty if it is read in commit order.
+        segments: the segments that contain the commit indexes and the batches of the piece, if it is read in commit
+            order; otherwise empty.
+        pin: the pin that keeps the piece from deletion; None if there is none.
+    """
+
+    partition: RemotePartition
+    cluster_id: str
+    log_start: int
+    extents: tuple[ObjectExtent, ...] = ()
+    segments: tuple[RemoteSegment, ...] = ()
+    pin: "ReadersPin | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadersPin:
+    """The pin of a read in one partition. The tasks of the read renew it.
+
+    Attributes:
+        pin_id: the id of the first pin. Those of its renewals follow from it.
+        created_s: when the driver has created the pin, in seconds since 1970.
+        start: the first offset that the pin keeps.
+        end: the offset after the last one.
+    """
+
+    pin_id: UUID
+    created_s: float
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """A range of offsets of one partition that one task reads. `end` is exclusive.
 
     Attributes:
         size: size of the record batches in bytes; an estimate if there are no extents.
-        extents: the bytes of the segment files that contain the range; empty if the task fetches it from the broker.
+        extents: the bytes of the segment files that contain the range; empty if the task does not read files.
         aborted: (producer id, first offset, offset of the marker) of the aborted transactions in the extents.
         topic_id: id of the topic at the time of planning; empty if unknown.
+        stored: what the task needs to read the range from an object store; None if it does not read there.
     """
 
     topic: str
@@ -54,6 +115,7 @@ class Piece:
     extents: tuple[Extent, ...] = ()
     aborted: tuple[tuple[int, int, int], ...] = ()
     topic_id: str = ""
+    stored: StoredPiece | None = None
 
 
 class Span(Protocol):

@@ -1,6 +1,6 @@
 """Count of the records of a read, without reading them.
 
-If the segment files are accessible, `source.counting` counts in them. Otherwise this module counts by the headers of
+If the segment files or the object store are accessible, `source.counting` counts in them. Otherwise this module counts by the headers of
 record batches that it fetches from the broker.
 """
 
@@ -15,6 +15,7 @@ from stablelog.spark.source.broker_log import BrokerLog, answers
 from stablelog.spark.source.counting import files_count, records_inside
 from stablelog.spark.source.cuts import batch_ranges, broker_of
 from stablelog.spark.source.directory_log import DirectoryLog, steadily
+from stablelog.spark.source.object_log import ObjectLog
 from stablelog.spark.source.reader import open_log
 from stablelog.spark.source.resolve import Log, Range
 
@@ -22,8 +23,8 @@ from stablelog.spark.source.resolve import Log, Range
 def count(given: Mapping[str, str] | None = None, **more: str) -> int:
     """Return the exact number of records of a batch read with these options, without reading the records.
 
-    From segment files this takes milliseconds, because their summaries contain the counts. From a broker, it takes as
-    long as fetching the record batches.
+    From segment files and from an object store this takes milliseconds, because the summaries contain the counts. From a
+    broker, it takes as long as fetching the record batches.
 
     Args:
         given: options of `spark.read.format("stablelog")`.
@@ -37,6 +38,8 @@ def count(given: Mapping[str, str] | None = None, **more: str) -> int:
     committed = options.isolation == "read_committed"
     try:
         ranges, topic_ids = batch_ranges(options, log)
+        if isinstance(log, ObjectLog):
+            return sum(log.count(wanted) for wanted in ranges)
         total = 0
         for wanted, files in log.files_of(ranges, topic_ids).items():
             counted = None if files is None else _by_files(log, files, wanted, committed=committed)
@@ -45,6 +48,7 @@ def count(given: Mapping[str, str] | None = None, **more: str) -> int:
             total += counted
         return total
     finally:
+        log.end_read()
         log.close()
 
 

@@ -8,32 +8,20 @@ order of their offsets, so that the manifest has no gap.
 Source: KIP-405.
 """
 
-import struct
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Final
 
-from stablelog.batch.header import HEADER, read_header
 from stablelog.errors import Corrupt
 from stablelog.log.files.epochs import LeaderEpochs
 from stablelog.log.files.names import COMMIT_SUFFIXES, INDEX_SUFFIXES, PRODUCERS, SNAPSHOT, file_path
-from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.segments.segment import Segment
 from stablelog.log.segments.segments import Segments
 from stablelog.tier.index_object import IndexKind
-from stablelog.tier.manifest import Manifest, RemoteSegment
-
-CUT_POINT: Final = struct.Struct(
-    ">"
-    "i"  # the base offset of a batch, relative to the base offset of the segment
-    "i"  # the position of this batch in the log file
-)
-CUT_POINT_COUNT_MAX: Final = 16
-# The least distance in bytes of two cut points, which are positions at which the log file can be divided.
-CUT_SIZE_MIN: Final = 8 << 20
+from stablelog.tier.manifest import Manifest
+from stablelog.tier.remote_segment import RemoteSegment
 
 
 def copyable(segments: Segments, end_offset: int, stable_offset: int) -> list[Segment]:
@@ -133,24 +121,6 @@ def epochs_up_to(entries: Sequence[tuple[int, int]], end_offset: int) -> LeaderE
     return epochs
 
 
-def cut_points(summary: Summary, offset_index: bytes, read: Callable[[int, int], bytes]) -> bytes:
-    """Return positions at which the log file can be divided between two batches, about equally far from each other.
-
-    Args:
-        summary: the summary of the segment.
-        offset_index: the content of the offset index.
-        read: returns bytes of the log file, by position and size.
-    """
-    count = min(summary.log_size // CUT_SIZE_MIN, CUT_POINT_COUNT_MAX + 1)
-    index = OffsetIndex(summary.base_offset, offset_index)
-    wanted = (summary.log_size * number // count for number in range(1, count))
-    positions = sorted({index.position_at_or_before(position) for position in wanted} - {0})
-    return b"".join(
-        CUT_POINT.pack(read_header(read(position, HEADER.size)).base_offset - summary.base_offset, position)
-        for position in positions
-    )
-
-
 def copied_segment(
     summary: Summary,
     epochs: LeaderEpochs,
@@ -159,7 +129,7 @@ def copied_segment(
     broker_id: int,
     now_ms: int,
 ) -> RemoteSegment:
-    """Return the description of a copied segment for the manifest, without its cut points (see `cut_points`).
+    """Return the description of a copied segment for the manifest, without its cut points (`tier.cut_points`).
 
     Args:
         summary: the summary of the segment.

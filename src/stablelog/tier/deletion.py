@@ -32,10 +32,11 @@ from typing import Final, NamedTuple
 
 from stablelog.errors import Corrupt, NewerFormat
 from stablelog.tier.chain import MANIFESTS_KEPT, Chain, Delete, Get, List, Steps
-from stablelog.tier.manifest import Manifest, RemoteSegment
+from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import INDEXES, LOG, RemotePartition
 from stablelog.tier.pins import VALID_S, Pin, decode_pin
 from stablelog.tier.records import SegmentState
+from stablelog.tier.remote_segment import RemoteSegment
 
 MANIFEST_COUNT_MAX: Final = 5 * MANIFESTS_KEPT  # With so many manifests, the old ones are deleted.
 # While a pin protects a segment whose delay has passed, the pins are listed again after this time, in seconds.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from stablelog.errors import Corrupt, NewerFormat
 from stablelog.log.indexes.summary import Summary
-from stablelog.tier.manifest import Manifest, RemoteSegment
+from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.records import (
     DeletionState,
@@ -27,6 +27,7 @@ from stablelog.tier.records import (
     SegmentUpdateRecord,
     TopicIdPartition,
 )
+from stablelog.tier.remote_segment import RemoteSegment
 
 
 def copy_started(partition: RemotePartition, segment: RemoteSegment) -> SegmentRecord:

@@ -18,7 +18,8 @@ from stablelog.env.disk import Disk, read_if_there
 from stablelog.errors import Corrupt, naming
 from stablelog.log.files.log_start import encode_log_start, read_log_start
 from stablelog.log.files.names import REMOTE_LOG_START_FILE, REMOTE_MANIFEST_FILE, REMOTE_PART_PREFIX
-from stablelog.tier.manifest import Manifest, Part, RemoteSegment, decode_manifest, read_part
+from stablelog.tier.manifest import Manifest, Part, decode_manifest, read_part
+from stablelog.tier.remote_segment import RemoteSegment
 
 
 class LocalState:

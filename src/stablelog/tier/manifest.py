@@ -21,7 +21,7 @@ import uuid
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -31,17 +31,10 @@ from stablelog.batch.header import crc_holds, headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.errors import Corrupt, in_words, refuse_newer
 from stablelog.log.indexes.minima import Minima
-from stablelog.log.indexes.summary import Summary
-from stablelog.log.segments.segments import NO_ABORT
-from stablelog.tier.index_object import COMMIT_FILES, CommitFiles
+from stablelog.tier.index_object import CommitFiles
 from stablelog.tier.published import Published, published_of
-from stablelog.tier.records import (
-    SegmentLeaderEpoch,
-    SegmentSnapshotRecord,
-    SegmentState,
-    decode_record,
-    encode_record,
-)
+from stablelog.tier.records import SegmentSnapshotRecord, SegmentState, decode_record, encode_record
+from stablelog.tier.remote_segment import RemoteSegment
 
 VERSION: Final = 1
 PARTED_VERSION: Final = 2  # of a manifest that names parts
@@ -50,128 +43,6 @@ HEAD_KEY: Final = b"manifest"
 PART_KEY: Final = b"part"
 BATCH_COUNT_MAX: Final = 1_000  # The most segments in one record batch.
 STATES: Final = {int(SegmentState.COPY_FINISHED), int(SegmentState.DELETE_STARTED)}
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteSegment:
-    """A segment in the object store.
-
-    Attributes:
-        segment_id: the id of this copy. Another copy of the same segment has another id.
-        base_offset: the first offset of the segment.
-        end_offset: the offset after the last one of the segment.
-        size: bytes of the log file.
-        max_timestamp_ms: the greatest timestamp of its records; -1 if there is none.
-        leader_epochs: pairs of a leader epoch and its first offset in the segment.
-        event_ms: the time of the last change of `state`.
-        broker_id: the id of the broker that last changed `state`.
-        state: COPY_FINISHED if the segment is copied, DELETE_STARTED if it is being deleted.
-        summary: the summary of the segment; None if Apache Kafka has copied it.
-        is_txn_index_empty: whether it is known that no transaction was aborted in the segment.
-        cut_points: encoded positions at which the log file can be divided between two batches.
-        commit: the files of the commit index of the segment; None if the topic is not commit-ordered.
-    """
-
-    segment_id: uuid.UUID
-    base_offset: int
-    end_offset: int
-    size: int
-    max_timestamp_ms: int
-    leader_epochs: tuple[tuple[int, int], ...]
-    event_ms: int = 0
-    broker_id: int = 0
-    state: SegmentState = SegmentState.COPY_FINISHED
-    summary: Summary | None = None
-    is_txn_index_empty: bool = False
-    cut_points: bytes = b""
-    commit: CommitFiles | None = None
-
-    @property
-    def may_have_aborts(self) -> bool:
-        """Whether the transaction index of the segment has, or may have, entries of aborted transactions."""
-        return self.summary.txnindex_size > 0 if self.summary is not None else not self.is_txn_index_empty
-
-    @property
-    def must_have_aborts(self) -> bool:
-        """Whether the transaction index certainly has entries, by the summary of the segment.
-
-        If the store lacks the index then, the store is damaged.
-        """
-        return self.summary is not None and self.summary.txnindex_size > 0
-
-    @property
-    def stable_offset(self) -> int | None:
-        """An offset: all transactions that began before it have ended by the end of the segment. None if unknown."""
-        return None if self.summary is None else self.summary.stable_offset
-
-    @property
-    def least_aborted_offset(self) -> int:
-        """The least offset at which a transaction may have begun that was aborted in the segment."""
-        if not self.may_have_aborts:
-            return NO_ABORT
-        return 0 if self.summary is None else self.summary.least_aborted_offset
-
-    def record(self) -> SegmentSnapshotRecord:
-        """Return the record that describes this segment in a manifest, in Kafka's format."""
-        return SegmentSnapshotRecord(
-            segment_id=self.segment_id,
-            start_offset=self.base_offset,  # type: ignore[arg-type]
-            end_offset=self.end_offset - 1,  # type: ignore[arg-type]
-            broker_id=self.broker_id,  # type: ignore[arg-type]
-            max_timestamp_ms=self.max_timestamp_ms,  # type: ignore[arg-type]
-            event_timestamp_ms=self.event_ms,  # type: ignore[arg-type]
-            leader_epochs=tuple(
-                SegmentLeaderEpoch(leader_epoch=epoch, offset=offset)  # type: ignore[arg-type]
-                for epoch, offset in self.leader_epochs
-            ),
-            size=self.size,  # type: ignore[arg-type]
-            custom_metadata=None if self.summary is None else self.summary.encode(),
-            state=self.state,  # type: ignore[arg-type]
-            is_txn_index_empty=not self.may_have_aborts,
-            cut_points=self.cut_points,
-            commit_index=b"" if self.commit is None else COMMIT_FILES.pack(*self.commit),
-        )
-
-    @classmethod
-    def of_record(cls, record: SegmentSnapshotRecord) -> "RemoteSegment":
-        """Read a segment from the record that describes it in a manifest.
-
-        Raises:
-            NewerFormat: a later release has written the summary.
-            Corrupt: two fields of the record contradict each other.
-        """
-        if record.end_offset < record.start_offset or record.start_offset < 0 or record.size < 0:
-            raise Corrupt(
-                f"the remote segment {record.segment_id} has impossible offsets or an impossible size"
-            )
-        summary = None if record.custom_metadata is None else Summary.decode(record.custom_metadata)
-        if len(record.commit_index) not in (0, COMMIT_FILES.size):
-            raise Corrupt(
-                f"the remote segment {record.segment_id} describes its commit index in {len(record.commit_index)} bytes "
-                f"instead of {COMMIT_FILES.size}"
-            )
-        segment = cls(
-            record.segment_id or uuid.UUID(int=0),
-            record.start_offset,
-            record.end_offset + 1,
-            record.size,
-            record.max_timestamp_ms,
-            tuple((epoch.leader_epoch, epoch.offset) for epoch in record.leader_epochs),
-            record.event_timestamp_ms,
-            record.broker_id,
-            SegmentState(record.state),
-            summary,
-            record.is_txn_index_empty,
-            record.cut_points,
-            CommitFiles(*COMMIT_FILES.unpack(record.commit_index)) if record.commit_index else None,
-        )
-        if summary is not None and (summary.base_offset, summary.end_offset, summary.log_size) != (
-            segment.base_offset,
-            segment.end_offset,
-            segment.size,
-        ):
-            raise Corrupt(f"the summary of the remote segment {segment.segment_id} is of another segment")
-        return segment
 
 
 class Part(NamedTuple):

@@ -3,12 +3,12 @@
 A reader that needs no broker, such as a Spark query, creates a pin in each partition that it reads. While the pin is
 valid, the broker deletes no object of a segment that overlaps the pinned offsets. The steps of a reader are:
 
-1. Read the last manifest, and create the pin.
-2. Read the last manifest again. A segment that is not marked for deletion in this manifest stays in the store as long
-   as the pin is valid: before the broker deletes the objects of a segment, it publishes a manifest that marks the
-   segment, waits for the delay of deletions, and lists the pins.
+1. Create the pin.
+2. Read the last manifest. A segment that is not marked for deletion in this manifest stays in the store as long as the
+   pin is valid: before the broker deletes the objects of a segment, it publishes a manifest that marks the segment,
+   waits for the delay of deletions, and lists the pins.
 3. Every RENEWAL_S seconds, create a new pin with the same offsets, and then delete the old one.
-4. At the end, delete the pin.
+4. At the end, delete the pin, if the reader learns of the end.
 
 The broker does not compare clocks. It counts the VALID_S seconds of a pin from the moment when it has first listed the
 pin, and deletes the pin after them. A broker that was just started therefore honours the pin of a reader that has died

@@ -11,8 +11,9 @@ from typing import Final
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import Corrupt, InvalidConfig, ObjectExists, ObjectMissing, StoreError, refuse_newer
 from stablelog.tier.chain import Create, Delete, Get, List, Result, Steps, last_manifest
-from stablelog.tier.manifest import Manifest, Part, RemoteSegment, decode_manifest, read_part
+from stablelog.tier.manifest import Manifest, Part, decode_manifest, read_part
 from stablelog.tier.names import CLUSTER, DELETED, TOPIC_PREFIX, RemotePartition, partition_of
+from stablelog.tier.remote_segment import RemoteSegment
 
 LAYOUT_VERSION: Final = 1
 

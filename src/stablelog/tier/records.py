@@ -35,6 +35,7 @@ METADATA_PARTITION_COUNT: Final = 50  # Partitions of `__remote_log_metadata`: K
 CUSTOM_METADATA_SIZE_MAX: Final = 128  # Kafka's default limit
 CUT_POINTS_TAG: Final = 10_000  # The tag of the cut points, far from Kafka's own tags, which are small.
 COMMIT_INDEX_TAG: Final = 10_001  # The tag of the description of a segment's commit index.
+HEADER_CRCS_TAG: Final = 10_002  # The tag of the CRCs of the batch headers before each cut point.
 
 
 class SegmentState(IntEnum):
@@ -122,6 +123,7 @@ class SegmentRecord:
     is_txn_index_empty: bool = field(metadata={"kafka_type": "bool", "tag": 0}, default=False)
     cut_points: bytes = field(metadata={"kafka_type": "bytes", "tag": CUT_POINTS_TAG}, default=b"")
     commit_index: bytes = field(metadata={"kafka_type": "bytes", "tag": COMMIT_INDEX_TAG}, default=b"")
+    header_crcs: bytes = field(metadata={"kafka_type": "bytes", "tag": HEADER_CRCS_TAG}, default=b"")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +176,7 @@ class SegmentSnapshotRecord:
     is_txn_index_empty: bool = field(metadata={"kafka_type": "bool", "tag": 0}, default=False)
     cut_points: bytes = field(metadata={"kafka_type": "bytes", "tag": CUT_POINTS_TAG}, default=b"")
     commit_index: bytes = field(metadata={"kafka_type": "bytes", "tag": COMMIT_INDEX_TAG}, default=b"")
+    header_crcs: bytes = field(metadata={"kafka_type": "bytes", "tag": HEADER_CRCS_TAG}, default=b"")
 
 
 MetadataRecord = SegmentRecord | SegmentUpdateRecord | PartitionDeleteRecord | SegmentSnapshotRecord

@@ -17,7 +17,7 @@ from stablelog.env.disk import Buffer
 from stablelog.errors import Corrupt, NotLoaded
 from stablelog.log.remote_tier import RemoteCommits
 from stablelog.tier.index_object import IndexKind
-from stablelog.tier.manifest import RemoteSegment
+from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.tier.segment_bytes import size_of
 from stablelog.types import ObjectRange
 

@@ -28,10 +28,11 @@ from stablelog.log.read import Lookup
 from stablelog.log.retention import NO_LIMIT
 from stablelog.log.segments.batch_search import Found
 from stablelog.tier.index_object import IndexKind
-from stablelog.tier.manifest import Manifest, RemoteSegment, Segments
+from stablelog.tier.manifest import Manifest, Segments
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.records import SegmentState
 from stablelog.tier.remote_commit_order import AHEAD, ENDS_MAX, STEP_COUNT_MAX, RemoteCommitOrder
+from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.tier.segment_bytes import Cache, SegmentBytes, size_of
 from stablelog.types import ObjectRange
 

@@ -26,9 +26,10 @@ from stablelog.log.files.names import (
 )
 from stablelog.log.files.restored import Restored
 from stablelog.tier.index_object import IndexKind
-from stablelog.tier.manifest import Manifest, RemoteSegment
+from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.records import SegmentState
+from stablelog.tier.remote_segment import RemoteSegment
 
 # How many offsets after the restored end get no record. The lost broker may have appended records after the log end
 # that it last published: the gap holds 1,000 s of a million records a second.

@@ -16,8 +16,8 @@ from stablelog.env.disk import Buffer
 from stablelog.errors import Corrupt, NotLoaded
 from stablelog.log.segments.batch_search import Found
 from stablelog.tier.index_object import IndexKind, index_range, indexes_of
-from stablelog.tier.manifest import RemoteSegment
 from stablelog.tier.names import INDEXES, LOG, RemotePartition
+from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.types import ObjectRange
 
 FIELDS = struct.Struct(

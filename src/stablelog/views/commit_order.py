@@ -31,6 +31,7 @@ from stablelog.views.index_builder import IndexBuilder
 from stablelog.views.index_format import NO_PRODUCER, Entry
 from stablelog.views.index_rows import IndexRows
 from stablelog.views.remote_index import RemoteIndex
+from stablelog.views.stored_order import add_stored, add_stored_run
 from stablelog.views.tiered_indexes import TieredIndexes
 
 # How many ends of reads are remembered for each partition. A reader that begins at one of them continues an earlier
@@ -234,16 +235,8 @@ class CommitOrder:
         """Add batches of transactions. Return whether the response has room for more."""
         if self._tiers.is_local(extents.segment):
             return response.add(self._segment(extents.segment), extents)
-        count, content = self._tiers.remote_view.content(
-            extents.segment, extents.begins, extents.ends, response.remote_room
-        )
-        try:
-            has_room = response.add_copied(memoryview(content), extents.part(0, count))
-        except Corrupt:
-            # The object may have been restored, so the next read loads the bytes again.
-            self._tiers.remote_view.drop(extents.segment, extents.begins[:count], extents.ends[:count])
-            raise
-        return has_room and count == len(extents.begins)
+        assert self._partition.remote is not None
+        return add_stored(response, self._partition.remote, extents)
 
     def _add_outside(self, response: FetchAssembler, index: IndexRows, entry: Entry) -> bool:
         """Add a run of batches outside transactions. Return whether the response has room for more."""
@@ -251,13 +244,7 @@ class CommitOrder:
         if self._tiers.is_local(extent.segment):
             return response.add_outside(self._segment(extent.segment), extent, entry)
         assert self._partition.remote is not None
-        found = self._partition.remote.read(
-            max(response.start, entry.start),
-            entry.end,
-            response.remote_room,
-            at_least_one=response.needs_one,
-        )
-        return response.add_run(found.buffers, min(found.end_offset, entry.end), entry)
+        return add_stored_run(response, self._partition.remote, entry)
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
         """Find the first position of a commit at this time or later, in steps (see `log.read.Lookup`).

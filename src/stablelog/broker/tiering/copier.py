@@ -38,11 +38,12 @@ from stablelog.tier.copying import (
 )
 from stablelog.tier.deletion import Deletion
 from stablelog.tier.local_state import LocalState
-from stablelog.tier.manifest import Manifest, RemoteSegment, Segments, encode_manifest
+from stablelog.tier.manifest import Manifest, Segments, encode_manifest
 from stablelog.tier.parts import divided
 from stablelog.tier.published import Published
 from stablelog.tier.records import SegmentState
 from stablelog.tier.remote_log import RemoteLog
+from stablelog.tier.remote_segment import RemoteSegment
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ from stablelog.broker.topics.topics import Topics
 from stablelog.errors import Corrupt, NewerFormat, StablelogError, Unavailable, Unproven
 from stablelog.log.partition import Isolation, Origin, Partition
 from stablelog.tier.events import Events, copy_started, partition_deleted, partition_of
-from stablelog.tier.manifest import Manifest, RemoteSegment
+from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.records import (
     DeletionState,
@@ -43,6 +43,7 @@ from stablelog.tier.records import (
     encode_record,
     metadata_partition,
 )
+from stablelog.tier.remote_segment import RemoteSegment
 
 log = logging.getLogger(__name__)
 

@@ -25,10 +25,11 @@ from stablelog.log.files.names import LOG as LOG_SUFFIX
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.partition import Partition
 from stablelog.log.segments.segment import Segment
-from stablelog.tier.copying import copied_segment, cut_points, epochs_up_to, other_files
+from stablelog.tier.copying import copied_segment, epochs_up_to, other_files
+from stablelog.tier.cut_points import encode_cut_points
 from stablelog.tier.index_object import CommitFiles, IndexKind, encode_indexes
-from stablelog.tier.manifest import RemoteSegment
 from stablelog.tier.names import INDEXES, LOG, RemotePartition
+from stablelog.tier.remote_segment import RemoteSegment
 
 PIECE_SIZE: Final = 1 << 20  # The size of the pieces in which a log file is read and uploaded, in bytes.
 
@@ -103,12 +104,12 @@ class Uploads:
         files, commit = await in_thread(
             self._threads, self._other_files, segment, rewritten, epochs, partition.view is not None
         )
-        points = await in_thread(
+        points, crcs = await in_thread(
             self._threads, self._upload_files, segment, summary, rewritten, files, key, is_cancelled
         )
         self.size += summary.log_size
         self.count += 1
-        return replace(row, cut_points=points, commit=commit, event_ms=self._now_ms())
+        return replace(row, cut_points=points, header_crcs=crcs, commit=commit, event_ms=self._now_ms())
 
     async def _rewritten(
         self, partition: Partition, segment: Segment, is_cancelled: Callable[[], bool]
@@ -136,14 +137,14 @@ class Uploads:
         files: Mapping[IndexKind, bytes],
         key: Callable[[str], str],
         is_cancelled: Callable[[], bool],
-    ) -> bytes:
-        """Upload the files of a segment. Return its encoded cut points. Runs in a thread."""
+    ) -> tuple[bytes, bytes]:
+        """Upload the files of a segment. Return its encoded cut points and their CRCs. Runs in a thread."""
         store = self._store
         with closing(self._disk.open(segment.path(LOG_SUFFIX))) as file:
             read = file.read if rewritten is None else partial(rewritten.log.read, file.read)
             store.upload(key(LOG), lambda: self._pieces(segment, summary, read, is_cancelled))
             store.upload(key(INDEXES), lambda: [encode_indexes(files)])
-            return cut_points(summary, bytes(files[IndexKind.OFFSETS]), read)
+            return encode_cut_points(summary, bytes(files[IndexKind.OFFSETS]), read)
 
     def _other_files(
         self,

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -36,6 +37,27 @@ REJECTIONS = (
     " 403 Forbidden",
     " 401 Unauthorized",
 )
+# The names of options whose values messages may show. All other values are masked.
+SHOWN = (
+    "region",
+    "endpoint",
+    "bucket",
+    "container",
+    "url",
+    "style",
+    "http",
+    "signature",
+    "payload",
+    "express",
+)
+SECRET_SIZE_MIN = 4  # A shorter value is no credential, and masking it would spoil the message.
+MASK = "***"
+# In a message: the parameters of a URL, and the parts of an answer of S3 that repeat the credentials of the request.
+CREDENTIALS = re.compile(
+    r"(?<=\?)[^\s)>\"']+"
+    r"|(?<=<AWSAccessKeyId>)[^<]*|(?<=<StringToSign>)[^<]*|(?<=<CanonicalRequest>)[^<]*"
+    r"|(?<=<SignatureProvided>)[^<]*|(?<=<StringToSignBytes>)[^<]*|(?<=<Token-0>)[^<]*"
+)
 
 
 class CloudRequests:
@@ -53,6 +75,12 @@ class CloudRequests:
 
     def __init__(self, url: str, *, allow_http: bool = False, options: dict[str, str] | None = None) -> None:
         self._url = url.rstrip("/")
+        # The longest first: a value may be a part of another one.
+        self._secrets = sorted(
+            {value for name, value in (options or {}).items() if _is_secret(name, value)},
+            key=len,
+            reverse=True,
+        )
         client = {"timeout": timedelta(seconds=ATTEMPT_S_MAX), "allow_http": allow_http}
         retries = {"max_retries": 0}
         config = dict(options or {})
@@ -70,7 +98,7 @@ class CloudRequests:
         try:
             self._store: Any = from_url(url, **arguments)
         except exceptions.BaseError as error:
-            raise ValueError(_in_short(error)) from error
+            raise ValueError(_in_short(error, self._secrets)) from None
 
     @property
     def url(self) -> str:
@@ -79,7 +107,7 @@ class CloudRequests:
 
     def create(self, key: str, content: Buffer) -> None:
         """Create an object by a conditional put."""
-        _asked(lambda: obstore.put(self._store, key, bytes(content), mode="create", use_multipart=False))
+        self._ask(lambda: obstore.put(self._store, key, bytes(content), mode="create", use_multipart=False))
 
     def upload(self, key: str, pieces: Iterable[Buffer]) -> None:
         """Write an object: by one put, or in several parts if it has more than PART_SIZE bytes. obstore itself begins a
@@ -93,9 +121,9 @@ class CloudRequests:
             content = bytearray()
             while first:  # Each piece is freed when it is copied.
                 content += first.popleft()
-            _asked(lambda: obstore.put(self._store, key, content, use_multipart=False))
+            self._ask(lambda: obstore.put(self._store, key, content, use_multipart=False))
             return
-        _asked(
+        self._ask(
             lambda: obstore.put(
                 self._store, key, _chained(first, rest), chunk_size=PART_SIZE, max_concurrency=PARTS_AT_ONCE
             )
@@ -103,19 +131,21 @@ class CloudRequests:
 
     def get(self, key: str) -> bytes:
         """Return a whole object."""
-        return cast("bytes", _asked(lambda: obstore.get(self._store, key).bytes().to_bytes()))
+        return cast("bytes", self._ask(lambda: obstore.get(self._store, key).bytes().to_bytes()))
 
     def get_range(self, key: str, start: int, size: int) -> Buffer:
         """Return `size` bytes of an object, from byte `start` on."""
         begun_s = time.monotonic()
         try:
-            found = _asked(lambda: memoryview(obstore.get_range(self._store, key, start=start, length=size)))
+            found = self._ask(
+                lambda: memoryview(obstore.get_range(self._store, key, start=start, length=size))
+            )
         except Unclear as unclear:
             if time.monotonic() - begun_s > ATTEMPT_S_MAX / 2:
                 raise  # A store that does not answer is not asked a second time in this attempt.
             # The error may mean that the range begins after the object's end: each store has another error for that. So
             # ask for the object's size.
-            if _asked(lambda: obstore.head(self._store, key))["size"] < start + size:
+            if self._ask(lambda: obstore.head(self._store, key))["size"] < start + size:
                 raise TooShort from unclear
             raise
         if len(found) < size:
@@ -124,7 +154,7 @@ class CloudRequests:
 
     def list_after(self, directory: str, after: str) -> Iterator[StoredObject]:
         """Return the objects in a directory whose keys are greater than `after`. obstore requests the list in pages."""
-        pages = _asked(
+        pages = self._ask(
             lambda: list(
                 obstore.list(self._store, prefix=f"{directory}/", offset=after or None, chunk_size=1000)
             )
@@ -138,7 +168,7 @@ class CloudRequests:
 
     def directories(self, directory: str) -> Iterator[str]:
         """Return the names of the directories in a directory."""
-        found = _asked(
+        found = self._ask(
             lambda: obstore.list_with_delimiter(self._store, prefix=f"{directory}/" if directory else None)
         )
         return (path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"])
@@ -146,7 +176,23 @@ class CloudRequests:
     def delete(self, key: str) -> None:
         """Delete an object."""
         with contextlib.suppress(Missing):
-            _asked(lambda: obstore.delete(self._store, key))
+            self._ask(lambda: obstore.delete(self._store, key))
+
+    def _ask(self, request: Callable[[], Any]) -> Any:
+        try:
+            return request()
+        except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
+            raise Exists(_in_short(error, self._secrets)) from None
+        except (exceptions.BaseError, OSError) as error:
+            text = _in_short(error, self._secrets)
+            if isinstance(error, REJECTED) or any(words in str(error) for words in REJECTIONS):
+                raise Rejected(text) from None
+            is_missing = isinstance(error, (FileNotFoundError, exceptions.NotFoundError))
+            raise (Missing if is_missing else Unclear)(text) from None
+
+
+def _is_secret(name: str, value: str) -> bool:
+    return len(value) >= SECRET_SIZE_MIN and not any(word in name for word in SHOWN)
 
 
 def _chained(first: deque[Buffer], rest: Iterator[Buffer]) -> Iterator[Buffer]:
@@ -156,18 +202,14 @@ def _chained(first: deque[Buffer], rest: Iterator[Buffer]) -> Iterator[Buffer]:
     yield from rest
 
 
-def _asked(request: Callable[[], Any]) -> Any:
-    try:
-        return request()
-    except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
-        raise Exists(_in_short(error)) from error
-    except (exceptions.BaseError, OSError) as error:
-        if isinstance(error, REJECTED) or any(words in str(error) for words in REJECTIONS):
-            raise Rejected(_in_short(error)) from error
-        is_missing = isinstance(error, (FileNotFoundError, exceptions.NotFoundError))
-        raise (Missing if is_missing else Unclear)(_in_short(error)) from error
+def _in_short(error: Exception, secrets: Iterable[str] = ()) -> str:
+    """Return the first line of obstore's error message, without credentials. The other lines show internal objects of
+    obstore.
 
-
-def _in_short(error: Exception) -> str:
-    """Return the first line of obstore's error message. The other lines show internal objects of obstore."""
-    return str(error).partition("\n")[0][:500]
+    Some messages contain the URL of the request, whose parameters may be a signature, or the answer of the store, which
+    may repeat parts of the request. The errors of obstore are not kept as causes, because a traceback would show them.
+    """
+    text = str(error).partition("\n")[0]
+    for secret in secrets:
+        text = text.replace(secret, MASK)
+    return CREDENTIALS.sub(MASK, text)[:500]

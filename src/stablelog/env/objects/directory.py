@@ -28,19 +28,23 @@ Answer = TypeVar("Answer")
 
 
 class DirectoryRequests:
-    """An object store in a local directory, which is created if it is missing. Each call makes one attempt of a
-    request.
+    """An object store in a local directory. Each call makes one attempt of a request.
 
     Args:
         root: the directory.
+        creates: whether the directory is created if it is missing. A program that only reads does not create it.
 
     Raises:
-        ValueError: the directory cannot be made or read.
+        ValueError: the directory does not exist, or cannot be made or read.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, creates: bool = True) -> None:
         self._root = root.absolute()
         self._unfinished = self._root / UNFINISHED
+        if not creates:
+            if not self._root.is_dir():
+                raise ValueError(f"there is no directory {self._root}")
+            return
         try:
             self._make_directory(self._unfinished)
         except OSError as error:

@@ -17,6 +17,7 @@ def open_store(
     *,
     allow_http: bool = False,
     options: dict[str, str] | None = None,
+    creates: bool = True,
 ) -> ObjectStore:
     """Open the object store at a URL.
 
@@ -25,15 +26,17 @@ def open_store(
             which is a new, empty store in the memory of this process.
         patience: how long each call repeats its request.
         allow_http: whether requests to a cloud's store may be sent without TLS.
-        options: options of obstore's store, such as `aws_endpoint`; credentials come from the environment.
+        options: options of obstore's store, such as `aws_endpoint`; credentials come from the environment unless they
+            are given here.
+        creates: whether a store in a directory creates its directory if it is missing.
 
     Raises:
         InvalidConfig: the URL has an unknown scheme, or the store cannot be opened.
     """
-    return ObjectStore(_requests(url, allow_http=allow_http, options=options), patience)
+    return ObjectStore(_requests(url, allow_http=allow_http, options=options, creates=creates), patience)
 
 
-def _requests(url: str, *, allow_http: bool, options: dict[str, str] | None) -> StoreRequests:
+def _requests(url: str, *, allow_http: bool, options: dict[str, str] | None, creates: bool) -> StoreRequests:
     try:
         parts = urlsplit(url)
     except ValueError as error:
@@ -56,7 +59,7 @@ def _requests(url: str, *, allow_http: bool, options: dict[str, str] | None) -> 
                 raise InvalidConfig(f"{url!r} names no local directory; write file:///directory")
             from stablelog.env.objects.directory import DirectoryRequests
 
-            return DirectoryRequests(Path(unquote(parts.path)))
+            return DirectoryRequests(Path(unquote(parts.path)), creates=creates)
         if parts.scheme != "memory" and not parts.netloc:
             raise InvalidConfig(f"{url!r} names no bucket; write {parts.scheme}://bucket/prefix")
         from stablelog.env.objects.cloud import CloudRequests  # imported here, because the import takes 17 ms

@@ -290,6 +290,15 @@ class PartitionFiles:
                 segment.prove()
         return FileSpan(self, start, end, parts, topic_id)
 
+    @property
+    def sealed(self) -> list[tuple[SegmentFile, int]]:
+        """The listed segments that another one follows, each with the base offset of the next one."""
+        return list(zip(self.segments, self._bases[1:], strict=False))
+
+    def parts(self, start: int, end: int) -> list[_Part]:
+        """Return the bytes of the log files that contain a range of offsets. Raises as `span`."""
+        return self.span(start, end).parts
+
     def _part(self, segment: SegmentFile, start: int, end: int, next_base: int | None) -> _Part | None:
         position = 0
         if start > segment.base_offset:

@@ -6,7 +6,7 @@ because markers and aborted records have offsets, too.
 
 import contextlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from stablelog.batch.header import BatchHeader, headers_in
@@ -201,19 +201,42 @@ class BrokerLog:
         Each offset counts as one record of the average size.
         """
         parts = {wanted.place: self._found(wanted) for wanted in ranges}
-        counts = {place: sum(one.end - one.start for one in found) for place, found in parts.items()}
-        if count_max is not None:
-            counts = shares(counts, count_max)
-        if size_max is not None:
-            limited = [wanted._replace(end=wanted.start + counts[wanted.place]) for wanted in ranges]
-            excess = sum(map(self._size, limited)) / size_max
-            if excess > 1:
-                counts = shares(counts, max(1, int(sum(counts.values()) / excess)))
-        return {place: _end_of(found, counts[place]) for place, found in parts.items()}
+        return limited_by_offsets(parts, self._size, count_max, size_max)
 
     def close(self) -> None:
         """Close the connections to the brokers."""
         self.cluster.close()
+
+    def end_read(self) -> None:
+        """Do nothing: brokers keep nothing for a read."""
+
+
+def limited_by_offsets(
+    parts: Mapping[TopicPartition, Sequence[Range]],
+    size_of: Callable[[Range], int],
+    count_max: int | None,
+    size_max: int | None,
+) -> dict[TopicPartition, int]:
+    """Return an end offset for each partition, so that all partitions together stay within a limit of records and of
+    bytes. Each offset counts as one record of the average size.
+
+    Args:
+        parts: the ranges of each partition, which follow each other.
+        size_of: returns the size of a range in bytes.
+        count_max: the limit of records; None for no limit.
+        size_max: the limit of bytes; None for no limit.
+    """
+    counts = {place: sum(one.end - one.start for one in found) for place, found in parts.items()}
+    if count_max is not None:
+        counts = shares(counts, count_max)
+    if size_max is not None:
+        limited = [
+            Range(place, found[0].start, found[0].start + counts[place]) for place, found in parts.items()
+        ]
+        excess = sum(map(size_of, limited)) / size_max
+        if excess > 1:
+            counts = shares(counts, max(1, int(sum(counts.values()) / excess)))
+    return {place: _end_of(found, counts[place]) for place, found in parts.items()}
 
 
 def _end_of(parts: Sequence[Range], count: int) -> int:

@@ -10,6 +10,7 @@ the segment, even records in earlier segments. Compaction may have removed such 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from stablelog.batch.header import BatchHeader
 from stablelog.batch.records import decode_records
@@ -18,6 +19,58 @@ from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.spark.planning import shares
 from stablelog.spark.segments.partition_files import PartitionFiles
 from stablelog.spark.source.resolve import Range
+
+
+class CountedSegment(Protocol):
+    """A segment whose batch headers can be read: a log file, or an object."""
+
+    @property
+    def base_offset(self) -> int:
+        """The base offset of the segment."""
+
+    @property
+    def summary(self) -> Summary | None:
+        """The summary of the segment; None if it has none."""
+
+    def check(self, next_base: int | None) -> None:
+        """Check that the segment is still the one that was listed. Raises Gone."""
+
+    def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield (position, header) of each whole batch from the one at `position` on."""
+
+    def read(self, position: int, size: int) -> bytes:
+        """Read bytes of the log file."""
+
+
+class CountedPart(Protocol):
+    """The bytes of a segment from `position` to `end_position`, which contain some offsets."""
+
+    @property
+    def segment(self) -> CountedSegment:
+        """The segment."""
+
+    @property
+    def position(self) -> int:
+        """The position of the first batch."""
+
+    @property
+    def end_position(self) -> int:
+        """The end of the last batch."""
+
+
+class CountedFiles(Protocol):
+    """The segments of a partition: `PartitionFiles`, or `StoredFiles` in an object store."""
+
+    @property
+    def sealed(self) -> Sequence[tuple[CountedSegment, int]]:
+        """The sealed segments, oldest first, each with the base offset of the next one."""
+
+    def parts(self, start: int, end: int) -> Sequence[CountedPart]:
+        """Return the bytes of the segments that contain the offsets from `start` to before `end`."""
+
+    def aborted(self, start: int, end: int) -> list[AbortedTxn]:
+        """Return the aborted transactions with offsets from `start` to before `end`, sorted by first offset."""
+
 
 _NO_LIMIT = 2**62
 # Two ranges are read as one if the gap between them has fewer offsets: reading the gap costs no more than finding the
@@ -48,7 +101,7 @@ class Aborted:
         return place >= 0 and header.base_offset <= ranges[place][1]
 
 
-def files_count(files: PartitionFiles, start: int, end: int, *, committed: bool) -> int:
+def files_count(files: CountedFiles, start: int, end: int, *, committed: bool) -> int:
     """Count the records from offset `start` to before `end` that a reader gets.
 
     Args:
@@ -63,33 +116,38 @@ def files_count(files: PartitionFiles, start: int, end: int, *, committed: bool)
         Corrupt: a file is damaged.
     """
     total, reached = 0, start
-    for place, segment in enumerate(files.segments[:-1]):
-        next_base, summary = files.segments[place + 1].base_offset, segment.summary
+    sealed = files.sealed
+    for place, (segment, next_base) in enumerate(sealed):
+        summary = segment.summary
         if summary is None or segment.base_offset < start or next_base > end:
             continue
         segment.check(next_base)
         total += _walked(files, reached, segment.base_offset, committed=committed)
-        total += _committed_count(files, place, summary) if committed else summary.record_count
+        total += _committed_count(files, sealed, place) if committed else summary.record_count
         reached = next_base
     return total + _walked(files, reached, end, committed=committed)
 
 
-def _committed_count(files: PartitionFiles, place: int, summary: Summary) -> int:
-    """Count the records in a segment that are not of aborted transactions. Every transaction in the segment must have
-    ended.
+def _committed_count(files: CountedFiles, sealed: Sequence[tuple[CountedSegment, int]], place: int) -> int:
+    """Count the records in a sealed segment that are not of aborted transactions. Every transaction in the segment must
+    have ended.
     """
+    summary = sealed[place][0].summary
+    assert summary is not None
     aborted = files.aborted(summary.base_offset, summary.end_offset)
     if not aborted:
         return summary.record_count
-    if _is_closed(files, place, summary):
+    if _is_closed(sealed, place):
         return summary.committed_count
     return summary.record_count - _aborted_count(files, aborted, summary.base_offset, summary.end_offset)
 
 
-def _is_closed(files: PartitionFiles, place: int, summary: Summary) -> bool:
+def _is_closed(sealed: Sequence[tuple[CountedSegment, int]], place: int) -> bool:
     """Whether no transaction was open at the beginning or at the end of the segment."""
+    summary = sealed[place][0].summary
+    assert summary is not None
     if place:
-        before = files.segments[place - 1].summary
+        before = sealed[place - 1][0].summary
         nothing_open = before is not None and before.stable_offset == before.end_offset == summary.base_offset
     else:
         # No earlier segment is listed. Unless the log begins at offset 0, an earlier segment was removed, and a
@@ -98,7 +156,7 @@ def _is_closed(files: PartitionFiles, place: int, summary: Summary) -> bool:
     return nothing_open and summary.stable_offset == summary.end_offset
 
 
-def _aborted_count(files: PartitionFiles, aborted: Sequence[AbortedTxn], start: int, end: int) -> int:
+def _aborted_count(files: CountedFiles, aborted: Sequence[AbortedTxn], start: int, end: int) -> int:
     """Count the records of aborted transactions from offset `start` to before `end`, by batch headers.
 
     Args:
@@ -130,13 +188,13 @@ def _stretches(aborted: Iterable[AbortedTxn], start: int, end: int) -> list[tupl
     return found
 
 
-def _headers(files: PartitionFiles, start: int, end: int) -> Iterator[tuple[BatchHeader, bytes | None]]:
+def _headers(files: CountedFiles, start: int, end: int) -> Iterator[tuple[BatchHeader, bytes | None]]:
     """Yield the headers of the batches with offsets in the range. Also yield the bytes of a batch if its offsets have
     gaps and it is only partly in the range: its records must then be counted one by one.
     """
     if start >= end:
         return
-    for part in files.span(start, end).parts:
+    for part in files.parts(start, end):
         for position, header in part.segment.headers(part.position):
             if position >= part.end_position:
                 break
@@ -145,7 +203,7 @@ def _headers(files: PartitionFiles, start: int, end: int) -> Iterator[tuple[Batc
             yield header, part.segment.read(position, header.size) if cut and gaps else None
 
 
-def _walked(files: PartitionFiles, start: int, end: int, *, committed: bool) -> int:
+def _walked(files: CountedFiles, start: int, end: int, *, committed: bool) -> int:
     if start >= end:
         return 0
     aborted = Aborted.of(files.aborted(start, end)) if committed else Aborted()

@@ -207,6 +207,9 @@ class DirectoryLog:
     def close(self) -> None:
         """Do nothing, because there is no connection to close."""
 
+    def end_read(self) -> None:
+        """Do nothing: a directory keeps nothing for a read."""
+
 
 def _check_is_local(files: PartitionFiles, start: int) -> None:
     """Raise Unavailable if records from `start` on are only in the object store, where no reader of files reads, or if a

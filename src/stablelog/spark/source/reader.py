@@ -24,7 +24,14 @@ from stablelog.spark.offsets import StreamOffsets
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Limits, Piece, plan
 from stablelog.spark.schema import Columns, shaped
-from stablelog.spark.source import broker_log, directory_log, extent_reader
+from stablelog.spark.source import (
+    broker_log,
+    directory_log,
+    extent_reader,
+    object_log,
+    object_reader,
+    tiered_log,
+)
 from stablelog.spark.source.cuts import batch_ranges, broker_of
 from stablelog.spark.source.resolve import (
     Log,
@@ -51,6 +58,8 @@ class TaskPartition(InputPartition):
 
 def open_log(options: ReadOptions) -> Log:
     """Open the log that the options name."""
+    if options.store_url is not None:
+        return object_log.ObjectLog(options) if options.bootstrap is None else tiered_log.TieredLog(options)
     if options.bootstrap is None:
         return directory_log.DirectoryLog(options)
     if options.scan == "fetch":
@@ -129,7 +138,9 @@ def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterato
                 isolation=options.isolation,
                 check_crc=options.check_crc,
             )
-            if piece.extents or cluster is None:
+            if piece.stored is not None:
+                batches = object_reader.read(options, cluster, piece, decoder)
+            elif piece.extents or cluster is None:
                 batches = extent_reader.read(options, cluster, piece, decoder)
             else:
                 batches = broker_log.read(options, cluster, piece, decoder)
@@ -139,7 +150,7 @@ def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterato
                 batches = map(of_commits.added, chain(batches, builder.take()))
             for batch in batches:
                 yield shaped(batch, schema)
-            if not piece.extents and decoder.next_offset > piece.start:
+            if not piece.extents and piece.stored is None and decoder.next_offset > piece.start:
                 fetched.append(piece)
         for batch in builder.take():
             yield shaped(batch, schema)
@@ -334,6 +345,7 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def stop(self) -> None:
         """Close connections and files."""
         if "source" in vars(self):
+            self.source.end_read()
             self.source.close()
             del self.source
 

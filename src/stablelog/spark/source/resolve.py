@@ -75,7 +75,10 @@ class Log(Protocol):
         """
 
     def close(self) -> None:
-        """Close connections."""
+        """Close connections. The tasks of the read may still run."""
+
+    def end_read(self) -> None:
+        """Give up what the log keeps for the tasks of the read. Call this after the last task, if it is known."""
 
 
 def name(place: TopicPartition) -> str:

@@ -1,0 +1,1 @@
+"""Reading of topics from the objects of tiered storage, without a broker."""

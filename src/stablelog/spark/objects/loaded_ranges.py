@@ -1,0 +1,91 @@
+"""The ranges of objects that a process of Spark has loaded. A range that is not loaded yet is loaded when it is read."""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+
+from stablelog.env.disk import Buffer
+from stablelog.env.objects.store import ObjectStore
+from stablelog.errors import ObjectMissing
+from stablelog.types import ObjectRange
+
+SIZE_MAX: Final = 48 << 20
+THREAD_COUNT: Final = 4
+
+
+class LoadedRanges:
+    """Implements `tier.segment_bytes.Cache`. Its `get` always returns the bytes, and waits for the store if needed.
+
+    Args:
+        store: the object store.
+        size_max: the maximum size of the loaded ranges, in bytes. The range that was read last stays in any case.
+    """
+
+    def __init__(self, store: ObjectStore, size_max: int = SIZE_MAX) -> None:
+        self._store = store
+        self._size_max = size_max
+        self._size = 0
+        self._loaded: OrderedDict[ObjectRange, Buffer] = OrderedDict()
+        self._checked: set[ObjectRange] = set()
+        self._coming: dict[ObjectRange, Future[Buffer]] = {}
+        self._threads: ThreadPoolExecutor | None = None
+
+    def get(self, wanted: ObjectRange) -> Buffer:
+        """Return the bytes of a range. A whole object that does not exist is empty.
+
+        Raises:
+            ObjectMissing: a range of an object was wanted, and the object does not exist.
+            StoreError: the store does not answer, or rejects the request.
+            Corrupt: the object ends before the range.
+        """
+        if wanted in self._loaded:
+            self._loaded.move_to_end(wanted)
+            return self._loaded[wanted]
+        coming = self._coming.pop(wanted, None)
+        content = self._load(wanted) if coming is None else coming.result()
+        self._loaded[wanted] = content
+        self._size += len(content)
+        while self._size > self._size_max and len(self._loaded) > 1:
+            oldest = next(iter(self._loaded))
+            self.drop(oldest)
+        return content
+
+    def load_ahead(self, ranges: Iterable[ObjectRange]) -> None:
+        """Begin to load ranges that a reader will need soon."""
+        for wanted in ranges:
+            if wanted in self._loaded or wanted in self._coming or len(self._coming) >= THREAD_COUNT:
+                continue
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(THREAD_COUNT, "stablelog-load")
+            self._coming[wanted] = self._threads.submit(self._load, wanted)
+
+    def close(self) -> None:
+        """Stop loading."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def consumed(self, wanted: ObjectRange) -> None:
+        """Drop a range that a reader has read to its end."""
+        self.drop(wanted)
+
+    def is_checked(self, wanted: ObjectRange) -> bool:
+        """Whether `checked` was called for a range since its bytes were loaded."""
+        return wanted in self._checked
+
+    def checked(self, wanted: ObjectRange) -> None:
+        """Note that the bytes of a range are those that a manifest describes."""
+        self._checked.add(wanted)
+
+    def drop(self, wanted: ObjectRange) -> None:
+        """Drop a range."""
+        self._size -= len(self._loaded.pop(wanted, b""))
+        self._checked.discard(wanted)
+
+    def _load(self, wanted: ObjectRange) -> Buffer:
+        if wanted.size:
+            return self._store.get_range(wanted.key, wanted.start, wanted.size)
+        try:
+            return self._store.get(wanted.key)
+        except ObjectMissing:
+            return b""

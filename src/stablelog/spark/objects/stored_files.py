@@ -1,0 +1,106 @@
+"""The segments of a partition in an object store, for the count of records (`source.counting`)."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from stablelog.batch.header import BatchHeader, headers_in
+from stablelog.env.objects.store import ObjectStore
+from stablelog.log.indexes.summary import Summary
+from stablelog.log.indexes.transaction_index import AbortedTxn
+from stablelog.spark.objects.download import downloaded
+from stablelog.spark.objects.stored_partition import StoredPartition
+from stablelog.tier.names import LOG
+from stablelog.tier.records import SegmentState
+from stablelog.tier.remote_segment import RemoteSegment
+from stablelog.types import ObjectRange
+
+
+class StoredSegment:
+    """A segment in an object store.
+
+    Args:
+        store: the object store.
+        key: the key of its log file.
+        segment: the segment.
+    """
+
+    def __init__(self, store: ObjectStore, key: str, segment: RemoteSegment) -> None:
+        self._store = store
+        self._key = key
+        self._segment = segment
+
+    @property
+    def base_offset(self) -> int:
+        """The base offset of the segment."""
+        return self._segment.base_offset
+
+    @property
+    def summary(self) -> Summary | None:
+        """The summary of the segment; None if Apache Kafka has copied it."""
+        return self._segment.summary
+
+    def check(self, next_base: int | None) -> None:
+        """Do nothing: an object is never replaced."""
+
+    def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield (position, header) of each batch from the one at `position` on. Raises StoreError, Corrupt and
+        ObjectMissing.
+        """
+        # This module imports NumPy, which a count by manifests does not use.
+        from stablelog.spark.objects.whole_batches import WholeBatches
+
+        whole = WholeBatches(None)
+        part = ObjectRange(self._key, position, self._segment.size - position)
+        for _, content in downloaded(self._store, [part]):
+            for batches in whole.of(content):
+                for at, header in headers_in(memoryview(batches)):
+                    yield position + at, header
+                position += batches.size
+
+    def read(self, position: int, size: int) -> bytes:
+        """Read bytes of the log file. Raises StoreError, Corrupt and ObjectMissing."""
+        return bytes(self._store.get_range(self._key, position, size))
+
+
+class StoredPart(NamedTuple):
+    """The bytes of a segment from `position` to `end_position`, which contain some offsets."""
+
+    segment: StoredSegment
+    position: int
+    end_position: int
+
+
+class StoredFiles:
+    """The segments of a partition in an object store.
+
+    Args:
+        store: the object store.
+        stored: the partition.
+    """
+
+    def __init__(self, store: ObjectStore, stored: StoredPartition) -> None:
+        self._store = store
+        self.stored = stored
+
+    def _segment(self, row: RemoteSegment) -> StoredSegment:
+        key = self.stored.partition.segment_key(row.base_offset, row.segment_id, LOG)
+        return StoredSegment(self._store, key, row)
+
+    @property
+    def sealed(self) -> list[tuple[StoredSegment, int]]:
+        """The segments that are not being deleted, oldest first, each with its end offset."""
+        rows = self.stored.manifest.segments
+        return [
+            (self._segment(row), row.end_offset) for row in rows if row.state is SegmentState.COPY_FINISHED
+        ]
+
+    def parts(self, start: int, end: int) -> list[StoredPart]:
+        """Return the bytes of the log files that contain a range of offsets. Raises Unavailable and Corrupt."""
+        return [
+            StoredPart(self._segment(row), first, last)
+            for row, first, last in self.stored.stretches(start, end)
+        ]
+
+    def aborted(self, start: int, end: int) -> list[AbortedTxn]:
+        """Return the aborted transactions with offsets from `start` to before `end`, sorted by first offset."""
+        return self.stored.aborted_txns(start, end)

@@ -1,0 +1,181 @@
+"""A partition as the object store has it, read by its last manifest."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import cached_property
+from operator import attrgetter
+
+from stablelog.env.objects.store import ObjectStore
+from stablelog.errors import Corrupt, Unavailable
+from stablelog.log.indexes.transaction_index import AbortedTxn
+from stablelog.log.read import finished
+from stablelog.spark.objects.loaded_ranges import LoadedRanges
+from stablelog.spark.objects.span import CommitSpan, ObjectSpan
+from stablelog.spark.planning import ReadersPin, StoredPiece
+from stablelog.tier.manifest import Manifest
+from stablelog.tier.names import RemotePartition
+from stablelog.tier.records import SegmentState
+from stablelog.tier.remote_log import RemoteLog
+from stablelog.tier.remote_segment import RemoteSegment
+from stablelog.types import TopicPartition
+from stablelog.views.stored_order import StoredOrder
+
+ORDER_SETTING = "stablelog.order"
+
+
+def remote_log(
+    store: ObjectStore, partition: RemotePartition, manifest: Manifest, loaded: LoadedRanges
+) -> RemoteLog:
+    """Return the remote tier of a partition, whose reads load what they need."""
+    return RemoteLog(partition, manifest, loaded, _save_nothing, url=store.url)
+
+
+def _save_nothing(_log_start: int) -> None:
+    raise AssertionError("a reader does not move the log start offset")
+
+
+class StoredPartition:
+    """A partition in the object store.
+
+    Args:
+        store: the object store.
+        partition: the partition.
+        manifest: its last manifest; an empty one if it has none.
+        committed: whether the reader is read-committed.
+        pin: the pin of the read; None if there is none.
+
+    Attributes:
+        partition: the partition.
+        manifest: its last manifest.
+        is_in_commit_order: whether the reader gets the records in commit order.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        partition: RemotePartition,
+        manifest: Manifest,
+        *,
+        committed: bool,
+        pin: ReadersPin | None = None,
+    ) -> None:
+        self._store = store
+        self.partition = partition
+        self.manifest = manifest
+        self._committed = committed
+        self._pin = pin
+        published = manifest.published
+        order = None if published is None else published.configs.get(ORDER_SETTING)
+        self.is_in_commit_order = committed and order == "commit"
+
+    @property
+    def place(self) -> TopicPartition:
+        """The name of the topic, and the number of the partition."""
+        return self.partition.topic, self.partition.partition
+
+    @cached_property
+    def _remote(self) -> RemoteLog:
+        return remote_log(self._store, self.partition, self.manifest, LoadedRanges(self._store))
+
+    @property
+    def piece(self) -> StoredPiece:
+        """What the pieces of all tasks have in common."""
+        return StoredPiece(self.partition, self.manifest.cluster_id, self.manifest.log_start, pin=self._pin)
+
+    @property
+    def start_offset(self) -> int:
+        """The log start offset."""
+        return self.manifest.log_start
+
+    @cached_property
+    def end_offset(self) -> int:
+        """The end of what the reader can read from the store.
+
+        A segment is copied when all its offsets are before the last stable offset. But the abort marker of a transaction
+        in the segment may be in a later segment, which is not copied yet. For a read-committed reader in the order of
+        the log, the store therefore ends where all transactions have ended within the store.
+        """
+        end = self.manifest.end_offset
+        if not self._committed or self.is_in_commit_order:
+            return end
+        stable = [one.stable_offset for one in self.manifest.segments[-1:] if one.stable_offset is not None]
+        return max(min([end, *stable]), self.start_offset)
+
+    def segments_between(self, start: int, end: int) -> list[RemoteSegment]:
+        """Return the segments with offsets from `start` to before `end`.
+
+        Raises:
+            Unavailable: the store ends before the range.
+            Corrupt: the manifest does not name all segments of the range.
+        """
+        segments = self.manifest.segments
+        begin = bisect_right(segments, start, key=attrgetter("end_offset"))
+        after = bisect_right(segments, end - 1, begin, key=attrgetter("base_offset"))
+        found = segments[begin:after]
+        if end > self.manifest.end_offset:
+            raise Unavailable(
+                f"{self.partition.topic}-{self.partition.partition} ends at offset {self.manifest.end_offset} in "
+                f"{self._store.url}, and the read was planned up to offset {end}"
+            )
+        is_whole = found and found[0].base_offset <= start and found[-1].end_offset >= end
+        if start < end and not (is_whole and all(one.state is SegmentState.COPY_FINISHED for one in found)):
+            raise Corrupt(
+                f"no manifest of {self._store.url}/{self.partition.directory} names all segments with the offsets "
+                f"{start} to {end - 1}, and the log begins at offset {self.start_offset}"
+            )
+        return list(found)
+
+    def segments_of_commits(self, start: int, end: int) -> Sequence[RemoteSegment]:
+        """Return the segments with the commit indexes of the positions from `start` to before `end`, and those with the
+        batches of these commits.
+        """
+        with_indexes = self.segments_between(start, end)
+        first = min((one.commit.least_first_offset for one in with_indexes if one.commit), default=start)
+        log_start = max(first, self.start_offset)
+        return self.segments_between(min(log_start, start), end) if with_indexes else ()
+
+    def span(self, start: int, end: int, topic_id: str = "") -> ObjectSpan | CommitSpan:
+        """Return a range of offsets, or of positions in commit order, as a span."""
+        kind = CommitSpan if self.is_in_commit_order else ObjectSpan
+        return kind(self, start, end, topic_id)
+
+    def stretches(self, start: int, end: int) -> list[tuple[RemoteSegment, int, int]]:
+        """Return the bytes of log files that contain a range of offsets: segment, first position and end position.
+
+        Raises:
+            Unavailable: the store ends before the range.
+            Corrupt: the manifest does not name all segments of the range.
+        """
+        return [
+            (part.segment, part.edges[0].position, part.edges[-1].position)
+            for part in ObjectSpan(self, start, end).parts
+        ]
+
+    def aborted(self, start: int, end: int) -> tuple[tuple[int, int, int], ...]:
+        """Return (producer id, first offset, offset of the marker) of the aborted transactions with offsets in a range.
+        A reader that is not read-committed needs none.
+        """
+        found = self.aborted_txns(start, end) if self._committed else ()
+        return tuple((txn.producer_id, txn.first_offset, txn.last_offset) for txn in found)
+
+    def aborted_txns(self, start: int, end: int) -> list[AbortedTxn]:
+        """Return the aborted transactions with offsets in a range, sorted by first offset. Raises StoreError and
+        Corrupt.
+        """
+        found, is_complete = self._remote.aborted(start, end)
+        assert is_complete, "a reader ends where all transactions have ended within the store"
+        return sorted(found, key=attrgetter("first_offset"))
+
+    def count_in_commit_order(self, start: int, end: int) -> int:
+        """Count the records at the positions from `start` to before `end`. Raises StoreError and Corrupt."""
+        entries = StoredOrder(self._remote).entries(start, end)
+        return sum(min(one.end, end) - max(one.start, start) for one in entries)
+
+    def at_time(self, timestamp_ms: int) -> int | None:
+        """Return the first offset whose record has this time or a later one; None if there is none. In commit order,
+        return the first position whose commit has such a time.
+        """
+        if self.is_in_commit_order:
+            return StoredOrder(self._remote).at_time(timestamp_ms, self.start_offset)
+        found = finished(self._remote.look_up_time(timestamp_ms))
+        return found[0] if found is not None and found[0] < self.end_offset else None

@@ -1,0 +1,97 @@
+"""Division of downloaded bytes into whole record batches, and the proof of the batches' headers.
+
+The ranges of a download end anywhere in a batch. A batch that is in two ranges is copied; all others are decoded where
+they are.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+
+from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, Buffer
+from stablelog.errors import Corrupt
+from stablelog.spark.kernels import decode as k
+from stablelog.tier.cut_points import LENGTH, LENGTH_AT
+
+SCAN_COUNT_MAX = 1024  # Maximum of batch headers that one call of a kernel reads.
+
+
+class WholeBatches:
+    """The record batches of a part of a log file, which is downloaded in several ranges.
+
+    Args:
+        header_crc: CRC-32C over the headers of all batches before the part; None if it is unknown.
+
+    Attributes:
+        header_crc: the same, over the headers of all batches that were yielded, too.
+    """
+
+    def __init__(self, header_crc: int | None) -> None:
+        self.header_crc = header_crc
+        self._rest = bytearray()  # The begin of a batch whose end was not downloaded yet.
+        self._table = np.zeros((SCAN_COUNT_MAX, k.TABLE_WIDTH), np.int64)
+
+    def of(self, content: Buffer) -> Iterator[pa.Buffer]:
+        """Yield the whole batches that end in the next bytes of the part.
+
+        Raises:
+            Corrupt: some bytes are not the header of a batch.
+        """
+        view = memoryview(content)
+        at = self._complete_rest(view) if self._rest else 0
+        if self._rest and self._missing_size():
+            return
+        if self._rest:
+            batch, self._rest = pa.py_buffer(bytes(self._rest)), bytearray()
+            self._scan(batch)
+            yield batch
+        if at < len(view):
+            source = pa.py_buffer(view[at:])
+            size = self._scan(source)
+            self._rest += view[at + size :]
+            if size:
+                yield source.slice(0, size)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the bytes up to now end with a whole batch."""
+        return not self._rest
+
+    def _missing_size(self) -> int:
+        """Return how many bytes are missing of the first batch of the rest, or of its header."""
+        if len(self._rest) < HEADER.size:
+            return HEADER.size - len(self._rest)
+        length: int = LENGTH.unpack_from(self._rest, LENGTH_AT)[0]
+        return max(LENGTH_AND_OFFSET_SIZE + length - len(self._rest), 0)
+
+    def _complete_rest(self, view: memoryview) -> int:
+        """Append bytes of `view` to the rest until its first batch is whole. Return how many bytes were appended."""
+        at = 0
+        while at < len(view) and (missing := self._missing_size()):
+            piece = view[at : at + missing]
+            self._rest += piece
+            at += len(piece)
+        return at
+
+    def _scan(self, source: pa.Buffer) -> int:
+        """Read the headers of the whole batches in a buffer. Return the end of the last one."""
+        state = np.zeros(k.SCAN_WIDTH, np.int64)
+        state[k.SCAN_ADDRESS], state[k.SCAN_SIZE] = source.address, source.size
+        state[k.SCAN_COUNT_MAX] = SCAN_COUNT_MAX
+        if source.size < HEADER.size:
+            return 0
+        headers_at = np.lib.stride_tricks.sliding_window_view(np.frombuffer(source, np.uint8), HEADER.size)
+        count = SCAN_COUNT_MAX
+        while count == SCAN_COUNT_MAX:
+            status = k.scan_batches(state, self._table)
+            count = int(state[k.SCAN_COUNT])
+            if self.header_crc is not None and count:
+                headers = headers_at[self._table[:count, k.POSITION]]
+                self.header_crc = crc32c(headers.tobytes(), self.header_crc)
+            if status != k.DONE:
+                raise Corrupt(
+                    f"the bytes at position {int(state[k.SCAN_POSITION])} of a range are not the header of a batch"
+                )
+        return int(state[k.SCAN_POSITION])

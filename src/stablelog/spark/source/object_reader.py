@@ -1,0 +1,136 @@
+"""Task of a read from an object store: download the parts of a piece (a range of offsets of one partition), prove the
+headers of their batches, and decode them while the next bytes are loaded.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+from stablelog.client.cluster import Cluster
+from stablelog.env.objects.store import ObjectStore
+from stablelog.errors import Corrupt, ObjectMissing
+from stablelog.log.model import Slice
+from stablelog.spark.objects.loaded_ranges import LoadedRanges
+from stablelog.spark.objects.opening import opened_store
+from stablelog.spark.objects.readers_pins import renew_pin
+from stablelog.spark.objects.stored_partition import StoredPartition, remote_log
+from stablelog.spark.options import ReadOptions
+from stablelog.spark.planning import Piece, StoredPiece
+from stablelog.spark.source import broker_log
+from stablelog.spark.source.resolve import lost
+from stablelog.tier.manifest import Manifest
+from stablelog.tier.prefix import Prefix
+from stablelog.types import ObjectRange
+from stablelog.views.stored_order import StoredOrder
+
+READ_SIZE: Final = 4 << 20  # How many bytes a task reads at a time in commit order.
+
+
+def read(options: ReadOptions, cluster: Cluster | None, piece: Piece, decoder: Any) -> Iterator[Any]:
+    """Read the objects of a piece as Arrow batches.
+
+    If an object is missing, the broker has deleted it after the planning. Then the rest of the piece comes from the
+    broker, if the read has one. Otherwise the last manifest tells which records are gone.
+
+    Args:
+        options: the options of the read.
+        cluster: the brokers; None for a read without a broker.
+        piece: what to read.
+        decoder: a decoder for this partition and the columns to read.
+
+    Raises:
+        Unavailable: the store does not answer, or records were deleted meanwhile.
+        Corrupt: an object is damaged or missing. The message names it.
+    """
+    assert piece.stored is not None
+    assert options.store_url is not None
+    store = opened_store(options.store_url, options.store)
+    while True:
+        stored = piece.stored
+        if stored.pin is not None:
+            renew_pin(store, stored.partition, stored.pin)
+        batches = _in_commit_order if stored.segments else _in_log_order
+        try:
+            yield from batches(store, stored, piece, decoder)
+            return
+        except ObjectMissing as missing:
+            rest = replace(piece, start=max(decoder.next_offset, piece.start))
+            if cluster is not None:
+                yield from broker_log.read(options, cluster, replace(rest, stored=None), decoder)
+                return
+            piece = _after_deletion(options, store, rest, missing)
+            if piece.start >= piece.end:
+                return
+
+
+def _in_log_order(store: ObjectStore, stored: StoredPiece, piece: Piece, decoder: Any) -> Iterator[Any]:
+    # These modules import NumPy, which the driver does not use.
+    from stablelog.spark.objects.download import downloaded
+    from stablelog.spark.objects.whole_batches import WholeBatches
+
+    extents = stored.extents
+    parts = [ObjectRange(one.key, one.position, one.size) for one in extents]
+    whole, reached, size = WholeBatches(None), -1, 0
+    for number, content in downloaded(store, parts):
+        extent = extents[number]
+        if number != reached:
+            whole, reached, size = WholeBatches(extent.crc_before), number, 0
+        size += len(content)
+        try:
+            for batches in whole.of(content):
+                yield from decoder.feed(batches, piece.start, piece.end, piece.aborted)
+            if size == extent.size:
+                _check_end(whole, extent.crc_after)
+        except Corrupt as error:
+            raise Corrupt(
+                f"{store.url}/{extent.key}, from byte {extent.position}: {error}. `stablelog storage verify {store.url}` "
+                "names all damaged objects"
+            ) from error
+
+
+def _check_end(whole: Any, crc: int | None) -> None:
+    if not whole.is_complete:
+        raise Corrupt("the part that was read ends in the middle of a batch")
+    if crc is not None and whole.header_crc is not None and whole.header_crc != crc:
+        raise Corrupt("the headers of its batches are not those that the manifest describes")
+
+
+def _in_commit_order(store: ObjectStore, stored: StoredPiece, piece: Piece, decoder: Any) -> Iterator[Any]:
+    loaded = LoadedRanges(store)
+    manifest = Manifest(stored.cluster_id, stored.log_start, stored.segments)
+    remote = remote_log(store, stored.partition, manifest, loaded)
+    order, position = StoredOrder(remote), piece.start
+    try:
+        while position < piece.end:
+            found: Slice = order.read(position, READ_SIZE)
+            if found.end_offset == position:
+                break
+            loaded.load_ahead(remote.view.ahead(found.end_offset))
+            yield from decoder.feed(b"".join(found.buffers), piece.start, piece.end)
+            position = found.end_offset
+    finally:
+        loaded.close()
+
+
+def _after_deletion(options: ReadOptions, store: ObjectStore, rest: Piece, missing: ObjectMissing) -> Piece:
+    """Return what is left of a piece after an object was found to be missing. Report the records that are gone.
+
+    Raises:
+        Unavailable: records are gone, and failOnDataLoss is true.
+        Corrupt: the last manifest still names the object.
+    """
+    assert rest.stored is not None
+    manifest = Prefix(store).last_manifest(rest.stored.partition) or Manifest(rest.stored.cluster_id)
+    if manifest.log_start <= rest.start:
+        raise Corrupt(f"{missing}, and the last manifest names it: restore the object") from missing
+    lost(
+        options,
+        f"the offsets {rest.start} to {min(manifest.log_start, rest.end) - 1} of {rest.topic}-{rest.partition} were "
+        f"deleted from {store.url} while the query read them: the log begins at offset {manifest.log_start} now",
+    )
+    committed = options.isolation == "read_committed"
+    stored = StoredPartition(store, rest.stored.partition, manifest, committed=committed, pin=rest.stored.pin)
+    start = manifest.log_start
+    if start >= rest.end:
+        return replace(rest, start=rest.end)
+    return stored.span(start, rest.end, rest.topic_id).piece()

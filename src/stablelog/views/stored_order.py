@@ -1,0 +1,133 @@
+"""Commit order of a partition that is read from the object store alone, without its local log.
+
+The reader must have the commit indexes of the segments that it reads, and the log files that these indexes name.
+"""
+
+from collections.abc import Iterator
+
+from stablelog.batch.records import find_by_time
+from stablelog.errors import Corrupt
+from stablelog.log.model import Slice
+from stablelog.log.remote_tier import RemoteTier
+from stablelog.views.extent_lookup import extents_from
+from stablelog.views.extents import ExtentColumns
+from stablelog.views.fetch_assembler import FetchAssembler
+from stablelog.views.index_format import NO_PRODUCER, Entry
+from stablelog.views.remote_index import RemoteIndex
+
+
+def add_stored(response: FetchAssembler, remote: RemoteTier, extents: ExtentColumns) -> bool:
+    """Add batches of transactions from the object store to a response. Return whether it has room for more.
+
+    Raises:
+        NotLoaded: the first batch is not loaded.
+        Corrupt: a batch is damaged. The batches before it are in the response.
+    """
+    count, content = remote.view.content(extents.segment, extents.begins, extents.ends, response.remote_room)
+    try:
+        has_room = response.add_copied(memoryview(content), extents.part(0, count))
+    except Corrupt:
+        # The object may have been restored, so the next read loads the bytes again.
+        remote.view.drop(extents.segment, extents.begins[:count], extents.ends[:count])
+        raise
+    return has_room and count == len(extents.begins)
+
+
+def add_stored_run(response: FetchAssembler, remote: RemoteTier, entry: Entry) -> bool:
+    """Add batches outside transactions from the object store to a response. Return whether it has room for more.
+
+    Raises:
+        NotLoaded: the first batch is not loaded.
+        Corrupt: the bytes in the store do not match the segment.
+    """
+    found = remote.read(
+        max(response.start, entry.start), entry.end, response.remote_room, at_least_one=response.needs_one
+    )
+    return response.add_run(found.buffers, min(found.end_offset, entry.end), entry)
+
+
+class StoredOrder:
+    """The remote segments of a commit-ordered partition, in commit order.
+
+    Args:
+        remote: the remote tier of the partition. Every call raises NotLoaded if bytes are not in its cache, and Corrupt
+            if bytes in the store do not match the manifest.
+    """
+
+    def __init__(self, remote: RemoteTier) -> None:
+        self._remote = remote
+
+    def read(self, start: int, size_max: int) -> Slice:
+        """Read whole batches in commit order from a position: at most `size_max` bytes, but at least one batch. The
+        result is empty at the end of the store.
+        """
+        response = FetchAssembler(start, size_max, at_least_one=True, reads_on=True)
+        try:
+            self._assemble(response)
+        except Corrupt:
+            if response.end == start:
+                raise
+            # The response ends before the damaged batch. The next read raises the error.
+        self._remote.view.finished(start, response.end)
+        return response.slice()
+
+    def _assemble(self, response: FetchAssembler) -> None:
+        for index in self._indexes(response.start):
+            for part in extents_from(index, response.start, self._remote.start_offset, response.room):
+                if isinstance(part, ExtentColumns):
+                    has_room = add_stored(response, self._remote, part)
+                else:
+                    has_room = add_stored_run(response, self._remote, part)
+                if not has_room:
+                    return
+
+    def entries(self, start: int, end: int) -> Iterator[Entry]:
+        """Yield the entries with positions in [start, end), without transactions whose beginning was deleted."""
+        for index in self._indexes(start):
+            for place in range(index.place_of(start), len(index)):
+                entry = index[place]
+                if entry.start >= end:
+                    return
+                if not self._is_torn(entry):
+                    yield entry
+
+    def at_time(self, timestamp_ms: int, start: int) -> int | None:
+        """Return the first position from `start` on whose commit has this time or a later one; None if there is none.
+        For a record outside transactions, its own timestamp counts.
+        """
+        for commits in self._remote.view.commits(start):
+            if commits.latest_ms < timestamp_ms:
+                continue
+            index = RemoteIndex(self._remote.view, commits)
+            for place in range(max(index.place_at_time(timestamp_ms), index.place_of(start)), len(index)):
+                entry = index[place]
+                if self._is_torn(entry):
+                    continue
+                if entry.producer_id != NO_PRODUCER:
+                    return max(entry.start, start)
+                found = self._outside_at(index.base_offset, timestamp_ms, max(entry.start, start), entry.end)
+                if found is not None:
+                    return found
+        return None
+
+    def _outside_at(self, base_offset: int, timestamp_ms: int, start: int, end: int) -> int | None:
+        """Return the offset of the first record of a time in batches outside transactions; None if there is none."""
+        at: int | None = start
+        while at is not None:
+            found = self._remote.view.batch_at_time(base_offset, timestamp_ms, at, end)
+            if isinstance(found, tuple):
+                header, batch = found
+                record = find_by_time(batch, timestamp_ms, start)
+                if record is not None:
+                    return record[0]
+                at = header.last_offset + 1
+            else:
+                at = found
+        return None
+
+    def _indexes(self, position: int) -> Iterator[RemoteIndex]:
+        for commits in self._remote.view.commits(position):
+            yield RemoteIndex(self._remote.view, commits)
+
+    def _is_torn(self, entry: Entry) -> bool:
+        return entry.producer_id != NO_PRODUCER and entry.first_offset < self._remote.start_offset
