@@ -6,18 +6,9 @@ import pytest
 
 from stablelog.spark import count
 from stablelog.spark.planning import Limits
-from tests.spark.objects.stored import Stored, serving
 from tests.spark.reading import rows, tasks
 
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("stored")
-    with serving(directory) as broker:
-        found = Stored(broker, f"file://{directory}/store")
-        found.write("plain", 11, **{"segment.bytes": "1100"})
-        found.write("ordered", 12, **{"stablelog.order": "commit"})
-        yield found
+pytestmark = pytest.mark.xdist_group("objects")
 
 
 def read(stored, topic, *names, **more):

@@ -7,6 +7,7 @@ The id of a renewal follows from the first id and the time, so that all tasks of
 
 import logging
 import os
+import threading
 import time
 import uuid
 from typing import Final
@@ -20,6 +21,7 @@ from stablelog.tier.pins import RENEWAL_S, Pin, encode_pin
 log = logging.getLogger(__name__)
 OFFSET_MAX: Final = 2**63 - 1
 _refused: set[str] = set()  # The stores in which this process must not write.
+_lock = threading.Lock()
 
 
 def create_pin(
@@ -61,8 +63,11 @@ def _create(store: ObjectStore, partition: RemotePartition, pin: ReadersPin, pin
     except ObjectExists:
         return True  # Another task has created it.
     except StoreError as error:
-        if error.is_rejected:
-            _refused.add(store.url)
+        with _lock:
+            if store.url in _refused:
+                return False
+            if error.is_rejected:
+                _refused.add(store.url)
         log.warning(
             "the read goes on without a pin, so that a broker may delete what it reads: %s. Allow this user to create "
             "objects in %s, or keep the topic's retention longer than the query",

@@ -2,7 +2,7 @@
 headers of their batches, and decode them while the next bytes are loaded.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,7 +19,10 @@ from stablelog.spark.planning import Piece, StoredPiece
 from stablelog.spark.source import broker_log
 from stablelog.spark.source.resolve import lost
 from stablelog.tier.manifest import Manifest
+from stablelog.tier.names import LOG, RemotePartition
 from stablelog.tier.prefix import Prefix
+from stablelog.tier.records import SegmentState
+from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.types import ObjectRange
 from stablelog.views.stored_order import StoredOrder
 
@@ -120,17 +123,32 @@ def _after_deletion(options: ReadOptions, store: ObjectStore, rest: Piece, missi
         Corrupt: the last manifest still names the object.
     """
     assert rest.stored is not None
-    manifest = Prefix(store).last_manifest(rest.stored.partition) or Manifest(rest.stored.cluster_id)
-    if manifest.log_start <= rest.start:
+    partition = rest.stored.partition
+    manifest = Prefix(store).last_manifest(partition) or Manifest(rest.stored.cluster_id)
+    needed = {extent.key for extent in rest.stored.extents} | _log_keys(partition, rest.stored.segments)
+    if needed <= _log_keys(partition, manifest.segments):
         raise Corrupt(f"{missing}, and the last manifest names it: restore the object") from missing
-    lost(
-        options,
-        f"the offsets {rest.start} to {min(manifest.log_start, rest.end) - 1} of {rest.topic}-{rest.partition} were "
-        f"deleted from {store.url} while the query read them: the log begins at offset {manifest.log_start} now",
-    )
+    log_start, place = manifest.log_start, f"{rest.topic}-{rest.partition}"
+    if log_start > rest.start:
+        gone = f"the offsets {rest.start} to {min(log_start, rest.end) - 1} of {place} were deleted from {store.url}"
+    else:
+        gone = (
+            f"the offsets {rest.start} to {rest.end - 1} of {place} have transactions that began before offset "
+            f"{log_start}, and these records were deleted from {store.url}"
+        )
+    lost(options, f"{gone} while the query read them: the log begins at offset {log_start} now")
     committed = options.isolation == "read_committed"
-    stored = StoredPartition(store, rest.stored.partition, manifest, committed=committed, pin=rest.stored.pin)
-    start = manifest.log_start
+    stored = StoredPartition(store, partition, manifest, committed=committed, pin=rest.stored.pin)
+    start = max(log_start, rest.start)
     if start >= rest.end:
         return replace(rest, start=rest.end)
     return stored.span(start, rest.end, rest.topic_id).piece()
+
+
+def _log_keys(partition: RemotePartition, segments: Iterable[RemoteSegment]) -> set[str]:
+    """Return the keys of the log files of segments, without those that are being deleted."""
+    return {
+        partition.segment_key(one.base_offset, one.segment_id, LOG)
+        for one in segments
+        if one.state is SegmentState.COPY_FINISHED
+    }
