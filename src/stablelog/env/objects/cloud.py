@@ -38,18 +38,7 @@ REJECTIONS = (
     " 401 Unauthorized",
 )
 # The names of options whose values messages may show. All other values are masked.
-SHOWN = (
-    "region",
-    "endpoint",
-    "bucket",
-    "container",
-    "url",
-    "style",
-    "http",
-    "signature",
-    "payload",
-    "express",
-)
+SHOWN = ("region", "endpoint", "bucket", "container")
 SECRET_SIZE_MIN = 4  # A shorter value is no credential, and masking it would spoil the message.
 MASK = "***"
 # In a message: the parameters of a URL, and the parts of an answer of S3 that repeat the credentials of the request.
@@ -192,7 +181,8 @@ class CloudRequests:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    return len(value) >= SECRET_SIZE_MIN and not any(word in name for word in SHOWN)
+    is_word = len(value) < SECRET_SIZE_MIN or value.lower() in ("true", "false")
+    return not is_word and not any(word in name for word in SHOWN)
 
 
 def _chained(first: deque[Buffer], rest: Iterator[Buffer]) -> Iterator[Buffer]:

@@ -1,0 +1,72 @@
+"""Errors of the stores of cloud providers show no credentials, whatever obstore or the store put into its message."""
+
+import pytest
+
+from stablelog.env.objects import cloud
+from stablelog.env.objects.requests import Missing, Rejected, Unclear
+
+URL = "s3://bucket/prefix"
+OPTIONS = {
+    "aws_region": "us-east-1",
+    "aws_endpoint": "http://127.0.0.1:9",
+    "aws_access_key_id": "theaccesskey",
+    "aws_secret_access_key": "thesecret",
+    "aws_session_token": "thesecret-and-more",
+}
+ANSWER = (
+    "Error performing GET https://a.example/b?sig=thesignature&se=2026 in 1ms - 403 Forbidden: "
+    "<Error><Code>AccessDenied</Code><AWSAccessKeyId>otherkey</AWSAccessKeyId><StringToSign>signed</StringToSign></Error>"
+)
+
+
+@pytest.fixture
+def requests():
+    return cloud.CloudRequests(URL, allow_http=True, options=OPTIONS)
+
+
+def failing(error):
+    def request():
+        raise error
+
+    return request
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (OSError(ANSWER), Rejected),
+        (OSError("broken pipe of thesecret"), Unclear),
+        (FileNotFoundError(ANSWER), Rejected),
+    ],
+)
+def test_an_error_of_a_request_has_no_secret_and_no_cause(requests, error, kind):
+    with pytest.raises(kind) as raised:
+        requests._ask(failing(error))
+    text = str(raised.value)
+    assert [
+        word for word in ("thesecret", "theaccesskey", "thesignature", "otherkey", "signed") if word in text
+    ] == []
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__, "a traceback does not show the error of obstore"
+
+
+def test_a_longer_secret_is_masked_before_one_that_it_contains(requests):
+    with pytest.raises(Unclear) as raised:
+        requests._ask(failing(OSError("a thesecret-and-more b us-east-1")))
+    assert str(raised.value) == "a *** b us-east-1"
+
+
+def test_an_option_that_obstore_does_not_accept_is_named_without_its_value():
+    with pytest.raises(ValueError, match="no_such_option") as raised:
+        cloud.CloudRequests(URL, options={"no_such_option": "thesecret"})
+    assert "thesecret" not in str(raised.value)
+    with pytest.raises(ValueError) as raised:
+        cloud.CloudRequests(
+            URL, options={"aws_virtual_hosted_style_request": "true", "aws_unsigned_payload": "thesecret"}
+        )
+    assert "thesecret" not in str(raised.value)
+
+
+def test_a_missing_object_is_still_missing(requests):
+    with pytest.raises(Missing):
+        requests._ask(failing(FileNotFoundError("Object at location x not found")))
