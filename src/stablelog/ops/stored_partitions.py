@@ -10,10 +10,10 @@ from typing import Final
 
 from crc32c import crc32c
 
-from stablelog.batch.header import crc_holds, headers_in
+from stablelog.batch.header import HEADER, crc_holds, headers_in
 from stablelog.errors import Corrupt, NewerFormat, ObjectMissing
 from stablelog.tier.deletion import named_keys
-from stablelog.tier.index_object import IndexKind, index_range, indexes_of
+from stablelog.tier.index_object import check_indexes
 from stablelog.tier.names import INDEXES, LOG, RemotePartition
 from stablelog.tier.prefix import Prefix
 from stablelog.tier.records import SegmentState
@@ -162,7 +162,7 @@ class Verification:
         size = self._sizes.get(key, segment.size)
         if size != segment.size:
             raise Corrupt(f"the object has {size} bytes, and its segment {segment.size}")
-        position, next_offset, rest = 0, segment.base_offset, b""
+        position, next_offset, rest, headers_crc = 0, segment.base_offset, b"", 0
         while position < segment.size:
             wanted = min(PIECE_SIZE, segment.size - position)
             content = rest + bytes(self._prefix.store.get_range(key, position, wanted))
@@ -172,22 +172,15 @@ class Verification:
                     raise Corrupt(f"the batch at byte {start + at} has offsets that are not expected there")
                 if not crc_holds(content, at, header):
                     raise Corrupt(f"the CRC of the batch at byte {start + at} does not match its bytes")
+                headers_crc = crc32c(content[at : at + HEADER.size], headers_crc)
                 next_offset, used = header.last_offset + 1, at + header.size
             rest = content[used:]
         if rest:
             raise Corrupt(f"the batch at byte {segment.size - len(rest)} is incomplete")
+        if segment.summary is not None and headers_crc != segment.summary.log_crc:
+            raise Corrupt("the headers of its batches are not those that its summary describes")
 
     def _check_indexes(self, key: str, segment: RemoteSegment) -> None:
         """Check that an object of indexes is whole, and has the indexes that the manifest describes."""
         content = self._prefix.store.get(key)
-        if not indexes_of(content, key):
-            raise Corrupt("the object is empty")
-        if segment.summary is None:
-            return
-        kinds = [IndexKind.OFFSETS, IndexKind.TIMES, IndexKind.TRANSACTIONS]
-        if segment.commit is not None:
-            kinds += [IndexKind.COMMIT_ENTRIES, IndexKind.COMMIT_EXTENTS]
-        for kind in kinds:
-            start, size, crc = index_range(segment.summary, segment.commit, kind)
-            if crc32c(content[start : start + size]) != crc:
-                raise Corrupt(f"the index of kind {kind.name} is not the one that the manifest describes")
+        check_indexes(content, key, segment.summary, segment.commit)

@@ -1,7 +1,7 @@
 """Spark data source and sink: the only package that imports PySpark.
 
 `stablelog.spark.session()` returns a Spark session with settings for stablelog. `stablelog.spark.count()` returns the
-number of records of a read without reading them.
+number of records of a read without reading them. `stablelog.spark.verify()` checks an object store.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stablelog.spark.local_session import session
     from stablelog.spark.record_count import count
+    from stablelog.spark.verification import verify
 
-__all__ = ["count", "session"]
+__all__ = ["count", "session", "verify"]
 
 
 def __getattr__(name: str) -> Any:
@@ -23,4 +24,8 @@ def __getattr__(name: str) -> Any:
         from stablelog.spark.record_count import count
 
         return count
+    if name == "verify":
+        from stablelog.spark.verification import verify
+
+        return verify
     raise AttributeError(f"module 'stablelog.spark' has no attribute {name!r}")

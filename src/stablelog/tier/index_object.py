@@ -133,3 +133,29 @@ def indexes_of(content: Buffer, key: str) -> dict[IndexKind, Buffer]:
             raise Corrupt(f"{key}: the file of kind {kind} at byte {position} is damaged")
         files[IndexKind(kind)] = file
     return files
+
+
+def check_indexes(content: Buffer, key: str, summary: Summary | None, commit: CommitFiles | None) -> None:
+    """Check that an object of indexes is whole, and has the indexes that the manifest describes.
+
+    Args:
+        content: the content of the object.
+        key: the key of the object, for messages.
+        summary: the summary of the segment; None if it has none.
+        commit: the files of the commit index; None if the segment has none.
+
+    Raises:
+        NewerFormat: a later release has written the object.
+        Corrupt: the object is damaged, or has other indexes.
+    """
+    if not indexes_of(content, key):
+        raise Corrupt("the object is empty")
+    if summary is None:
+        return
+    kinds = [IndexKind.OFFSETS, IndexKind.TIMES, IndexKind.TRANSACTIONS]
+    if commit is not None:
+        kinds += [IndexKind.COMMIT_ENTRIES, IndexKind.COMMIT_EXTENTS]
+    for kind in kinds:
+        start, size, crc = index_range(summary, commit, kind)
+        if crc32c(memoryview(content)[start : start + size]) != crc:
+            raise Corrupt(f"the index of kind {kind.name} is not the one that the manifest describes")

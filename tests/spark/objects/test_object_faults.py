@@ -35,7 +35,7 @@ def topic(request):
 def s3(stored):
     """A copy of the store, which tests may damage, and the options of a read."""
     opened_store.cache_clear()
-    readers_pins._refused.clear()
+    readers_pins.REFUSED.clear()
     with in_s3(stored.url) as (server, options):
         yield server, options
 

@@ -2,6 +2,8 @@
 
 import pytest
 
+from stablelog.batch.header import headers_in
+from stablelog.spark import verify
 from stablelog.testing.s3 import Fault
 from tests.spark.objects.stored import in_s3
 from tests.spark.starting import in_time
@@ -91,3 +93,41 @@ def test_an_error_names_the_store_and_no_secret(spark, options):
     with pytest.raises(Exception, match="no_such_option") as error:
         spark.read.format("stablelog").options(**wrong, subscribe="plain").load().collect()
     assert secrets_in(str(error.value)) == []
+
+
+def test_a_verification_finds_each_damaged_object_and_no_other(spark, options):
+    server, given = options
+    found = verify(given).collect()
+    objects = {key.removeprefix("prefix/") for key in server.objects if key.endswith((".log", ".indexes"))}
+    assert {row.object for row in found} == {key for key in objects if not key.startswith("t.__")}
+    assert [row for row in found if row.fault] == []
+    logs = sorted(key for key in objects if key.endswith(".log") and not key.startswith("t.__"))
+    indexes = sorted(key for key in objects if key.endswith(".indexes") and "t.ordered" in key)
+
+    def content(key):
+        return server.objects[f"prefix/{key}"]
+
+    def change(key, position):
+        changed = bytearray(content(key))
+        changed[position] ^= 1
+        server.objects[f"prefix/{key}"] = bytes(changed)
+
+    second = [position for position, _ in headers_in(content(logs[1]))][1]
+    change(logs[1], second + 7)  # a base offset
+    change(logs[2], 70)  # a record
+    server.objects[f"prefix/{logs[3]}"] = content(logs[3])[:-1]
+    server.objects[f"prefix/{logs[4]}"] += b"x"
+    del server.objects[f"prefix/{logs[5]}"]
+    change(indexes[0], 0)
+    faults = {row.object: row.fault for row in verify(given).where("fault is not null").collect()}
+    assert faults.keys() == {*logs[1:6], indexes[0]}
+    words = (
+        "headers of its batches",
+        "CRC of the batch",
+        "fewer than",
+        "more than",
+        "is missing",
+        "file of kind",
+    )
+    for key, word in zip([*logs[1:6], indexes[0]], words, strict=True):
+        assert word in faults[key] or "not expected" in faults[key]

@@ -20,7 +20,7 @@ from stablelog.tier.pins import RENEWAL_S, Pin, encode_pin
 
 log = logging.getLogger(__name__)
 OFFSET_MAX: Final = 2**63 - 1
-_refused: set[str] = set()  # The stores in which this process must not write.
+REFUSED: set[str] = set()  # The stores in which this process must not write.
 _lock = threading.Lock()
 
 
@@ -55,7 +55,7 @@ def remove_pin(store: ObjectStore, partition: RemotePartition, pin: ReadersPin) 
 
 
 def _create(store: ObjectStore, partition: RemotePartition, pin: ReadersPin, pin_id: uuid.UUID) -> bool:
-    if store.url in _refused:
+    if store.url in REFUSED:
         return False
     reader = f"Spark, process {os.getpid()}"
     try:
@@ -64,10 +64,10 @@ def _create(store: ObjectStore, partition: RemotePartition, pin: ReadersPin, pin
         return True  # Another task has created it.
     except StoreError as error:
         with _lock:
-            if store.url in _refused:
+            if store.url in REFUSED:
                 return False
             if error.is_rejected:
-                _refused.add(store.url)
+                REFUSED.add(store.url)
         log.warning(
             "the read goes on without a pin, so that a broker may delete what it reads: %s. Allow this user to create "
             "objects in %s, or keep the topic's retention longer than the query",

@@ -4,9 +4,10 @@ The ranges of a download end anywhere in a batch. A batch that is in two ranges 
 they are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
 
@@ -15,6 +16,7 @@ from stablelog.errors import Corrupt
 from stablelog.spark.kernels import decode as k
 from stablelog.tier.cut_points import LENGTH, LENGTH_AT
 
+Check = Callable[[memoryview, npt.NDArray[np.int64]], None]
 SCAN_COUNT_MAX = 1024  # Maximum of batch headers that one call of a kernel reads.
 
 
@@ -23,13 +25,15 @@ class WholeBatches:
 
     Args:
         header_crc: CRC-32C over the headers of all batches before the part; None if it is unknown.
+        check: is called with the bytes of whole batches, and a table of them (`kernels.decode`); it may raise Corrupt.
 
     Attributes:
         header_crc: the same, over the headers of all batches that were yielded, too.
     """
 
-    def __init__(self, header_crc: int | None) -> None:
+    def __init__(self, header_crc: int | None, check: Check | None = None) -> None:
         self.header_crc = header_crc
+        self._check = check
         self._rest = bytearray()  # The begin of a batch whose end was not downloaded yet.
         self._table = np.zeros((SCAN_COUNT_MAX, k.TABLE_WIDTH), np.int64)
 
@@ -90,6 +94,8 @@ class WholeBatches:
             if self.header_crc is not None and count:
                 headers = headers_at[self._table[:count, k.POSITION]]
                 self.header_crc = crc32c(headers.tobytes(), self.header_crc)
+            if self._check is not None and count:
+                self._check(memoryview(source), self._table[:count])
             if status != k.DONE:
                 raise Corrupt(
                     f"the bytes at position {int(state[k.SCAN_POSITION])} of a range are not the header of a batch"

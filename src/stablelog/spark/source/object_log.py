@@ -195,6 +195,10 @@ class ObjectLog:
             if self._options.partitions is None or place[1] in self._options.partitions
         }
 
+    def stored_partitions(self) -> list[StoredPartition]:
+        """Return the partitions that `partitions` has listed."""
+        return [self._found[place] for place in self._chosen()]
+
     def _of(self, place: TopicPartition) -> StoredPartition:
         if (
             place not in self._found
