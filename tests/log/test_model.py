@@ -9,6 +9,7 @@ and isolation hands out exactly the right batches with exactly the right aborted
 
 import os
 import random
+from types import SimpleNamespace
 
 import hypothesis.strategies as st
 import pytest
@@ -321,3 +322,23 @@ History.TestCase.settings = settings(
     phases=[phase for phase in Phase if phase is not Phase.explain],  # it takes minutes for a failure
 )
 test_every_fetch_agrees_with_a_reader_that_knows_everything = History.TestCase
+
+
+def drawn(value):
+    """Stands for Hypothesis's data: each draw returns this value."""
+    return SimpleNamespace(draw=lambda strategy: value)
+
+
+def test_a_history_in_which_recovery_replays_a_segment_behind_an_emptied_index():
+    history = History()
+    history.end_several_at_once([1, 2, 3], commit=False)
+    history.cut_the_power(0)
+    history.cut_the_power(0)
+    history.truncate(drawn(0))
+    history.write_in_a_transaction(1, [0, 0, 0], 61)
+    history.end_several_at_once([1, 2, 3], commit=False)
+    history.truncate(drawn(4))
+    history.restart(clean=True)
+    history.cut_the_power(0)
+    history.watermarks_agree()
+    history.teardown()

@@ -215,8 +215,7 @@ class PrunableLog(ReadableLog):
             return False
         if segments is not self.log.segments:
             self.log.segments = segments
-            for gone in cleaned.replaced[1:]:
-                self._snapshots.remove(gone)
+            self._snapshots.forget_within(cleaned.summary.base_offset, cleaned.summary.end_offset)
         return True
 
     def compacted(self, work: Pass) -> None:

@@ -791,3 +791,46 @@ def test_segments_without_any_batch_become_one_batch_without_records():
     assert found == [(0, 19, -1, 0), (20, 20, 0, 1), (21, 21, 0, 1)]
     log.reopen(recovery_point=None)
     assert log.words() == "19:-. 20:a=1 21:b=1"
+
+
+def with_a_snapshot_within_its_first_segment(**config):
+    """A log of two segments and an empty one; a snapshot describes the first five offsets of the first segment."""
+    log = KeyedLog(**config).write("a=1 b=1 P1:x=1 P1c c=1", roll=False)
+    log.partition.log.take_snapshot()
+    log.write("a=2 b=2")
+    assert f"{5:020d}.producers" in log.disk.list_dir(DIRECTORY)
+    return log
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_no_replay_of_a_compacted_segment_begins_at_a_snapshot_of_an_original_one(is_killed):
+    """The snapshot has the size that the original log file had there. In the new log file, no batch begins there."""
+    log = with_a_snapshot_within_its_first_segment().write("a=3,c=3 d=3,e=3,f=3,g=3,h=3,i=3,j=3 k=3")
+    if is_killed:  # the swap has begun, and the next open finishes it
+        work = log.partition.begin_compaction(log.now_ms, key_count_max=KEYS)
+        next(cleaned for cleaned in work.steps() if cleaned is not None)
+        begin_swap(log.disk, DIRECTORY, 0)
+        log.reopen(clean=False)
+    else:
+        log.compact()
+    words = log.words()
+    assert log.words().startswith("2:x=1 3:P1c 6:b=2 ")
+    assert not any(name.startswith(f"{5:020d}.") for name in log.disk.list_dir(DIRECTORY))
+    log.disk.lose(DIRECTORY / f"{0:020d}.summary")
+    log.partition.close(clean=False)
+    log.partition = log.open(is_established=True, recovery_point=log.partition.end_offset)
+    assert log.words() == words
+    assert list(verify_directory(log.disk, DIRECTORY)) == []
+
+
+def test_no_snapshot_of_an_original_segment_describes_the_time_index_of_a_merged_one():
+    """The merged segment has all batches, but not the entry that a close added to the time index of the first one."""
+    log = KeyedLog().write("a=1 b=1 P1:x=1 P1c c=1", roll=False)
+    log.partition.close()
+    log.partition = log.open(clean=True)
+    log.now_ms += 1
+    log.write("d=1").write("e=1")
+    log.compact()  # which compares all files with the log
+    assert len(log.partition.segments()) == 2
+    log.reopen()
+    assert list(verify_directory(log.disk, DIRECTORY)) == []

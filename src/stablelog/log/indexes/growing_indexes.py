@@ -8,12 +8,15 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
+from crc32c import crc32c
+
 from stablelog.batch.header import BatchHeader
 from stablelog.env.disk import Buffer, Disk, File
 from stablelog.errors import DiskError
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.names import INDEX, TIMEINDEX, TXNINDEX, PathOf
 from stablelog.log.indexes.offset_index import OffsetIndex
+from stablelog.log.indexes.summary import Summary
 from stablelog.log.indexes.time_index import ENTRY, NO_TIMESTAMP, TimeIndex
 from stablelog.log.indexes.transaction_index import TransactionIndex
 
@@ -61,6 +64,13 @@ class GrowingIndexes:
         caller releases the view of its bytes.
         """
         return self.offsets.content(), self.times.content(), self.txns.content()
+
+    def begin_as(self, progress: Summary) -> bool:
+        """Whether the indexes begin with the entries that a summary of the growing segment describes."""
+        return all(
+            len(content) >= size and crc32c(content[:size]) == crc
+            for content, size, crc in zip(self.contents(), *progress.index_files, strict=True)
+        )
 
     def _by_suffix(self) -> tuple[tuple[str, Index], ...]:
         return (INDEX, self.offsets), (TIMEINDEX, self.times), (TXNINDEX, self.txns)
@@ -129,7 +139,10 @@ class GrowingIndexes:
                 file.size > len(content) or file.read(0, file.size) != content[: file.size]
             ):
                 file.truncate(0)
-                self._dirty.add(suffix)
+                if not len(content):
+                    # Nothing will be written to the file, so no later sync would make the truncation durable. After a
+                    # power failure, the file could then differ from the summary of its segment.
+                    file.sync()
             self._written_sizes[suffix] = file.size
         except DiskError:
             file.close()

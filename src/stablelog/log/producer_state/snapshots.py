@@ -179,6 +179,15 @@ class Snapshots:
             for offset in sorted(self._offsets - {end_offset, *bases}):
                 self.remove(offset)
 
+    def forget_within(self, base_offset: int, end_offset: int) -> None:
+        """Note that the snapshots between these two offsets were removed, because compaction has replaced the segments
+        there.
+        """
+        gone = {offset for offset in self._offsets if base_offset < offset < end_offset}
+        self._offsets -= gone
+        self._whole -= gone
+        self._within = deque(known for known in self._within if known not in gone)
+
     def forget_past(self, end_offset: int) -> None:
         """Remove the snapshots past `end_offset`, the new end of the log, because other records will get these offsets."""
         for name in self._disk.list_dir(self._directory):

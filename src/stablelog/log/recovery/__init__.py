@@ -27,6 +27,9 @@ In this package, to *cut* the log is to truncate it at damage, and to keep the r
     a damaged snapshot                              it uses an older snapshot
     no snapshot at the end of a sealed segment      it writes the snapshot together with the segment's summary
     a snapshot of an offset past the log's end      it removes the snapshot: other records will get this offset
+    a snapshot within a segment that is replayed    it removes the snapshot, because no replay can begin at it
+    from an earlier offset, and that does not
+    describe the rebuilt indexes
     a snapshot at an offset within the last         it begins the replay at this offset, if the segment's indexes
     segment                                         have all entries up to it
     no snapshot                                     it replays the log from its start for the producer state

@@ -2,7 +2,7 @@
 log at a damaged tail.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -197,10 +197,39 @@ class _Replay:
         """Remove the snapshots past the log's end, because new records will get these offsets."""
         dropped = [offset for offset in self._plan.directory.snapshots if offset > end_offset]
         for offset in dropped:
-            for suffix in (SNAPSHOT, PRODUCERS):
-                self._disk.remove(self._directory / f"{offset:020d}{suffix}")
+            self._remove_snapshot(offset)
         if dropped:
             self._disk.sync_dir(self._directory)
+
+    def _unused_snapshots(self, segment: Segment) -> Iterator[tuple[int, Summary]]:
+        """Yield (offset, progress) of the snapshots within a segment that are later than the one that replay began at.
+
+        The snapshot at the end of a sealed segment is not among them.
+        """
+        directory, begin = self._plan.directory, max(segment.base_offset, self._plan.start.offset)
+        for offset in sorted(self._snapshots.difference(directory.bases)):
+            found = directory.producers(offset) if offset > begin else None
+            if found is not None and found[1].base_offset == segment.base_offset:
+                yield offset, found[1]
+
+    def _drop_outdated_snapshots(self, segment: Segment) -> None:
+        """Remove the snapshots within a segment that do not describe the indexes as replay has rebuilt them.
+
+        No start of the broker can begin its replay at such a snapshot. The rebuilt time index lacks the entries that
+        closes of the partition have added.
+        """
+        outdated = [
+            offset
+            for offset, progress in self._unused_snapshots(segment)
+            if not segment.growing.begin_as(progress)
+        ]
+        for offset in outdated:
+            self._remove_snapshot(offset)
+
+    def _remove_snapshot(self, offset: int) -> None:
+        for suffix in (SNAPSHOT, PRODUCERS):
+            self._disk.remove(self._directory / f"{offset:020d}{suffix}")
+        self._snapshots.discard(offset)
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -363,6 +392,10 @@ class _Replay:
             and self._synced.covers(segment.end_offset - 1)
             and f"{segment.base_offset:020d}{SUMMARY}" not in self._listing
             and segment.adopt_index_files(self._listing, are_synced=self._synced.is_clean)
+            and all(
+                self._plan.directory.held_indexes(progress) is not None
+                for _, progress in self._unused_snapshots(segment)
+            )
         )
 
     def _finish(self, segment: Segment, later: list[Segment], damage: str) -> None:
@@ -412,6 +445,7 @@ class _Replay:
 
     def _seal(self, segment: Segment, next_base_offset: int, producers: Producers) -> None:
         """Make a sealed segment durable, and write its summary."""
+        segment.complete_time_index()
         self._write_indexes(segment)
         segment.end_offset = next_base_offset  # compaction may have removed the last batches
         first_open = producers.first_open_offset()
@@ -440,7 +474,10 @@ class _Replay:
         segment.settled()
 
     def _write_indexes(self, segment: Segment) -> None:
-        """Write the indexes from memory to their files. This removes entries of batches that the log has lost."""
+        """Write the indexes from memory to their files. This removes entries of batches that the log has lost, and
+        snapshots that do not describe the written indexes.
+        """
+        self._drop_outdated_snapshots(segment)
         if segment.least_aborted_offset is None:
             self._disk.remove(segment.path(TXNINDEX))
         segment.growing.write()

@@ -27,7 +27,9 @@ from stablelog.log.files.names import (
     INDEX_SUFFIXES,
     LOG,
     OFFSET_DIGITS,
+    PRODUCERS,
     SEGMENT_SUFFIXES,
+    SNAPSHOT,
     SUMMARY,
     TXNINDEX,
     has_offset,
@@ -97,6 +99,9 @@ def finish_swap(disk: Disk, directory: Path, base_offset: int) -> None:
 
     All files of the new segment must durably have the suffix `.swap`. After a crash, a second call does the remaining
     steps: the log file keeps the suffix until the original segments are removed and the indexes are in place.
+
+    The snapshots within the original segments are removed, too. Each describes the bytes and the indexes of an original
+    segment, so a replay of the new segment must not begin at it.
     """
     stem = f"{base_offset:020d}"
     summary = _summary_of_swap(disk, directory, base_offset)
@@ -105,8 +110,8 @@ def finish_swap(disk: Disk, directory: Path, base_offset: int) -> None:
     if summary is not None and not summary.txnindex_size:
         disk.remove(directory / f"{stem}{TXNINDEX}")
     for name in disk.list_dir(directory):
-        is_of_segment = has_offset(name) and name[OFFSET_DIGITS:] in SEGMENT_SUFFIXES
-        if is_of_segment and base_offset < offset_of(name) < end_offset:
+        is_of_log = has_offset(name) and name[OFFSET_DIGITS:] in (*SEGMENT_SUFFIXES, SNAPSHOT, PRODUCERS)
+        if is_of_log and base_offset < offset_of(name) < end_offset:
             disk.remove(directory / name)
     disk.sync_dir(directory)
     for suffixes in (INDEX_SUFFIXES, (LOG,), (SUMMARY,)):
