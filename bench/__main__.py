@@ -36,7 +36,7 @@ from bench.contestants import (
 )
 from bench.report import Section, print_tables, write_document
 
-SPARK_PARTS = ("spark-read", "spark-write", "spark-plan", "after-start")
+SPARK_PARTS = ("spark-read", "spark-objects", "spark-write", "spark-plan", "after-start")
 PARTS = (
     "throughput",
     "transactions",
@@ -220,7 +220,15 @@ def measure_aborts(plan: Plan) -> Section:
 def measure_columns_and_spark(plan: Plan) -> list[Section]:
     """The data source: its decoder and encoder by themselves, its tasks, and its queries in one Spark session."""
     # What only Spark needs takes a second to import.
-    from bench import after_start, columns, spark_read, spark_session, spark_tasks, spark_write
+    from bench import (
+        after_start,
+        columns,
+        spark_objects,
+        spark_read,
+        spark_session,
+        spark_tasks,
+        spark_write,
+    )
 
     sections = []
     if "columns" in plan.parts:
@@ -229,7 +237,7 @@ def measure_columns_and_spark(plan: Plan) -> list[Section]:
     if "spark-plan" in plan.parts:
         with console.status("planning, and memory of tasks"):
             sections += spark_tasks.run(plan.run_count, plan.divisor)
-    if plan.parts & {"spark-read", "spark-write", "after-start"}:
+    if plan.parts & {"spark-read", "spark-objects", "spark-write", "after-start"}:
         jars, missing = spark_session.connector_jars() if "spark-read" in plan.parts else ([], "")
         if missing:
             console.print(f"without Spark's Kafka connector: {missing}")
@@ -237,6 +245,9 @@ def measure_columns_and_spark(plan: Plan) -> list[Section]:
             if "spark-read" in plan.parts:
                 with console.status("Spark reads"):
                     sections += spark_read.run(spark, plan.run_count, plan.divisor, with_connector=bool(jars))
+            if "spark-objects" in plan.parts:
+                with console.status("Spark reads objects"):
+                    sections += spark_objects.run(spark, plan.run_count, plan.divisor)
             if "spark-write" in plan.parts:
                 with console.status("Spark writes"):
                     sections += spark_write.run(spark, plan.run_count, plan.divisor)
