@@ -12,6 +12,7 @@ from crc32c import crc32c
 from stablelog.broker.directory.catalog import (
     CATALOG_FILE,
     Catalog,
+    DeletedTopic,
     ListedTopic,
     encode_catalog,
     read_catalog,
@@ -33,6 +34,9 @@ def test_what_is_written_is_read():
     assert read_catalog(disk, DATA) is None
     disk.write_atomic(PATH, encode_catalog("cluster", 4, 2, TOPICS))
     assert read_catalog(disk, DATA) == Catalog("cluster", 4, 2, TOPICS)
+    deleted = [DeletedTopic("t", uuid.UUID(int=8), 3)]
+    disk.write_atomic(PATH, encode_catalog("cluster", 4, 2, TOPICS, deleted))
+    assert read_catalog(disk, DATA) == Catalog("cluster", 4, 2, TOPICS, deleted)
     disk.write_atomic(PATH, encode_catalog("cluster", 4, None, TOPICS))
     assert read_catalog(disk, DATA) == Catalog("cluster", 4, None, TOPICS)
 

@@ -1,17 +1,22 @@
 """The objects of a deleted topic leave the store; the store says that it was deleted."""
 
 import asyncio
+import random
 import uuid
 
 import pytest
 
+from stablelog.broker.directory.catalog import read_catalog
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.env.objects.opening import open_store
+from stablelog.errors import Refused, StoreError, Unavailable
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.tier.chain import Chain, Kind, claim_epoch, decode_link
 from stablelog.tier.names import chain_name_of
 from stablelog.tier.pins import Pin, encode_pin
 from stablelog.tier.prefix import Prefix
-from tests.broker.desk import delete_topic
+from tests.broker.desk import DATA, delete_topic
 from tests.broker.tiering.test_metadata_topic import tiered
 from tests.broker.tiering.world import lines
 
@@ -97,6 +102,136 @@ def test_a_restart_goes_on_with_the_deletion(tmp_path):
             assert one.events("t")[-2:] == [("deleted", 0), ("deleted", 2)]
 
     asyncio.run(body())
+
+
+@pytest.mark.parametrize("stop", ["restart", "crash"])
+@pytest.mark.parametrize("lost", ["nothing", "events", "manifest", "copies"])
+def test_the_store_is_told_of_each_deletion(tmp_path, monkeypatch, lost, stop):
+    """The broker ends before the store knows of the deletion. Nothing says that it had copied segments: the events are
+    gone, or no manifest was published, or nothing was copied.
+    """
+    disk = SimDisk()
+
+    async def body():
+        async with tiered(tmp_path, disk) as one:
+            one.create()
+            await one.write(segments=2)
+            with monkeypatch.context() as patched:
+                if lost == "manifest":
+                    patched.setattr(Chain, "publish", failing)
+                if lost != "copies":
+                    await one.copy()
+            assert len(of_segments(tmp_path)) == (0 if lost == "copies" else 4)
+            if lost == "events":
+                for partition in one.partitions():
+                    one.broker.flush.dirty(partition)
+                    await one.until(lambda one=partition: one.high_watermark == one.end_offset)
+                    partition.delete_records(partition.end_offset)
+            delete_topic(one.broker.topics, "t")
+            crashed = one.broker.disk.crash(random.Random(0))
+        async with tiered(tmp_path, disk if stop == "restart" else crashed, **AT_ONCE) as one:
+            await one.copy()
+            assert "deleted" in stored(tmp_path)
+            assert Prefix(one.store).partitions("t") == []
+            assert of_segments(tmp_path) == manifests(tmp_path) == []
+            assert not read_catalog(one.broker.disk, DATA).deleted
+            before = requests_of(one)
+            await one.copy()
+            assert requests_of(one) == before
+
+    asyncio.run(body())
+
+
+def failing(_chain, _payload):
+    raise StoreError("the store does not answer")
+    yield
+
+
+def test_the_store_is_told_when_it_answers_again(tmp_path, monkeypatch):
+    async def body():
+        async with tiered(tmp_path, **AT_ONCE) as one:
+            one.create()
+            await one.copy()
+            delete_topic(one.broker.topics, "t")
+            with monkeypatch.context() as patched:
+                patched.setattr(
+                    RemoteStorage, "mark_deleted", lambda _storage, _partition: next(failing(0, 0))
+                )
+                await one.copy()
+            assert "deleted" not in stored(tmp_path)
+            assert [topic.name for topic in read_catalog(one.broker.disk, DATA).deleted] == ["t"]
+            await one.copy()
+            assert "deleted" in stored(tmp_path)
+
+    asyncio.run(body())
+
+
+def test_a_topic_without_a_remote_tier_is_deleted_without_a_request(tmp_path):
+    async def body():
+        async with tiered(tmp_path, **AT_ONCE) as one:
+            one.broker.topics.create("plain", 1, {})
+            await one.copy()
+            before = requests_of(one)
+            delete_topic(one.broker.topics, "plain")
+            assert not read_catalog(one.broker.disk, DATA).deleted
+            await one.copy()
+            assert requests_of(one) == before
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("is_tiered", [True, False])
+def test_a_topic_that_had_a_remote_tier_counts_as_tiered(tmp_path, is_tiered, is_open):
+    """Its objects stay until the topic is deleted, also if its settings have disabled the tier, or it is offline."""
+
+    async def body():
+        async with tiered(tmp_path, **AT_ONCE) as one:
+            one.create()
+            await one.write()
+            topic = one.broker.topics.named("t")
+            if not is_tiered:
+                await one.copy()
+                disabled = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
+                one.broker.topics.configure(topic, disabled)
+            if not is_open:
+                topic.partitions.pop(0).close(clean=False)
+            one.broker.topics.unlist("t")
+            one.broker.topics.release(topic)
+            assert [found.name for found in read_catalog(one.broker.disk, DATA).deleted] == ["t"]
+            await one.copy()
+            assert "deleted" in stored(tmp_path)
+            assert of_segments(tmp_path) == []
+
+    asyncio.run(body())
+
+
+def test_a_deletion_that_the_disk_refuses_deletes_nothing(tmp_path, monkeypatch):
+    async def body():
+        async with tiered(tmp_path, **AT_ONCE) as one:
+            one.create()
+            await one.write()
+            await one.copy()
+            topics = one.broker.topics
+            with monkeypatch.context() as patched:
+                patched.setattr(DiskReserve, "write_atomic", refuse)
+                with pytest.raises(Refused):
+                    topics.unlist("t")
+            await one.copy()
+            assert len(of_segments(tmp_path)) == 2
+            delete_topic(topics, "t")
+            with monkeypatch.context() as patched:
+                patched.setattr(DiskReserve, "write_atomic", refuse)
+                await one.copy()
+            assert [topic.name for topic in read_catalog(one.broker.disk, DATA).deleted] == ["t"]
+            await one.copy()
+            assert not read_catalog(one.broker.disk, DATA).deleted
+
+    asyncio.run(body())
+
+
+def refuse(_reserve, path, _content):
+    raise Unavailable(f"{path}: the disk is full")
 
 
 def test_a_pin_keeps_the_objects_of_a_deleted_topic(tmp_path):

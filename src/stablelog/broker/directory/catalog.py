@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
@@ -50,6 +50,14 @@ class ListedTopic:
         return {"id": str(self.topic_id), "partitions": self.partition_count, "configs": self.configs}
 
 
+class DeletedTopic(NamedTuple):
+    """A deleted topic that may still have objects in the object store."""
+
+    name: str
+    topic_id: uuid.UUID
+    partition_count: int
+
+
 @dataclass(frozen=True, slots=True)
 class Catalog:
     """The content of the list of topics, `cluster.json`.
@@ -62,20 +70,33 @@ class Catalog:
             Between batches of this or a later epoch there is no gap in the offsets. None before that start: if the file
             has version 1, and while a directory of Apache Kafka or of version 1 is being taken over.
         topics: the topics, in no particular order.
+        deleted: the deleted topics that may still have objects in the object store.
     """
 
     cluster_id: str
     leader_epoch: int
     established_epoch: int | None
     topics: list[ListedTopic] = field(default_factory=list)
+    deleted: list[DeletedTopic] = field(default_factory=list)
 
 
 def encode_catalog(
-    cluster_id: str, leader_epoch: int, established_epoch: int | None, topics: Iterable[ListedTopic]
+    cluster_id: str,
+    leader_epoch: int,
+    established_epoch: int | None,
+    topics: Iterable[ListedTopic],
+    deleted: Iterable[DeletedTopic] = (),
 ) -> bytes:
     """Encode the list of topics as JSON. The last member is a CRC over the other members."""
     listed = list(topics)
-    others = {"cluster_id": cluster_id, "leader_epoch": leader_epoch, "established_epoch": established_epoch}
+    others: dict[str, Any] = {
+        "cluster_id": cluster_id,
+        "leader_epoch": leader_epoch,
+        "established_epoch": established_epoch,
+    }
+    gone = {str(one.topic_id): {"name": one.name, "partitions": one.partition_count} for one in deleted}
+    if gone:
+        others["deleted_topics"] = gone
     # The CRC covers the members of the JSON object in sorted order. `topics` and `version` are the last two of these.
     checked_entries = [topic.checked_entry for topic in sorted(listed, key=attrgetter("name"))]
     checked = f'{_compact(others)[:-1]},"topics":{{{",".join(checked_entries)}}},"version":{VERSION}}}'
@@ -120,12 +141,17 @@ def read_catalog(disk: Disk, directory: Path) -> Catalog | None:
             ListedTopic(name, uuid.UUID(entry["id"]), int(entry["partitions"]), dict(entry["configs"]))
             for name, entry in content["topics"].items()
         ]
+        deleted = [
+            DeletedTopic(str(entry["name"]), uuid.UUID(topic_id), int(entry["partitions"]))
+            for topic_id, entry in content.get("deleted_topics", {}).items()
+        ]
         established_epoch = content["established_epoch"] if version == VERSION else None
         return Catalog(
             str(content["cluster_id"]) if version == VERSION else "",
             int(content["leader_epoch"]),
             None if established_epoch is None else int(established_epoch),
             topics,
+            deleted,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(

@@ -6,6 +6,7 @@ stable offset that the partition had before the copy of the coordinators' logs. 
 of a topic in the store, the copied logs of the coordinators therefore have the decision and the id.
 """
 
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -28,8 +29,9 @@ from stablelog.broker.topic_names import is_internal
 from stablelog.broker.topics.topics import Topics
 from stablelog.env.disk import Disk
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import StablelogError
+from stablelog.errors import Refused, StablelogError
 from stablelog.log.partition import Partition
+from stablelog.tier.names import RemotePartition
 from stablelog.tier.remote_log import RemoteLog
 
 log = logging.getLogger(__name__)
@@ -94,6 +96,7 @@ class Copies:
             interval_s=config["stablelog.remote.coordinator.copy.interval.ms"] / 1000,
             delay_s=delay_s,
         )
+        self._gone: set[RemotePartition] = set()  # Deleted partitions without objects in the store.
         self._deleted = DeletedPartitions(self._storage, delay_s=delay_s, now_s=time.monotonic)
         self._wanted = TopicPlan()
         self._limits: dict[Partition, int] = {}  # The offsets up to which the current pass copies.
@@ -184,8 +187,7 @@ class Copies:
         await self._copier.copy_all(partitions)
         await self._copier.delete_all(partitions)
         await self._append_missing_events(partitions)
-        for deleted in await self._deleted.delete(self._metadata.deleted()):
-            await self._metadata.finish_deleted(deleted)
+        await self._delete_deleted()
 
     def _is_waiting(self, partition: Partition) -> bool:
         """Whether a partition has, or may have, segments to copy."""
@@ -204,6 +206,26 @@ class Copies:
             if isinstance(remote, RemoteLog) and remote.is_known and self._topics.has(partition):
                 await self._metadata.follow(remote.partition, remote.manifest)
         await self._metadata.mark_deleted()
+
+    async def _delete_deleted(self) -> None:
+        """Delete the objects of deleted topics.
+
+        The list of topics names them until their objects are deleted. `__remote_log_metadata` also names those that an
+        early release has deleted, which did not list them.
+        """
+        marked = set(self._metadata.deleted())
+        by_topic = {
+            topic: {RemotePartition(topic.name, topic.topic_id, at) for at in range(topic.partition_count)}
+            for topic in self._topics.deleted.values()
+        }
+        left = marked.union(*by_topic.values()) - self._gone
+        self._gone.update(await self._deleted.delete(left))
+        for partition in marked & self._gone:
+            await self._metadata.finish_deleted(partition)
+        for topic, partitions in by_topic.items():
+            if partitions <= self._gone:
+                with contextlib.suppress(Refused):  # The error was logged, and the next pass tries again.
+                    self._topics.deleted_from_store(topic)
 
     def _follow_settings(self, partition: Partition) -> None:
         """Enable or disable the remote tier of an open partition, if the settings of its topic have changed.

@@ -1,8 +1,8 @@
 """Deletes the objects of partitions whose topic was deleted.
 
-The topic `__remote_log_metadata` has events of all segments that this broker has copied, and an event for each partition
-whose topic was deleted. So it names the partitions whose objects are not needed any more, also after a restart. The steps
-for such a partition are:
+The list of topics (`broker.directory.catalog`) names each deleted topic that had a remote tier, until the objects of all its
+partitions are deleted. So no deletion is forgotten, also if the broker or the store stops. The steps for such a partition
+are:
 
 1. Take over the chain, so that no other broker publishes there. A fenced broker may not know that the topic is in use.
 2. Create the object `deleted` of the topic. Readers of the store and a restore then skip the topic.

@@ -231,6 +231,15 @@ class PartitionDirectories:
         self.attach_remote(topic, partition, is_recorded=is_recorded)
         return partition
 
+    def has_remote_tier(self, topic: Topic) -> bool:
+        """Whether a topic has, or ever had, a remote tier."""
+        return topic.log_config.is_tiered or any(
+            topic.partitions[index].remote is not None
+            if index in topic.partitions
+            else self._disk.exists(self.path(topic.name, index) / REMOTE_MANIFEST_FILE)
+            for index in range(topic.partition_count)
+        )
+
     def last_commit_sequence(self, topic: str, index: int) -> int:
         """The last commit sequence of a commit-ordered partition that is not open; -1 if it has none.
 

@@ -42,6 +42,12 @@ def make_each(make: Callable[[int], Partition], indexes: Sequence[int], made: di
         making.result()
 
 
+def give_up(made: Iterable[Partition]) -> None:
+    """Close new partitions of a creation that failed, so that their file descriptors are free for other partitions."""
+    for partition in made:
+        partition.close(clean=False)
+
+
 def close_each(
     partitions: Iterable[Partition], reserve: DiskReserve
 ) -> Iterator[tuple[Partition, Callable[[], None]]]:

@@ -5,7 +5,6 @@ topics.
 """
 
 import logging
-import resource
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
@@ -14,14 +13,14 @@ from pathlib import Path
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.config import BrokerConfig, check_change
-from stablelog.broker.directory.catalog import CATALOG_FILE, encode_catalog, read_catalog
+from stablelog.broker.directory.catalog import CATALOG_FILE, DeletedTopic, encode_catalog, read_catalog
 from stablelog.broker.directory.kafka_import import find_topics
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.topic_names import check_not_own, is_internal
 from stablelog.broker.topics.leftovers import Leftovers
 from stablelog.broker.topics.partition_directories import PartitionDirectories, Start
 from stablelog.broker.topics.partition_state import COMMON, Codes, PartitionState
-from stablelog.broker.topics.side_by_side import close_each, make_each
+from stablelog.broker.topics.side_by_side import close_each, give_up, make_each
 from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topic_checkpoints import TopicCheckpoints
 from stablelog.broker.topics.topic_reservations import Reservations
@@ -29,15 +28,9 @@ from stablelog.env.disk import Disk
 from stablelog.errors import Refused, StablelogError, Unavailable
 from stablelog.log.partition import Partition
 from stablelog.log.recovery.epoch_check import latest_epoch_of_all
-from stablelog.log.segments.open_files import OpenFiles
+from stablelog.log.segments.open_files import OpenFiles, open_segments_max
 
 log = logging.getLogger(__name__)
-
-# File descriptors of a sealed segment in use: the log file, its memory map, and the maps of three indexes.
-DESCRIPTORS_PER_SEGMENT = 5
-OPEN_SEGMENTS_MIN = 64
-# The maximum number of open sealed segments: their memory maps are a quarter of the number that Linux allows a process.
-OPEN_SEGMENTS_MAX = 4096
 
 
 class Topics:
@@ -57,6 +50,7 @@ class Topics:
         directories: the directories of the partitions.
         reservations: the names of topics that are being created, grown or deleted.
         leftovers: removes the directories of deleted topics, and those that a crash has left.
+        deleted: the deleted topics that may still have objects in the object store, by topic id.
     """
 
     def __init__(
@@ -72,11 +66,12 @@ class Topics:
         self._reserve = reserve or DiskReserve(disk, directory, 0)
         self._directory = directory
         self._config = config
-        self._open_files = OpenFiles(_open_segments_max())
+        self._open_files = OpenFiles(open_segments_max())
         self._on_failure = on_failure
         self.leftovers = Leftovers(disk, directory)
         self._topics: dict[str, Topic] = {}
         self._names: dict[uuid.UUID, str] = {}
+        self.deleted: dict[uuid.UUID, DeletedTopic] = {}
         self.reservations = Reservations(self._topics, config)
         self.checkpoints = TopicCheckpoints(disk, directory, self._reserve, self.open_partitions)
         self.directories = PartitionDirectories(disk, directory, self._reserve, self.checkpoints, now_ms)
@@ -110,6 +105,7 @@ class Topics:
         else:
             self.leader_epoch, listed = catalog.leader_epoch, catalog.topics
             self._established_epoch = catalog.established_epoch
+            self.deleted = {topic.topic_id: topic for topic in catalog.deleted}
             self.is_taking_over = catalog.established_epoch is None
         for topic in listed:
             log_config = self._config.log_config(topic.configs)
@@ -176,6 +172,7 @@ class Topics:
             self.leader_epoch,
             self._established_epoch,
             [topic.listed for topic in self._topics.values()],
+            self.deleted.values(),
         )
         try:
             self._reserve.write_atomic(path, content)
@@ -298,12 +295,12 @@ class Topics:
             # Connect the partitions in this thread: thousands of them would block the event loop.
             self._connect(made.values())
         except Unavailable as error:
-            _give_up(made)
+            give_up(made.values())
             what = ("partitions of " if topic.name in self._topics else "topic ") + topic.name
             log.error("%s cannot be created: %s", what, error)
             raise Refused(ErrorCode.kafka_storage_error, f"{what} cannot be created: {error}") from error
         except StablelogError:
-            _give_up(made)
+            give_up(made.values())
             raise
         return made
 
@@ -323,7 +320,7 @@ class Topics:
             topic.partition_count -= len(made)
             if is_new:
                 self._forget(topic)
-            _give_up(made)
+            give_up(made.values())
             raise
         topic.partitions.update(made)
         self.reconfigure([topic])  # Settings may have changed while the partitions were created.
@@ -362,7 +359,7 @@ class Topics:
     def unlist(self, name: str) -> Topic:
         """Remove a topic from the list of topics. Durable on return.
 
-        From then on every read or write of its partitions fails, and the topic's name stays reserved until `release`.
+        If the topic has a remote tier, the list keeps its name and id, until `deleted_from_store` is called. From then on every read or write of its partitions fails, and the topic's name stays reserved until `release`.
 
         Raises:
             Refused: the topic does not exist, is an internal topic, or is getting more partitions now, or the disk
@@ -372,15 +369,27 @@ class Topics:
         check_not_own(name)
         self.reservations.reserve(name, 0)
         self._forget(topic)
+        if self.directories.has_remote_tier(topic):
+            self.deleted[topic.topic_id] = DeletedTopic(name, topic.topic_id, topic.partition_count)
         try:
             self._write_list()
         except Refused:
+            self.deleted.pop(topic.topic_id, None)
             self._add(topic)
             self.release(topic)
             raise
         for partition in topic.partitions.values():
             partition.usability.close()
         return topic
+
+    def deleted_from_store(self, topic: DeletedTopic) -> None:
+        """Record that the object store has no more objects of a deleted topic. Raises Refused as `unlist`."""
+        del self.deleted[topic.topic_id]
+        try:
+            self._write_list()
+        except Refused:
+            self.deleted[topic.topic_id] = topic
+            raise
 
     def set_aside(self, topic: Topic) -> None:
         """Rename the partition directories of a topic that was removed from the list. May run in a thread."""
@@ -485,15 +494,3 @@ class Topics:
             log.error("a file cannot be written at the stop, so the next start recovers more: %s", error)
             return False
         return True
-
-
-def _give_up(made: Mapping[int, Partition]) -> None:
-    """Close new partitions of a creation that failed, so that their file descriptors are free for other partitions."""
-    for partition in made.values():
-        partition.close(clean=False)
-
-
-def _open_segments_max() -> int:
-    """The maximum of open sealed segments: they use at most a quarter of the process's file descriptors."""
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return min(max(descriptors // 4 // DESCRIPTORS_PER_SEGMENT, OPEN_SEGMENTS_MIN), OPEN_SEGMENTS_MAX)

@@ -1,7 +1,14 @@
 """The limit of sealed segments that have open files or indexes in memory."""
 
+import resource
 from collections import OrderedDict
-from typing import Protocol
+from typing import Final, Protocol
+
+# File descriptors of a sealed segment in use: the log file, its memory map, and the maps of three indexes.
+DESCRIPTORS_PER_SEGMENT: Final = 5
+OPEN_SEGMENTS_MIN: Final = 64
+# The maximum number of open sealed segments: their memory maps are a quarter of the number that Linux allows a process.
+OPEN_SEGMENTS_MAX: Final = 4096
 
 
 class Evictable(Protocol):
@@ -55,3 +62,9 @@ class OpenFiles:
             self._shared.forget(segment)
         else:
             self._segments.pop(segment, None)
+
+
+def open_segments_max() -> int:
+    """Return how many sealed segments may be open: they use at most a quarter of the process's file descriptors."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(max(descriptors // 4 // DESCRIPTORS_PER_SEGMENT, OPEN_SEGMENTS_MIN), OPEN_SEGMENTS_MAX)
