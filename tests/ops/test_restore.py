@@ -7,9 +7,12 @@ import re
 import pytest
 from kio.schema.errors import ErrorCode
 
+from stablelog.broker.directory.catalog import read_catalog
+from stablelog.broker.directory.dynamic_settings import META_LINE, SETTINGS_FILE
 from stablelog.broker.directory.restoring import RESTORING_FILE
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import Corrupt, InvalidConfig
+from stablelog.log.files.kafka_files import META_FILE
 from stablelog.log.files.names import RESTORED_FILE
 from stablelog.ops.restore import restore
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
@@ -234,6 +237,124 @@ def test_the_settings_of_topics_are_restored(store_of):
         assert topics.named("t").configs.items() >= LOCAL_NOTHING.items()
 
     run(store_of, check)
+
+
+def lives(objects, conversation, disk=None, **settings):
+    """Run a conversation with a broker on this store. Return its result."""
+
+    async def live():
+        async with tiered(SIMULATED_URL, disk, **SELDOM, **settings) as desk:
+            return await conversation(desk)
+
+    return asyncio.run(asyncio.wait_for(live(), 60))
+
+
+@pytest.fixture
+def empty_store(monkeypatch):
+    objects = SimObjects(faults=Faults(latency_s=0))
+    simulate_store(monkeypatch, objects)
+    return objects
+
+
+def test_a_topic_without_a_copied_segment_is_restored_with_its_id_and_settings(empty_store):
+    async def live(desk):
+        topic = desk.broker.topics.create("e", 3, {**ORDERED, "retention.ms": "77"})
+        desk.broker.topics.create("local", 1, {})
+        await copy(desk)
+        count = len(empty_store.objects)
+        await copy(desk)
+        assert len(empty_store.objects) == count, "nothing has changed"
+        await desk.produce(batch(b"gone"), topic="e", partition=1)
+        return topic.topic_id
+
+    topic_id = lives(empty_store, live)
+    disk, report = restored(empty_store)
+    assert {one.topic for one in report.ranges} >= {"e", "t"}
+    assert "local" not in {one.topic for one in report.ranges}
+
+    async def check(desk):
+        topic = desk.broker.topics.named("e")
+        assert (topic.topic_id, topic.partition_count) == (topic_id, 3)
+        assert topic.configs == {**ORDERED, "retention.ms": "77"}
+        for index in range(3):
+            await desk.opened("e", index)
+            made = await desk.produce(batch(b"new"), topic="e", partition=index)
+            assert made.base_offset == range_of(report, "e", index).next_offset
+        await desk.durable()
+        found = await desk.fetch("e", 1, 0, max_wait_ms=0)
+        assert found.error_code is NONE
+        assert b"new" in found.records
+        lost = await desk.fetch("e", 1, 1, max_wait_ms=0)
+        assert lost.error_code is ErrorCode.offset_out_of_range
+
+    lives(empty_store, check, disk)
+
+
+def test_settings_that_were_changed_before_a_stop_are_published_after_it(empty_store):
+    disk = SimDisk()
+    lives(empty_store, copy, disk)
+
+    async def change(desk):
+        topics = desk.broker.topics
+        topics.configure(topics.named("t"), {**LOCAL_NOTHING, "retention.ms": "77"})
+
+    lives(empty_store, change, disk)
+    lives(empty_store, copy, disk)
+    restored_disk, _ = restored(empty_store)
+    (topic,) = read_catalog(restored_disk, DATA).topics
+    assert topic.configs["retention.ms"] == "77"
+
+
+def test_the_dynamic_settings_of_the_broker_are_restored(empty_store):
+    async def live(desk):
+        await copy(desk)
+        desk.broker.change_settings({"log.retention.ms": "-1", "log.segment.bytes": "77777"})
+        await copy(desk)
+        count = len(empty_store.objects)
+        desk.broker.change_settings({"log.retention.ms": "-1"})
+        await copy(desk)
+        await copy(desk)
+        assert len(empty_store.objects) == count + 1
+
+    lives(empty_store, live)
+    disk, report = restored(empty_store)
+    assert report.settings == {"log.retention.ms": "-1"}
+    assert META_LINE.encode() in disk.read_bytes(DATA / META_FILE).splitlines()
+
+    async def check(desk):
+        assert desk.broker.config.dynamic == {"log.retention.ms": "-1"}
+        assert desk.broker.config["log.retention.ms"] == -1
+        desk.broker.change_settings({})
+        await copy(desk)
+
+    lives(empty_store, check, disk)
+    disk, report = restored(empty_store)
+    assert report.settings == {}
+    assert not disk.exists(DATA / SETTINGS_FILE)
+    lives(empty_store, copy, disk)
+
+
+def test_a_broker_that_a_restore_has_replaced_changes_no_settings_in_the_store(empty_store):
+    async def live(desk):
+        desk.broker.change_settings({"log.retention.ms": "77"})
+        await copy(desk)
+        restored(empty_store)
+        desk.broker.change_settings({"log.retention.ms": "88"})
+        await copy(desk)
+        assert restored(empty_store)[1].settings == {"log.retention.ms": "77"}
+
+    lives(empty_store, live)
+
+
+def test_damaged_dynamic_settings_are_named_and_nothing_is_written(empty_store):
+    lives(empty_store, copy)
+    (key,) = [one for one in empty_store.objects if one.startswith("settings/")]
+    empty_store.objects[key] = empty_store.objects[key][:-2]
+    before, disk = dict(empty_store.objects), SimDisk()
+    with pytest.raises(Corrupt, match=re.escape(key)):
+        restored(empty_store, disk)
+    assert not disk.is_dir(DATA)
+    assert empty_store.objects == before
 
 
 def test_every_record_in_the_store_is_read_and_a_reader_of_a_lost_offset_gets_an_error(store_of):

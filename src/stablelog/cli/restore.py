@@ -83,6 +83,11 @@ def _print(report: Report) -> None:
             for one in report.torn
         ],
     )
+    print_table(
+        "Dynamic settings of the broker, which apply again",
+        ("setting", "value"),
+        sorted(report.settings.items()),
+    )
     for group, sequence in report.torn_sequences.items():
         sys.stdout.write(
             f"{group_in_words(group)}: commits up to {sequence} may be torn, so no cut begins before it\n"
@@ -100,6 +105,7 @@ def _time(time_ms: int) -> str:
 def _as_object(report: Report) -> dict[str, object]:
     return {
         **report._asdict(),
+        "settings": dict(report.settings),
         "ranges": [one._asdict() for one in report.ranges],
         "groups": [one._asdict() for one in report.groups],
         "torn": [

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.config import group_of_topic, order_of
 from stablelog.broker.directory.catalog import CATALOG_FILE, ListedTopic, encode_catalog
+from stablelog.broker.directory.dynamic_settings import META_LINE, SETTINGS_FILE, encode_settings
 from stablelog.broker.directory.restoring import RESTORING_FILE
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.broker.topic_names import group_of_log, is_coordinator_log
@@ -41,6 +42,7 @@ from stablelog.ops.stored_cluster import (
     producers_of,
     read_commit_logs,
     read_groups,
+    read_settings,
     read_topics,
 )
 from stablelog.tier.chain import Chain
@@ -115,6 +117,7 @@ class Report(NamedTuple):
         commit_sequences: by transaction group, the next commit sequence.
         next_producer_id: the next producer id.
         leader_epoch: the leader epoch of the restore.
+        settings: the dynamic settings of the broker, by name.
     """
 
     cluster_id: str
@@ -126,6 +129,7 @@ class Report(NamedTuple):
     commit_sequences: Mapping[str, int]
     next_producer_id: int
     leader_epoch: int
+    settings: Mapping[str, str]
 
 
 @dataclass(slots=True)
@@ -175,6 +179,7 @@ def restore(
     plan_of(prefix, cluster_id, prefix.last_payload, now_ms)  # before the lost broker is fenced
     storage = RemoteStorage(store, cluster_id)
     storage.begin()
+    storage.publish_settings(encode_settings(read_settings(prefix)))
     payloads: dict[RemotePartition, bytes | None] = {}
     chains: dict[RemotePartition, Chain] = {}
     partitions = all_partitions(prefix)
@@ -211,6 +216,8 @@ def _write(disk: Disk, directory: Path, plan: Plan, progress: Progress) -> None:
         disk.make_dir(directory / name)
         for file, content in files.items():
             disk.write_atomic(directory / name / file, content)
+    if plan.report.settings:
+        disk.write_atomic(directory / SETTINGS_FILE, encode_settings(plan.report.settings))
     disk.write_atomic(directory / META_FILE, plan.meta)
     disk.write_atomic(directory / CATALOG_FILE, plan.catalog)
     disk.sync_dir(directory)
@@ -223,7 +230,8 @@ def plan_of(
 ) -> Plan:
     """Read and check the store, and decide the content of the data directory. Raises as `restore`."""
     topics = read_topics(prefix, cluster_id, payload_of)
-    return make_plan(topics, cluster_id, read_commit_logs(topics), read_groups(topics), now_ms)
+    settings = read_settings(prefix)
+    return make_plan(topics, cluster_id, read_commit_logs(topics), read_groups(topics), settings, now_ms)
 
 
 def make_plan(
@@ -231,6 +239,7 @@ def make_plan(
     cluster_id: str,
     logs: dict[str, CommitLog],
     groups: GroupTable,
+    settings: Mapping[str, str],
     now_ms: int,
 ) -> Plan:
     """Decide the content of the data directory, without I/O.
@@ -240,9 +249,10 @@ def make_plan(
         cluster_id: the id of the cluster.
         logs: the records of the commit logs.
         groups: the consumer groups.
+        settings: the dynamic settings of the broker.
         now_ms: the time of the clock.
     """
-    return _Planner(topics, cluster_id, logs, groups, now_ms).plan()
+    return _Planner(topics, cluster_id, logs, groups, settings, now_ms).plan()
 
 
 class _Planner:
@@ -252,9 +262,11 @@ class _Planner:
         cluster_id: str,
         logs: dict[str, CommitLog],
         groups: GroupTable,
+        settings: Mapping[str, str],
         now_ms: int,
     ) -> None:
         self._consumers = groups
+        self._settings = settings
         self._topics = {topic.name: topic for topic in topics}
         self._cluster_id = cluster_id
         self._now_ms = now_ms
@@ -364,10 +376,12 @@ class _Planner:
             self._numbers.commit_sequences,
             self._numbers.next_producer_id,
             self._leader_epoch,
+            self._settings,
         )
         epoch = self._leader_epoch
         catalog = encode_catalog(self._cluster_id, epoch, epoch, listed)
-        return Plan(files, self._manifests, catalog, encode_meta(self._cluster_id, node_id, []), report)
+        noted = [META_LINE] if self._settings else []
+        return Plan(files, self._manifests, catalog, encode_meta(self._cluster_id, node_id, noted), report)
 
     def _groups_ahead(self) -> Iterator[GroupAhead]:
         for group_id in self._consumers.groups:

@@ -8,6 +8,7 @@ from typing import Final
 from stablelog.batch.header import BatchHeader, crc_holds, headers_in
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.batch.records import decode_records
+from stablelog.broker.directory.dynamic_settings import decode_settings
 from stablelog.broker.topic_names import (
     CONSUMER_OFFSETS_TOPIC,
     REMOTE_LOG_METADATA_TOPIC,
@@ -132,6 +133,25 @@ def read_groups(topics: list[StoredTopic]) -> GroupTable:
                     for position, header in headers_in(content):
                         _replay(table, content, position, header)
     return table
+
+
+def read_settings(prefix: Prefix) -> dict[str, str]:
+    """Read the dynamic settings of the last broker; empty if the store has none.
+
+    Raises:
+        StoreError: the store does not answer.
+        NewerFormat: a later release has written the object.
+        Corrupt: the object is damaged. The message names it.
+    """
+    found = prefix.last_settings()
+    if found is None:
+        return {}
+    key, content = found
+    with naming(key):
+        try:
+            return decode_settings(content)
+        except Corrupt as error:
+            raise Corrupt(f"{key}: {error}") from None
 
 
 def _replay(table: GroupTable, content: bytes, position: int, header: BatchHeader) -> None:

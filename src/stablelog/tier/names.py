@@ -2,6 +2,7 @@
 
     cluster                                                  the id of the cluster, and the version of this layout
     epoch/<epoch>                                            a broker epoch that is taken
+    settings/<epoch>-<n>                                     the dynamic settings of the broker
     t.<topic>/<topic id>/deleted                             the topic was deleted
     t.<topic>/<topic id>/<partition>/<base>-<segment id>.log      a segment's log file
     t.<topic>/<topic id>/<partition>/<base>-<segment id>.indexes
@@ -21,6 +22,7 @@ from typing import Final, NamedTuple
 
 CLUSTER: Final = "cluster"
 EPOCHS: Final = "epoch"
+SETTINGS: Final = "settings"
 LOG: Final = "log"
 INDEXES: Final = "indexes"
 DELETED: Final = "deleted"
@@ -30,10 +32,15 @@ CHAIN_NAME = re.compile(rf"(\d{{{EPOCH_DIGITS}}})-(\d{{{NUMBER_DIGITS}}})")
 
 
 class ChainName(NamedTuple):
-    """The end of the key of a manifest, claim or fence (`tier.chain`): the broker epoch of its writer, and a number."""
+    """The end of the key of a manifest, claim or fence (`tier.chain`), or of dynamic settings: the broker epoch of its
+    writer, and a number.
+    """
 
     epoch: int
     number: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch:0{EPOCH_DIGITS}}-{self.number:0{NUMBER_DIGITS}}"
 
 
 class RemotePartition(NamedTuple):
@@ -82,12 +89,17 @@ class RemotePartition(NamedTuple):
 
     def chain_key(self, name: ChainName) -> str:
         """The key of an object of the chain."""
-        return f"{self.chain}/{name.epoch:0{EPOCH_DIGITS}}-{name.number:0{NUMBER_DIGITS}}"
+        return f"{self.chain}/{name}"
 
 
 def epoch_key(epoch: int) -> str:
     """The key of the object whose creation takes a broker epoch."""
     return f"{EPOCHS}/{epoch:0{EPOCH_DIGITS}}"
+
+
+def settings_key(name: ChainName) -> str:
+    """The key of an object with the dynamic settings of a broker."""
+    return f"{SETTINGS}/{name}"
 
 
 def epoch_of(key: str) -> int | None:
@@ -97,7 +109,9 @@ def epoch_of(key: str) -> int | None:
 
 
 def chain_name_of(key: str) -> ChainName | None:
-    """The chain name (broker epoch and number) in an object key; None if the key belongs to no object of a chain."""
+    """The name (broker epoch and number) at the end of the key of an object of a chain, or of dynamic settings; None for
+    any other key.
+    """
     match = CHAIN_NAME.fullmatch(key.rpartition("/")[2])
     return None if match is None else ChainName(int(match[1]), int(match[2]))
 

@@ -12,7 +12,15 @@ from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import Corrupt, InvalidConfig, ObjectExists, ObjectMissing, StoreError, refuse_newer
 from stablelog.tier.chain import Create, Delete, Get, List, Result, Steps, last_manifest
 from stablelog.tier.manifest import Manifest, Part, decode_manifest, read_part
-from stablelog.tier.names import CLUSTER, DELETED, TOPIC_PREFIX, RemotePartition, partition_of
+from stablelog.tier.names import (
+    CLUSTER,
+    DELETED,
+    SETTINGS,
+    TOPIC_PREFIX,
+    RemotePartition,
+    chain_name_of,
+    partition_of,
+)
 from stablelog.tier.remote_segment import RemoteSegment
 
 LAYOUT_VERSION: Final = 1
@@ -50,6 +58,17 @@ class Prefix:
             ) from error
         refuse_newer(f"the layout of {self.store.url}", version, LAYOUT_VERSION)
         return str(cluster_id)
+
+    def last_settings(self) -> tuple[str, bytes] | None:
+        """Return the key and the content of the last dynamic settings; None if no broker has published any.
+
+        The greatest broker epoch counts: a lower one belongs to a broker that another one has replaced.
+
+        Raises:
+            StoreError: the store does not answer, or rejects a request.
+        """
+        keys = [one.key for one in self.store.list_after(SETTINGS) if chain_name_of(one.key) is not None]
+        return (keys[-1], self.store.get(keys[-1])) if keys else None
 
     def topics(self) -> list[str]:
         """Return the names of the topics that have, or had, objects in the store, in order."""

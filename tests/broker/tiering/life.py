@@ -22,7 +22,7 @@ from stablelog.testing.s3 import serve_s3
 from stablelog.testing.sim_objects import Faults, SimObjects
 from stablelog.tier.chain import Kind, decode_link
 from stablelog.tier.local_state import LocalState
-from stablelog.tier.names import INDEXES, LOG, chain_name_of, partition_of
+from stablelog.tier.names import INDEXES, LOG, partition_of
 from stablelog.tier.prefix import Prefix
 from stablelog.tier.records import SegmentRecord, SegmentState, SegmentUpdateRecord, decode_record
 from stablelog.wire.messages import message_class
@@ -290,7 +290,7 @@ class Life:
         objects = self.objects()
         store = Prefix(ObjectStore(SimObjects(faults=Faults(latency_s=0), objects=objects)))
         ends = {}
-        for key in sorted(key for key in objects if chain_name_of(key) is not None):
+        for key in sorted(key for key in objects if "/manifest/" in key):
             kind, payload = decode_link(objects[key])
             if kind is not Kind.MANIFEST:
                 continue

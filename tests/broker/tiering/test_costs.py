@@ -150,7 +150,7 @@ def test_starts_of_the_broker(bill):
     )
     for earlier in range(3):
         bill.start()
-        assert bill.of(bill.world.storage.begin) == REQUESTS[START]
+        assert bill.of(lambda: bill.world.storage.publish_settings(b"{}")) == REQUESTS[START]
         copied = plus(REQUESTS[SMALL], REQUESTS[MANIFEST], REQUESTS[FIRST])
         assert bill.of_copy(5) == plus(copied, (0, 0, earlier))
 

@@ -184,11 +184,17 @@ class Copier:
         return False
 
     def _has_new_topic(self, partition: Partition, owned: _Owned | None) -> bool:
-        """Whether the topic has other settings than the last manifest says, which a restore would use."""
+        """Whether the topic has other settings than the last manifest says, which a restore would use.
+
+        The first partition publishes a manifest also if nothing was copied, so that a restore finds the topic.
+        """
         topic = self._topic_of(partition.topic)
-        if owned is None or owned.manifest.published is None or topic is None:
+        if topic is None:
             return False
-        known = owned.manifest.published
+        manifest = owned.manifest if owned is not None else self._plan.remote_of(partition).manifest
+        known = manifest.published
+        if known is None:
+            return partition.index == 0 and not self._plan.is_routine
         return (known.partition_count, known.configs) != (topic.partition_count, topic.configs)
 
     def _published(self, partition: Partition) -> Published | None:

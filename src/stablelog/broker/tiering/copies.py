@@ -12,9 +12,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 
 from stablelog.broker.config import BrokerConfig
+from stablelog.broker.directory.dynamic_settings import encode_settings
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.durability.flush import GroupFlush
-from stablelog.broker.loop.tasks import Tasks
+from stablelog.broker.loop.tasks import Tasks, in_thread
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.metrics import Sample
 from stablelog.broker.tiering.coordinator_logs import CoordinatorLogs
@@ -99,6 +100,7 @@ class Copies:
         self._gone: set[RemotePartition] = set()  # Deleted partitions without objects in the store.
         self._deleted = DeletedPartitions(self._storage, delay_s=delay_s, now_s=time.monotonic)
         self._wanted = TopicPlan()
+        self._settings: dict[str, str] | None = None  # The dynamic settings that the store has of this start.
         self._limits: dict[Partition, int] = {}  # The offsets up to which the current pass copies.
         self._copier = Copier(
             self._storage,
@@ -166,6 +168,7 @@ class Copies:
             StablelogError: the store does not answer, or belongs to another cluster, or the logs of the coordinators
                 cannot be copied. No partition was looked at.
         """
+        await self._publish_settings()
         limits: dict[Partition, int] = {}
         is_waiting = False
         async for partition in in_turns(self._topics.open_partitions()):
@@ -188,6 +191,15 @@ class Copies:
         await self._copier.delete_all(partitions)
         await self._append_missing_events(partitions)
         await self._delete_deleted()
+
+    async def _publish_settings(self) -> None:
+        """Publish the dynamic settings of the broker, once after each start and after each change. Raises StablelogError
+        if the store does not answer, or belongs to another cluster.
+        """
+        settings = dict(self._config.dynamic)
+        if settings != self._settings and self._storage.fenced is None:
+            await in_thread(None, self._storage.publish_settings, encode_settings(settings))
+            self._settings = settings
 
     def _is_waiting(self, partition: Partition) -> bool:
         """Whether a partition has, or may have, segments to copy."""

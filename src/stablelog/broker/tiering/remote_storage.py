@@ -16,7 +16,7 @@ from stablelog.errors import (
 )
 from stablelog.tier.chain import NONCE_SIZE, Chain, claim_epoch
 from stablelog.tier.manifest import Part
-from stablelog.tier.names import CLUSTER, RemotePartition
+from stablelog.tier.names import CLUSTER, ChainName, RemotePartition, settings_key
 from stablelog.tier.prefix import LAYOUT_VERSION, Prefix
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ class RemoteStorage:
         self.failures = StoreFailures()
         self._nonce = secrets.token_bytes(NONCE_SIZE)
         self._beginning = threading.Lock()
+        self._settings_number = 0  # The number of the last settings that this start has published.
 
     def begin(self) -> None:
         """Check the store, and take a broker epoch, unless that was done: a number that is greater than that of each
@@ -100,6 +101,16 @@ class RemoteStorage:
         """Create the object which says that the topic of a partition was deleted. Durable on return. Raises StoreError."""
         with contextlib.suppress(ObjectExists):
             self.store.create(partition.deleted_key, self._cluster_content())
+
+    def publish_settings(self, content: bytes) -> None:
+        """Create an object with the dynamic settings of the broker, which replaces all earlier ones. Durable on return.
+
+        Each attempt has its own key, so that the store may apply an earlier attempt late. Raises as `begin`.
+        """
+        self.begin()
+        assert self.epoch is not None
+        self._settings_number += 1
+        self.store.create(settings_key(ChainName(self.epoch, self._settings_number)), content)
 
     def chain(self, partition: RemotePartition) -> Chain:
         """Return the chain of a partition's manifests, for this broker epoch."""
