@@ -7,13 +7,14 @@ import sys
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import NewTopic
 
 from stablelog.errors import Unavailable
 from stablelog.spark.option_table import BATCH
 from stablelog.spark.options import read_options
 from stablelog.spark.source.broker_log import BrokerLog
 from stablelog.spark.source.resolve import Range
-from tests.broker.tiering.life import TOPIC, URL, alive, lived
+from tests.broker.tiering.life import TIERED, TOPIC, URL, alive, lived
 from tests.clients.reading import read_to_end
 from tests.spark.reading import rows, settled
 from tests.waiting import PATIENCE_S, until
@@ -92,6 +93,69 @@ def test_real_clients_of_a_lost_broker_meet_the_restored_one(tmp_path, monkeypat
         starting = json.dumps({TOPIC: {"0": lost["lost_from"] + 1}})
         with pytest.raises(Unavailable, match="is gone with the disk"):
             rows({**path, "startingOffsets": starting}, "value")
+
+
+def test_no_client_of_lost_records_goes_on_in_silence(tmp_path, monkeypatch):
+    """Also after new records, whose offsets are greater than those of the lost ones."""
+    with lived(tmp_path, monkeypatch) as life:
+        life.create()
+        admin = life.admin()
+        admin.create_topics([NewTopic("other", 1, 1, config=TIERED)])["other"].result(30)
+        given = {"bootstrap.servers": life.broker.bootstrap, "enable.idempotence": True, "log_level": 0}
+        known, unknown = Producer(given), Producer(given)  # to the store
+        sent(known, b"kept")
+        commit_across(life.broker.bootstrap, TOPIC, "other")
+        life.write()
+        life.wait_until_remote()
+        life.writer.write(1)
+        sent(known, b"gone")
+        gone = sent(unknown, b"gone")
+        with contextlib.closing(consumer_of(life.broker.bootstrap, "beyond")) as consumer:
+            consumer.commit(offsets=[TopicPartition(TOPIC, 0, gone + 1)], asynchronous=False)
+        until(life.is_commit_log_copied, lambda: "the commit log is not copied")
+        until(lambda: life.is_commit_log_copied("__consumer_offsets"), lambda: "no offsets")
+        life.broker.kill()
+
+        report = json.loads(stablelog("restore", URL, "--data", tmp_path / "new", "--allow-http", "--json"))
+        (lost,) = [one for one in report["ranges"] if one["topic"] == TOPIC]
+        assert gone >= lost["lost_from"]
+        (torn,) = report["torn"]
+        assert (torn["transactional_id"], torn["found"], torn["lost"]) == ("across", ["t-0"], ["other-0"])
+        assert [(one["group"], one["offset"]) for one in report["groups"]] == [("beyond", gone + 1)]
+        with alive(tmp_path / "new", life.s3, port=life.broker.port) as again:
+            for producer in (known, unknown):
+                # The client may call Python code with its fatal error set, which makes a SystemError of it.
+                with pytest.raises((KafkaException, SystemError)) as refused:
+                    sent(producer, b"after gone")
+                error = refused.value.__cause__ or refused.value
+                assert error.args[0].code() == KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
+            again.go_on(life.writer)
+            again.writer.write(2)
+            beyond = consumer_of(again.broker.bootstrap, "beyond", **{"auto.offset.reset": "error"})
+            with contextlib.closing(beyond) as consumer:
+                consumer.subscribe([TOPIC])
+                assert error_of(consumer) in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+
+
+def sent(producer, value):
+    """Send a record to the topic. Return its offset, or raise the error of its delivery."""
+    found = []
+    producer.produce(TOPIC, value, on_delivery=lambda error, message: found.append((error, message)))
+    assert producer.flush(PATIENCE_S) == 0
+    error, message = found[0]
+    if error is not None:
+        raise KafkaException(error)
+    return message.offset()
+
+
+def commit_across(bootstrap, *topics):
+    """Commit a transaction with a record in each of the topics."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "across", "log_level": 0})
+    producer.init_transactions(PATIENCE_S)
+    producer.begin_transaction()
+    for topic in topics:
+        producer.produce(topic, b"across")
+    producer.commit_transaction(PATIENCE_S)
 
 
 def check_groups(bootstrap, kept, lost):
