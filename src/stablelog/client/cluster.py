@@ -24,6 +24,7 @@ from stablelog.client.topics import (
     Listed,
     Topic,
     by_topic,
+    epoch_request,
     metadata_request,
     offsets_request,
     read_offsets,
@@ -395,6 +396,24 @@ class Cluster:
             return found
 
         return self.retrying("listing offsets", attempt)
+
+    def epoch_end(self, topic: str, partition: int, leader_epoch: int) -> int | None:
+        """Return the offset at which a leader epoch of a partition ends, or the greatest epoch below it that the partition
+        has; None if the epoch is greater than each of the partition.
+
+        Raises:
+            Refused: the partition does not exist.
+            Unavailable: no response within the deadline.
+        """
+
+        def attempt() -> int | None:
+            connection = self.connection_to(self.leader(topic, partition))
+            response = connection.ask(epoch_request(topic, partition, leader_epoch))
+            found = response.topics[0].partitions[0]
+            check(found.error_code, f"the leader epochs of {topic}-{partition}")
+            return int(found.end_offset) if found.end_offset >= 0 else None
+
+        return self.retrying(f"asking for the leader epochs of {topic}-{partition}", attempt)
 
     def fetch(
         self,

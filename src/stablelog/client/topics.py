@@ -9,6 +9,11 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.offset_for_leader_epoch.v4.request import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 
 from stablelog.client.responses import Missing, RetriableError, check
 from stablelog.types import TopicPartition
@@ -109,6 +114,15 @@ def offsets_request(specs: Mapping[TopicPartition, int], isolation: str) -> Any:
             )
             for topic, indexes in by_topic(specs).items()
         ),
+    )
+
+
+def epoch_request(topic: str, partition: int, leader_epoch: int) -> Any:
+    """Build the OffsetForLeaderEpoch request for one leader epoch of a partition."""
+    asked = OffsetForLeaderPartition(partition=partition, leader_epoch=leader_epoch)
+    return OffsetForLeaderEpochRequest(
+        replica_id=-1,
+        topics=(OffsetForLeaderTopic(topic=topic, partitions=(asked,)),),
     )
 
 

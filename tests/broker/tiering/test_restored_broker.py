@@ -184,8 +184,13 @@ def check_spark(broker, read, lost):
         assert [value for (value,) in rows(found, "value")] == [value for _, value in read]
         for offset in (lost["lost_from"] + 1, lost["next_offset"] - 1):
             starting = json.dumps({TOPIC: {"0": offset}})
-            with pytest.raises(Unavailable, match=str(offset)):
-                rows({**given, "scan": scan, "startingOffsets": starting}, "value")
+            wanted = {**given, "scan": scan, "startingOffsets": starting}
+            with pytest.raises(
+                Unavailable, match=f"from offset {offset}: .* {lost['lost_from']} on are gone"
+            ):
+                rows(wanted, "value")
+            new = [value for at, value in read if at >= lost["next_offset"]]
+            assert [value for (value,) in rows({**wanted, "failOnDataLoss": "false"}, "value")] == new
     options = read_options({**given, "scan": "fetch"}, BATCH)
     log = BrokerLog(options)
     place, end = (TOPIC, 0), read[-1][0] + 1

@@ -18,6 +18,7 @@ from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import FetchSpan, Piece, Span, shares
 from stablelog.spark.segments.partition_files import PartitionFiles
 from stablelog.spark.segments.times import first_in_batch, may_hold
+from stablelog.spark.source.lost_offsets import lost_range, readable, report
 from stablelog.spark.source.resolve import Range, lost, name
 from stablelog.types import TopicPartition
 from stablelog.wire.fetch import Fetched
@@ -30,9 +31,6 @@ LOOK_SIZE = 1 << 10  # Fetch size, in bytes, if only the first batch's header is
 SAMPLED_COUNT_MIN = 50_000
 RECORD_SIZE_GUESS = 200
 TIMEOUT_S = 10.0
-LOST_COUNT_MIN = (
-    1_000_000_000  # The fewest offsets that a restore leaves without records (`tier.restoring.GAP`).
-)
 
 
 def connect(options: ReadOptions) -> Cluster:
@@ -119,44 +117,12 @@ class BrokerLog:
         """
         for wanted in ranges:
             topic_id = topic_ids.get(wanted.place[0], "")
-            for part in self._found(wanted):
+            for part in self._readable(wanted):
                 yield FetchSpan(*part.place, part.start, part.end, self._size(part), topic_id)
 
-    def _found(self, wanted: Range) -> list[Range]:
-        """Return a range without the offsets that a restore of the broker left without records.
-
-        A task that began among them would get an error, as a reader of lost records does. They are at least
-        LOST_COUNT_MIN offsets, so that a shorter range needs no request. A range that begins among them stays as it is:
-        its task reports the loss.
-        """
-        found, start = [], wanted.start
-        while wanted.end - start >= LOST_COUNT_MIN and not self._is_lost(wanted.place, start):
-            probes = range(start + LOST_COUNT_MIN // 2, wanted.end, LOST_COUNT_MIN // 2)
-            inside = next((offset for offset in probes if self._is_lost(wanted.place, offset)), None)
-            if inside is None:
-                break
-            found.append(wanted._replace(start=start, end=self._border(wanted.place, start, inside)))
-            start = self._border(wanted.place, inside, wanted.end)
-        found.append(wanted._replace(start=start))
-        return [one for one in found if one.start < one.end] or [wanted]
-
-    def _border(self, place: TopicPartition, low: int, high: int) -> int:
-        """Return the restored end if `high` is a lost offset; the first offset after the lost ones if `low` is one."""
-        is_low_lost = self._is_lost(place, low)
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._is_lost(place, middle) is is_low_lost:
-                low = middle
-            else:
-                high = middle
-        return high if is_low_lost else low
-
-    def _is_lost(self, place: TopicPartition, offset: int) -> bool:
-        try:
-            self.cluster.fetch(*place, offset, 1, "read_uncommitted", wait_ms=0)
-        except OffsetOutOfRange:
-            return True
-        return False
+    def _readable(self, wanted: Range) -> list[Range]:
+        """Return a range without the offsets that a restore of the broker left without records. Raises as `readable`."""
+        return readable(self._options, self.cluster, wanted)
 
     def record_size(self, wanted: Range, isolation: str) -> float:
         """Return the average size of a record, in bytes, in the first batches of a range; a guess if the beginning of
@@ -200,7 +166,7 @@ class BrokerLog:
         """Return an end offset for each range of a micro-batch, so that all ranges together stay within the limits.
         Each offset counts as one record of the average size.
         """
-        parts = {wanted.place: self._found(wanted) for wanted in ranges}
+        parts = {wanted.place: self._readable(wanted) for wanted in ranges}
         return limited_by_offsets(parts, self._size, count_max, size_max)
 
     def close(self) -> None:
@@ -383,13 +349,19 @@ def _is_another_topic(cluster: Cluster, piece: Piece) -> bool:
 
 
 def _after_loss(options: ReadOptions, cluster: Cluster, piece: Piece, offset: int) -> int:
-    """Return the next offset to read if the log start is now after `offset`: records in between are lost."""
+    """Return the next offset to read if the log start is now after `offset`, or if a restore has left the offset without a
+    record: records are lost.
+    """
     place = (piece.topic, piece.partition)
     first = cluster.list_offsets({place: EARLIEST}, options.isolation)[place].offset
     if first <= offset:
-        raise Unavailable(
-            f"{name(place)} ends before offset {offset}, which existed when the read was planned"
-        )
+        gone = lost_range(cluster, place, offset)
+        if gone is None:
+            raise Unavailable(
+                f"{name(place)} ends before offset {offset}, which existed when the read was planned"
+            )
+        report(options, place, offset, gone)
+        return gone.end
     lost(
         options,
         f"{name(place)} begins at offset {first} now: offsets {offset} to {min(first, piece.end) - 1} were removed "
