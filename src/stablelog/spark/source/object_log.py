@@ -19,7 +19,8 @@ from stablelog.spark.planning import ReadersPin, Span
 from stablelog.spark.segments.partition_files import PartitionFiles
 from stablelog.spark.source.broker_log import limited_by_offsets
 from stablelog.spark.source.counting import files_count
-from stablelog.spark.source.resolve import Range, lost, name
+from stablelog.spark.source.lost_offsets import LostRange, report
+from stablelog.spark.source.resolve import Range, name
 from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.prefix import Prefix
@@ -228,23 +229,28 @@ class ObjectLog:
 
     def _spans_of(self, wanted: Range, topic_id: str) -> Iterable[Span]:
         stored = self._of(wanted.place)
-        start = self._after_lost(stored, wanted)
-        if start < wanted.end:
-            yield stored.span(start, wanted.end, topic_id)
+        for part in self._readable(stored, wanted):
+            yield stored.span(part.start, part.end, topic_id)
 
-    def _after_lost(self, stored: StoredPartition, wanted: Range) -> int:
-        """Return the first offset that a reader of this range may read: one among lost offsets of a restore is not."""
+    def _readable(self, stored: StoredPartition, wanted: Range) -> list[Range]:
+        """Return a range without the offsets that restores have left without records.
+
+        Raises:
+            Unavailable: the range begins among such offsets, and failOnDataLoss is true.
+        """
         published = stored.manifest.published
         restored = None if published is None else published.restored
-        lost_range = None if restored is None else restored.lost_range(wanted.start)
-        if lost_range is None:
-            return wanted.start
-        lost(
-            self._options,
-            f"offset {wanted.start} of {name(wanted.place)} is gone with the disk of a lost broker: the restored log ends "
-            f"at offset {lost_range[0]}, and new records begin at {lost_range[1]}",
-        )
-        return lost_range[1]
+        found, start = [], wanted.start
+        for lost_start, lost_end in () if restored is None else restored.ranges:
+            if lost_start < start < lost_end:
+                report(self._options, wanted.place, start, LostRange(lost_start, lost_end))
+            elif start <= lost_start < wanted.end:
+                found.append(wanted._replace(start=start, end=lost_start))
+            else:
+                continue
+            start = lost_end
+        found.append(wanted._replace(start=start))
+        return [one for one in found if one.start < one.end]
 
     def count(self, wanted: Range) -> int:
         """Count the records of a range that the reader gets: by the manifest, where no transaction was aborted.
@@ -254,17 +260,17 @@ class ObjectLog:
             Corrupt: an object is damaged or missing.
         """
         stored = self._of(wanted.place)
-        start = self._after_lost(stored, wanted)
-        if start >= wanted.end:
-            return 0
         try:
-            if stored.is_in_commit_order:
-                return stored.count_in_commit_order(start, wanted.end)
-            committed = self._options.isolation == "read_committed"
-            files = StoredFiles(self._prefix.store, stored)
-            return files_count(files, start, wanted.end, committed=committed)
+            return sum(self._counted(stored, part) for part in self._readable(stored, wanted))
         except ObjectMissing as missing:
             raise Corrupt(f"{missing}, and the last manifest names it: restore the object") from missing
+
+    def _counted(self, stored: StoredPartition, part: Range) -> int:
+        if stored.is_in_commit_order:
+            return stored.count_in_commit_order(part.start, part.end)
+        committed = self._options.isolation == "read_committed"
+        files = StoredFiles(self._prefix.store, stored)
+        return files_count(files, part.start, part.end, committed=committed)
 
     def files_of(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
@@ -282,7 +288,9 @@ class ObjectLog:
         """Return an end offset for each range of a micro-batch. Each offset counts as one record, of the average size in
         its segments.
         """
-        parts = {wanted.place: [wanted] for wanted in ranges}
+        parts = {
+            wanted.place: self._readable(self._of(wanted.place), wanted) or [wanted] for wanted in ranges
+        }
         return limited_by_offsets(
             parts, lambda one: self._of(one.place).span(one.start, one.end).size, count_max, size_max
         )
