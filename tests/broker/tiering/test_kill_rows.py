@@ -37,7 +37,7 @@ class Row:
         name: what the broker does.
         kind: the kind of the request.
         key: a regular expression of its key.
-        stage: START: the first start; CREATE: the first copy of the topic; COPY: a later copy; TAKE_OVER: the first copy
+        stage: START: the first start; CREATE: the first manifest of the topic; COPY: a later copy; TAKE_OVER: the first copy
             after another start.
         number: which of the requests.
         faults: faults of earlier requests.
@@ -121,11 +121,13 @@ def killed(row, directory, monkeypatch, *, is_applied):
     first = hold if row.stage == START else (lambda _s3: None)
     with lived(directory, monkeypatch, before=first, **settings) as life:
         if row.stage != START:
+            if row.stage == CREATE:
+                hold(life.s3)
             life.create()
             if row.stage != CREATE:
                 life.write(row.record_size)
                 life.wait_until_remote()
-            hold(life.s3)
+                hold(life.s3)
             if row.stage == TAKE_OVER:
                 life.kill()
             life.write(row.record_size)
