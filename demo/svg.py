@@ -1,9 +1,9 @@
-"""What the pictures of both scenes have in common: colours, round numbers on axes, a legend."""
+"""Parts that the pictures of all scenes share: colours, shapes, round numbers on axes, a legend."""
 
 from collections.abc import Iterable
 from html import escape
 
-GOOD, BAD, INK, FAINT = "#2a9d6f", "#d1495b", "#222", "#e6e6e6"
+GOOD, BAD, INK, FAINT, QUIET = "#2a9d6f", "#d1495b", "#222", "#e6e6e6", "#6b7280"
 FONT = "font-family='system-ui, Helvetica, Arial, sans-serif'"
 
 
@@ -25,3 +25,31 @@ def legend(x: float, y: float, entries: Iterable[tuple[str, str]]) -> list[str]:
         parts.append(f"<text x='{x + 20}' y='{y}' font-size='13' fill='{INK}'>{escape(label)}</text>")
         x += 40 + 7.2 * len(label)
     return parts
+
+
+def text(
+    x: float,
+    y: float,
+    words: str,
+    size: int = 13,
+    colour: str = INK,
+    *,
+    anchor: str = "start",
+    weight: int = 400,
+) -> str:
+    """A line of text. Its white outline keeps it legible where it crosses a line."""
+    return (
+        f"<text x='{x:.1f}' y='{y:.1f}' font-size='{size}' font-weight='{weight}' fill='{colour}' "
+        f"text-anchor='{anchor}' paint-order='stroke' stroke='white' stroke-width='4' "
+        f"stroke-linejoin='round'>{escape(words)}</text>"
+    )
+
+
+def line(x1: float, y1: float, x2: float, y2: float, colour: str = FAINT, more: str = "") -> str:
+    """A straight line. `more` has further attributes."""
+    return f"<line x1='{x1:.1f}' y1='{y1:.1f}' x2='{x2:.1f}' y2='{y2:.1f}' stroke='{colour}' {more}/>"
+
+
+def box(x: float, y: float, width: float, height: float, colour: str, more: str = "") -> str:
+    """A filled rectangle. `more` has further attributes."""
+    return f"<rect x='{x:.1f}' y='{y:.1f}' width='{width:.1f}' height='{height:.1f}' fill='{colour}' {more}/>"

@@ -7,13 +7,13 @@ from pathlib import Path
 from demo.cuts.hours import Plan
 from demo.cuts.ledger import Ledger, Moment
 from demo.cuts.spark_watch import BY_CUT, QUERIES, MicroBatch, SparkWatch, summarize
-from demo.svg import BAD, FAINT, FONT, GOOD, INK, ticks
+from demo.svg import BAD, FONT, GOOD, QUIET, box, line, text, ticks
 
 WIDTH, HEIGHT, LEFT, RIGHT = 1200, 860, 90, 1140
 READ_TOP, READ_BOTTOM = 176, 476
 ROW_TOPS, ROW_HEIGHT, BAR_HEIGHT_MAX = (586, 716), 90, 72
 LABELLED_WIDTH_MIN = 14
-OPEN, COMMITTED, QUIET = "#e9a23b", "#c3cad6", "#6b7280"
+OPEN, COMMITTED = "#e9a23b", "#c3cad6"
 ARROW_TIP = (
     "<defs><marker id='tip' viewBox='0 0 8 8' refX='7' refY='4' markerWidth='7' markerHeight='7' "
     f"orient='auto-start-reverse'><path d='M0,0 L8,4 L0,8 z' fill='{BAD}'/></marker></defs>"
@@ -41,10 +41,10 @@ def draw(path: Path, plan: Plan, ledger: Ledger, spark: SparkWatch) -> None:
     parts = [
         f"<svg xmlns='http://www.w3.org/2000/svg' width='{WIDTH}' height='{HEIGHT}' viewBox='0 0 {WIDTH} {HEIGHT}' {FONT}>",
         "<rect width='100%' height='100%' fill='white'/>",
-        _text(
+        text(
             LEFT, 42, "One transaction stays open. Who waits, and who sees the others whole?", 23, weight=600
         ),
-        _text(
+        text(
             LEFT,
             66,
             f"New York, {plan.hours[0][:10]} to {plan.hours[-1][:10]}: {reached:,} transactions, an hour of an "
@@ -61,41 +61,15 @@ def draw(path: Path, plan: Plan, ledger: Ledger, spark: SparkWatch) -> None:
     path.write_text("\n".join(parts))
 
 
-def _text(
-    x: float,
-    y: float,
-    text: str,
-    size: int = 13,
-    colour: str = INK,
-    *,
-    anchor: str = "start",
-    weight: int = 400,
-) -> str:
-    # The white outline keeps words legible where they cross a line.
-    return (
-        f"<text x='{x:.1f}' y='{y:.1f}' font-size='{size}' font-weight='{weight}' fill='{colour}' "
-        f"text-anchor='{anchor}' paint-order='stroke' stroke='white' stroke-width='4' "
-        f"stroke-linejoin='round'>{escape(text)}</text>"
-    )
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str = FAINT, more: str = "") -> str:
-    return f"<line x1='{x1:.1f}' y1='{y1:.1f}' x2='{x2:.1f}' y2='{y2:.1f}' stroke='{colour}' {more}/>"
-
-
-def _box(x: float, y: float, width: float, height: float, colour: str, more: str = "") -> str:
-    return f"<rect x='{x:.1f}' y='{y:.1f}' width='{width:.1f}' height='{height:.1f}' fill='{colour}' {more}/>"
-
-
 def _seconds(x: Scale, end_s: float) -> list[str]:
     """The axis of time, one for the whole picture."""
     parts = []
     bottom = ROW_TOPS[-1] + ROW_HEIGHT
     for tick in ticks(0, end_s, 12):
-        parts.append(_line(x(tick), READ_TOP, x(tick), READ_BOTTOM))
-        parts.extend(_line(x(tick), top, x(tick), top + ROW_HEIGHT) for top in ROW_TOPS)
+        parts.append(line(x(tick), READ_TOP, x(tick), READ_BOTTOM))
+        parts.extend(line(x(tick), top, x(tick), top + ROW_HEIGHT) for top in ROW_TOPS)
         parts.extend(
-            _text(x(tick), y + 19, f"{tick:g} s", 12, QUIET, anchor="middle") for y in (READ_BOTTOM, bottom)
+            text(x(tick), y + 19, f"{tick:g} s", 12, QUIET, anchor="middle") for y in (READ_BOTTOM, bottom)
         )
     return parts
 
@@ -110,13 +84,13 @@ def _reading(x: Scale, ledger: Ledger) -> list[str]:
         return READ_BOTTOM - count / highest * (READ_BOTTOM - READ_TOP)
 
     parts = [
-        _box(RIGHT - 226, 98, 14, 10, COMMITTED, "rx='2'"),
-        _text(RIGHT, 108, "committed, so there to be seen", anchor="end"),
-        _text(LEFT, 108, "Records that a read-committed Kafka consumer has seen", 16, weight=600),
+        box(RIGHT - 226, 98, 14, 10, COMMITTED, "rx='2'"),
+        text(RIGHT, 108, "committed, so there to be seen", anchor="end"),
+        text(LEFT, 108, "Records that a read-committed Kafka consumer has seen", 16, weight=600),
     ]
     for tick in ticks(0, highest, 5):
-        parts.append(_line(LEFT, y(tick), RIGHT, y(tick)))
-        parts.append(_text(LEFT - 10, y(tick) + 4, f"{tick:,.0f}", 12, QUIET, anchor="end"))
+        parts.append(line(LEFT, y(tick), RIGHT, y(tick)))
+        parts.append(text(LEFT - 10, y(tick) + 4, f"{tick:,.0f}", 12, QUIET, anchor="end"))
     curves: list[tuple[str, int, Callable[[Moment], int]]] = [
         (COMMITTED, 9, lambda moment: moment.committed_count),
         (BAD, 3, lambda moment: moment.read_counts[ordinary]),
@@ -146,18 +120,18 @@ def _names(x: Scale, y: Scale, ledger: Ledger) -> list[str]:
     behind_at = at + 40 if is_crowded else at - 18
     delay = f"{ledger.sights[ordered].median_delay_s() * 1000:,.0f} ms after the commit (median)"
     parts = [
-        _text(ordered_at[0], ordered_at[1], f"topics {ordered}", 14, GOOD, anchor=anchor, weight=600),
-        _text(ordered_at[0], ordered_at[1] + 18, delay, 14, GOOD, anchor=anchor),
-        _text(x(worst.at_s * 0.62), low - 10, ordinary, 14, BAD, anchor="middle", weight=600),
+        text(ordered_at[0], ordered_at[1], f"topics {ordered}", 14, GOOD, anchor=anchor, weight=600),
+        text(ordered_at[0], ordered_at[1] + 18, delay, 14, GOOD, anchor=anchor),
+        text(x(worst.at_s * 0.62), low - 10, ordinary, 14, BAD, anchor="middle", weight=600),
     ]
     if low - high > 40:
         behind = f"{worst.behind_count(ordinary):,} records", f"and {worst.behind_s[ordinary]:.1f} s behind"
         tips = "stroke-width='1.5' marker-start='url(#tip)' marker-end='url(#tip)'"
         parts += [
             ARROW_TIP,
-            _line(at - 8, low - 4, at - 8, high + 7, BAD, tips),
-            _text(behind_at, (low + high) / 2 - 2, behind[0], 14, BAD, anchor=anchor, weight=600),
-            _text(behind_at, (low + high) / 2 + 16, behind[1], 14, BAD, anchor=anchor),
+            line(at - 8, low - 4, at - 8, high + 7, BAD, tips),
+            text(behind_at, (low + high) / 2 - 2, behind[0], 14, BAD, anchor=anchor, weight=600),
+            text(behind_at, (low + high) / 2 + 16, behind[1], 14, BAD, anchor=anchor),
         ]
     return parts
 
@@ -171,11 +145,11 @@ def _open_transaction(x: Scale, plan: Plan, ledger: Ledger) -> list[str]:
     dash = "stroke-dasharray='4 3'"
     bottom = ROW_TOPS[-1] + ROW_HEIGHT
     return [
-        _box(left, 124, width, 26, OPEN, "rx='4'"),
-        _text(left + width + 8, 142, label, 13, OPEN, weight=600)
+        box(left, 124, width, 26, OPEN, "rx='4'"),
+        text(left + width + 8, 142, label, 13, OPEN, weight=600)
         if is_narrow
         else f"<text x='{left + width / 2:.1f}' y='142' font-size='13' font-weight='600' fill='white' text-anchor='middle'>{escape(label)}</text>",
-        *(_line(at, 150, at, bottom, OPEN, dash) for at in (left, left + width)),
+        *(line(at, 150, at, bottom, OPEN, dash) for at in (left, left + width)),
     ]
 
 
@@ -183,17 +157,17 @@ def _joins(x: Scale, ledger: Ledger, batches: dict[str, list[MicroBatch]], limit
     """A bar for each micro-batch: as high as the transactions of which it holds anything."""
     highest = max((batch.transaction_count for each in batches.values() for batch in each), default=1)
     parts = [
-        _text(
+        text(
             LEFT,
             540,
             f"Spark joins flights with weather, maxOffsetsPerTrigger {limit:,}",
             16,
             weight=600,
         ),
-        _box(RIGHT - 288, 530, 14, 10, GOOD, "rx='2'"),
-        _text(RIGHT - 268, 540, "transactions whole"),
-        _box(RIGHT - 134, 530, 14, 10, BAD, "rx='2'"),
-        _text(RIGHT, 540, "transactions torn", anchor="end"),
+        box(RIGHT - 288, 530, 14, 10, GOOD, "rx='2'"),
+        text(RIGHT - 268, 540, "transactions whole"),
+        box(RIGHT - 134, 530, 14, 10, BAD, "rx='2'"),
+        text(RIGHT, 540, "transactions torn", anchor="end"),
     ]
     for (query, each), top in zip(batches.items(), ROW_TOPS, strict=True):
         parts += _row(query, each, top, x, ledger, highest)
@@ -209,10 +183,10 @@ def _row(
     said = f"torn transactions: {torn:,} · flights without their weather: {seen.bare_count:,}"
     option = 'option("cut", "true")' if query == BY_CUT else "each partition up to an offset of its own"
     parts = [
-        _line(LEFT, bottom, RIGHT, bottom, COMMITTED),
-        _text(LEFT, top - 10, query, 14, weight=600),
-        _text(LEFT + 86, top - 10, option, 13, QUIET),
-        _text(RIGHT, top - 10, said, 14, BAD if torn else GOOD, anchor="end", weight=600),
+        line(LEFT, bottom, RIGHT, bottom, COMMITTED),
+        text(LEFT, top - 10, query, 14, weight=600),
+        text(LEFT + 86, top - 10, option, 13, QUIET),
+        text(RIGHT, top - 10, said, 14, BAD if torn else GOOD, anchor="end", weight=600),
     ]
     for batch in batches:
         if batch.ended_at < ledger.began_at:
@@ -222,10 +196,10 @@ def _row(
         height = batch.transaction_count / highest * BAR_HEIGHT_MAX
         # What is torn is to be seen, be it one of a thousand.
         red = max(len(batch.torn) / highest * BAR_HEIGHT_MAX, 4) if batch.torn else 0.0
-        parts.append(_box(left, bottom - height, width, height, GOOD, "rx='1'"))
+        parts.append(box(left, bottom - height, width, height, GOOD, "rx='1'"))
         if red:
-            parts.append(_box(left, bottom - height, width, red, BAD, "rx='1'"))
+            parts.append(box(left, bottom - height, width, red, BAD, "rx='1'"))
         if red and width > LABELLED_WIDTH_MIN:
             label = f"{len(batch.torn)}"
-            parts.append(_text(left + width / 2, bottom - height - 4, label, 11, BAD, anchor="middle"))
+            parts.append(text(left + width / 2, bottom - height - 4, label, 11, BAD, anchor="middle"))
     return parts

@@ -5,7 +5,7 @@ import json
 from confluent_kafka import Consumer
 
 from demo.cuts.ledger import Ledger
-from demo.cuts.tasks import Task
+from demo.tasks import Task
 
 POLL_S = 0.1
 

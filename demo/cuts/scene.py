@@ -25,8 +25,8 @@ from demo.cuts.picture import draw
 from demo.cuts.read import Reader
 from demo.cuts.screen import Screen
 from demo.cuts.spark_watch import BY_CUT, QUERIES, SparkWatch
-from demo.cuts.tasks import Task
 from demo.cuts.write import AirportWriter, LateWriter, Pace, Writer
+from demo.tasks import Task
 
 JANUARY = 27_004  # rows of the file
 LATE_COMMITS_AT = 0.8  # of all hours

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demo.children import Children
-from demo.cuts.tasks import Task
+from demo.tasks import Task
 
 BY_OFFSETS, BY_CUT = QUERIES = ("by offsets", "by cut")
 

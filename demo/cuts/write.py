@@ -11,8 +11,8 @@ from confluent_kafka import Producer
 from demo.cuts import COMMIT_ORDERED, ORDINARY
 from demo.cuts.hours import Work
 from demo.cuts.ledger import Ledger
-from demo.cuts.tasks import Task
 from demo.flights import AIRPORTS
+from demo.tasks import Task
 
 TIMEOUT_S = 60
 ABORT_EVERY = 20

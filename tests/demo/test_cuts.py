@@ -16,8 +16,8 @@ from demo.cuts.ledger import Ledger
 from demo.cuts.picture import draw
 from demo.cuts.scene import report
 from demo.cuts.spark_watch import BY_CUT, BY_OFFSETS, MicroBatch, summarize
-from demo.cuts.tasks import Task
 from demo.flights import AIRPORTS
+from demo.tasks import Task
 
 READERS = ("one", "other")
 
