@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo demo-cuts test night mutants check bench clean
+.PHONY: setup demo demo-cuts demo-tiers test night mutants check bench clean
 
 setup: $(STAMP)  ## make .venv and install everything that development needs
 
@@ -25,6 +25,9 @@ demo: setup  ## a year of flights through the log, with crashes, and the proof t
 
 demo-cuts: setup  ## a transaction is left open: who waits for it, and what Spark sees of the others
 	$(BIN)/python -m demo cuts
+
+demo-tiers: setup  ## the flights in two tiers: read across both, and restored from the store after the disk is lost
+	$(BIN)/python -m demo tiers
 
 # Three workers for two cores: many tests wait for a child process or a client's back-off.
 test: setup  ## every test that needs nothing but this

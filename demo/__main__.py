@@ -1,6 +1,8 @@
-"""`make demo` and `make demo-cuts`: which scene, how much of it, and where to."""
+"""`make demo`, `make demo-cuts` and `make demo-tiers`: which scene, how much of it, and where to."""
 
 import argparse
+import os
+import platform
 import shutil
 import sys
 import tempfile
@@ -18,10 +20,11 @@ def main() -> int:
     parser.add_argument(
         "scene",
         nargs="?",
-        choices=("crashes", "cuts"),
+        choices=("crashes", "cuts", "tiers"),
         default="crashes",
         help="crashes: nothing is lost, whatever is killed (the default); "
-        "cuts: an open transaction delays nobody, and none is seen in pieces",
+        "cuts: an open transaction delays nobody, and none is seen in pieces; "
+        "tiers: reads across an object store, and a restore after the loss of the disk",
     )
     parser.add_argument("--rows", type=int, help="only the first rows of the file")
     parser.add_argument(
@@ -29,7 +32,9 @@ def main() -> int:
         type=Path,
         help="a new or empty directory to keep everything in; a temporary one if not given",
     )
-    parser.add_argument("--picture", type=Path, help="where the picture goes; flights.svg or cuts.svg")
+    parser.add_argument(
+        "--picture", type=Path, help="where the picture goes; flights.svg, cuts.svg or tiers.svg"
+    )
     arguments = parser.parse_args()
     if arguments.rows is not None and arguments.rows < 1:
         parser.error("--rows: at least 1")
@@ -41,10 +46,14 @@ def main() -> int:
         from demo.crashes.scene import play
 
         picture = arguments.picture or Path("flights.svg")
-    else:
+    elif arguments.scene == "cuts":
         from demo.cuts.scene import play
 
         picture = arguments.picture or Path("cuts.svg")
+    else:
+        from demo.tiers.scene import play
+
+        picture = arguments.picture or Path("tiers.svg")
     console = Console()
     began = time.monotonic()
     with Children() as children:
@@ -54,8 +63,17 @@ def main() -> int:
         finally:
             if arguments.data is None:
                 shutil.rmtree(home, ignore_errors=True)
-    console.print(f"  done in {time.monotonic() - began:.0f} s; the picture is in {picture}", highlight=False)
+    console.print(
+        f"  done in {time.monotonic() - began:.0f} s on {machine()}; the picture is in {picture}",
+        highlight=False,
+        soft_wrap=True,
+    )
     return 0 if ok else 1
+
+
+def machine() -> str:
+    """Return the machine in a few words."""
+    return f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
 
 
 if __name__ == "__main__":

@@ -53,3 +53,11 @@ def line(x1: float, y1: float, x2: float, y2: float, colour: str = FAINT, more: 
 def box(x: float, y: float, width: float, height: float, colour: str, more: str = "") -> str:
     """A filled rectangle. `more` has further attributes."""
     return f"<rect x='{x:.1f}' y='{y:.1f}' width='{width:.1f}' height='{height:.1f}' fill='{colour}' {more}/>"
+
+
+def badge(x: float, y: float, width: float, height: float, words: str, colour: str) -> str:
+    """A box with white text in its middle."""
+    return box(x, y, width, height, colour, "rx='3'") + (
+        f"<text x='{x + width / 2:.1f}' y='{y + height / 2 + 4.5:.1f}' font-size='12' font-weight='600' fill='white' "
+        f"text-anchor='middle' xml:space='preserve'>{escape(words)}</text>"
+    )

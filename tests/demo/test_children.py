@@ -143,9 +143,10 @@ def test_a_broker_that_does_not_come_up_ends_with_who_waits_for_it(family):
     [
         ("crashes", ("stablelog.cli.serve", "demo.crashes.produce", "org.apache.spark")),
         ("cuts", ("stablelog.cli.serve", "demo.cuts.spark_job", "org.apache.spark")),
+        ("tiers", ("stablelog.cli.serve", "demo.tiers.store")),
     ],
 )
-def test_ctrl_c_ends_the_broker_the_producers_and_spark(family, tmp_path, scene, words):
+def test_ctrl_c_ends_the_broker_and_all_other_processes(family, tmp_path, scene, words):
     demo = family.start("-m", "demo", scene, "--rows", "20000", "--data", str(tmp_path / "data"))
     for word in words:
         family.wait_until(is_there=word)

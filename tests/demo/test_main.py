@@ -7,7 +7,7 @@ import pytest
 from demo.__main__ import main
 
 
-@pytest.mark.parametrize("scene", ["crashes", "cuts"])
+@pytest.mark.parametrize("scene", ["crashes", "cuts", "tiers"])
 def test_what_an_earlier_run_has_left_is_not_gone_on_with(scene, tmp_path, monkeypatch, capsys):
     (tmp_path / "checkpoint").mkdir()
     monkeypatch.setattr(sys, "argv", ["demo", scene, "--data", str(tmp_path)])

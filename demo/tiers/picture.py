@@ -1,0 +1,138 @@
+"""The scene in a picture: each segment over time, by tier; and what each reader read, from where, with which requests."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from demo.flights import AIRPORTS
+from demo.svg import BAD, FONT, GOOD, QUIET, badge, box, line, text, ticks
+from demo.tiers.picture_reads import draw_reads, reads_height
+from demo.tiers.results import DISK_LOST, Phase, Results
+from demo.tiers.segments import Segment, Stay, Tier
+
+WIDTH, LEFT, RIGHT = 1200, 90, 1140
+STRIP_TOP, STRIP_HEIGHT = 124, 22
+BANDS_TOP, BANDS_HEIGHT, BAND_GAP = 182, 372, 14
+READS_TOP = 646
+CHARACTER_WIDTH = 6.4  # of text of this size, at most: fonts differ
+SMALL = 12
+COLOURS = {
+    Tier.GROWING: "#f6d6a3",
+    Tier.LOCAL: "#e9a23b",
+    Tier.BOTH: "#57b894",
+    Tier.STORE: "#3f78b5",
+    Tier.LOST: "#f0b4bd",
+}
+SHADES = "#7b8494", "#4b5563"
+SHOWN = tuple(COLOURS)
+Scale = Callable[[float], float]
+
+
+def draw(path: Path, results: Results) -> None:
+    """Write the picture as SVG."""
+    end_s = results.phases[-1].end_s
+
+    def x(at_s: float) -> float:
+        return LEFT + min(at_s / end_s, 1) * (RIGHT - LEFT)
+
+    height = READS_TOP + reads_height(results)
+    parts = [
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{WIDTH}' height='{height}' viewBox='0 0 {WIDTH} {height}' {FONT}>",
+        "<rect width='100%' height='100%' fill='white'/>",
+        *_titles(results),
+        *_bands(x, end_s, results),
+        *_strip(x, results.phases),
+        *_loss(x, results),
+        *draw_reads(results, READS_TOP),
+        "</svg>",
+    ]
+    path.write_text("\n".join(parts))
+
+
+def _titles(results: Results) -> list[str]:
+    verdict = results.reads[-1].verdict
+    said = (
+        f"{results.flight_count:,} flights in {results.transaction_count:,} transactions, in segments of "
+        f"{results.segment_size >> 10} KiB. At the end "
+        f"{verdict.lost_count:,} are lost, {verdict.duplicated_count:,} duplicated, "
+        f"{verdict.aborted_count:,} aborted ones shown."
+    )
+    return [
+        text(LEFT, 44, "A log in two tiers, and what a lost disk does to it", 24, weight=600),
+        text(LEFT, 70, said, 15, GOOD if results.is_good else BAD, weight=600),
+        text(LEFT, 104, "One line for each segment", 15, weight=600),
+        *_key(104),
+    ]
+
+
+def _key(y: float) -> list[str]:
+    """Return the meaning of the colours of segments, in a row that ends at the right."""
+    widths = [CHARACTER_WIDTH * len(tier.value) + 34 for tier in SHOWN]
+    x = RIGHT - sum(widths) + 14
+    parts = []
+    for tier, width in zip(SHOWN, widths, strict=True):
+        parts.append(box(x, y - 10, 14, 10, COLOURS[tier], "rx='2'"))
+        parts.append(text(x + 20, y, tier.value, SMALL))
+        x += width
+    return parts
+
+
+def _strip(x: Scale, phases: Sequence[Phase]) -> list[str]:
+    """Return the phases over time, with their names where there is room, and the other names below."""
+    parts, below = [], []
+    for number, phase in enumerate(phases, 1):
+        left, width = x(phase.start_s), max(x(phase.end_s) - x(phase.start_s) - 2, 14)
+        label = f"{number}  {phase.name}"
+        is_wide = width > CHARACTER_WIDTH * 1.2 * len(label)
+        below += [] if is_wide else [label]
+        colour = BAD if phase.name == DISK_LOST else SHADES[number % 2]
+        parts.append(badge(left, STRIP_TOP, width, STRIP_HEIGHT, label if is_wide else str(number), colour))
+    names = text(RIGHT, STRIP_TOP + 41, "     ".join(below), SMALL, QUIET, anchor="end")
+    return [*parts, names.replace("<text", "<text xml:space='preserve'")]
+
+
+def _loss(x: Scale, results: Results) -> list[str]:
+    """Return the moment at which the disk is lost, and what is lost with it."""
+    parts, bottom, dash = [], BANDS_TOP + BANDS_HEIGHT, "stroke-dasharray='4 3'"
+    for at in (x(phase.start_s) for phase in results.phases if phase.name == DISK_LOST):
+        said = f"the disk is lost, and {results.lost_count:,} flights that were only there; they are written again"
+        is_late = at + CHARACTER_WIDTH * len(said) > RIGHT
+        anchor, shift = ("end", -6) if is_late else ("start", 6)
+        parts.append(line(at, BANDS_TOP - 4, at, bottom + 4, BAD, dash))
+        parts.append(line(at, bottom + 26, at, bottom + 40, BAD, dash))  # not across the axis
+        parts.append(text(at + shift, bottom + 37, said, SMALL, BAD, anchor=anchor))
+    return parts
+
+
+def _bands(x: Scale, end_s: float, results: Results) -> list[str]:
+    """Return a band for each partition, with a line for each segment."""
+    bottom = BANDS_TOP + BANDS_HEIGHT
+    parts = []
+    for tick in ticks(0, end_s, 14):
+        parts.append(line(x(tick), BANDS_TOP, x(tick), bottom))
+        parts.append(text(x(tick), bottom + 18, f"{tick:g} s", SMALL, QUIET, anchor="middle"))
+    height = (BANDS_HEIGHT - BAND_GAP * (len(AIRPORTS) - 1)) / len(AIRPORTS)
+    most = max(sum(one.partition == place for one in results.segments) for place in range(len(AIRPORTS)))
+    for place, airport in enumerate(AIRPORTS):
+        top = BANDS_TOP + place * (height + BAND_GAP)
+        own = [one for one in results.segments if one.partition == place]
+        parts.append(text(LEFT - 14, top + height / 2 + 5, airport, 15, anchor="end", weight=600))
+        parts += _lanes(x, own, top, height / max(most, 1))
+    return parts
+
+
+def _lanes(x: Scale, segments: Iterable[Segment], top: float, pitch: float) -> list[str]:
+    """Return the segments of a partition, the oldest at the top."""
+    parts = []
+    for number, segment in enumerate(segments):
+        y, thick = top + number * pitch, max(pitch - 1, 1)
+        for stay in segment.stays:
+            parts += _stay(x, stay, y, thick)
+    return parts
+
+
+def _stay(x: Scale, stay: Stay, y: float, thick: float) -> list[str]:
+    left, width = x(stay.start_s), x(stay.end_s) - x(stay.start_s)
+    found = [box(left, y, max(width, 0.8), thick, COLOURS[stay.tier])]
+    if stay.tier is Tier.LOST:
+        found.append(box(left - 2, y - 1, 4, thick + 2, BAD))
+    return found

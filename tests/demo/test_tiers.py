@@ -1,0 +1,220 @@
+"""The third scene: what it counts, what it proves, its picture, and a slice of it from end to end."""
+
+import io
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from rich.console import Console
+
+from demo.children import Children
+from demo.flights import AIRPORTS, read_flights
+from demo.tiers import STORE_URL
+from demo.tiers.picture import draw
+from demo.tiers.proof import Place, Reading, Source, Verdict, prove
+from demo.tiers.report import report
+from demo.tiers.results import DISK_LOST, Phase, Read, Results
+from demo.tiers.segments import Segment, Stay, Tier, tier_of
+from demo.tiers.store import DELETE, GET_INDEXES, GET_LOG, GET_OTHER, LIST, PUT, kind_of
+from demo.tiers.store_watch import StoreWatch
+from demo.tiers.write import by_day, first_days
+from stablelog.env.objects.opening import open_store
+
+FLIGHTS = list(read_flights(200))
+ROWS = range(200)
+
+
+def read_by(*, without=(), doubled=(), doomed=(), changed=()):
+    """The reading of a consumer that gets each flight once, except for these rows."""
+    source, reading = Source(FLIGHTS), Reading()
+    for flight in FLIGHTS:
+        value = flight.encode(doomed=flight.row in doomed)
+        if flight.row in changed:
+            value = value.replace(b'"carrier":"', b'"carrier":"x')
+        for _ in range(0 if flight.row in without else 2 if flight.row in doubled else 1):
+            source.check(reading, Place(0, flight.row), value)
+    return reading
+
+
+def test_a_reader_that_gets_each_flight_once_passes():
+    verdict = prove(ROWS, read_by())
+    assert verdict == Verdict(200, 0, 0, 0, 0)
+    assert verdict.is_good
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ({"without": (7,)}, "1 lost, 0 duplicated, 0 aborted ones shown"),
+        ({"doubled": (7, 8)}, "0 lost, 2 duplicated, 0 aborted ones shown"),
+        ({"doomed": (7,)}, "1 lost, 0 duplicated, 1 aborted ones shown"),
+        ({"changed": (7,)}, "1 lost, 0 duplicated, 0 aborted ones shown, 1 unlike the source"),
+        ({"without": (7,), "doubled": (8,)}, "1 lost, 1 duplicated, 0 aborted ones shown"),
+    ],
+)
+def test_a_reader_fails_if_one_record_is_wrong(fault, said):
+    verdict = prove(ROWS, read_by(**fault))
+    assert not verdict.is_good
+    assert str(verdict) == said
+
+
+def test_a_reader_fails_if_it_gets_a_flight_that_is_not_in_its_part_of_the_log():
+    verdict = prove(range(199), read_by())
+    assert (verdict.is_good, verdict.changed_count) == (False, 1)
+
+
+def test_the_rows_of_the_store_are_those_before_its_end_of_each_partition():
+    reading = Reading([Place(0, 5), Place(1, 5), Place(2, 5)], [10, 11, 12])
+    assert reading.rows_before((6, 5, 9)) == {10, 12}
+
+
+def test_each_flight_is_in_one_transaction_of_its_airport():
+    days = {airport: by_day(FLIGHTS, airport) for airport in AIRPORTS}
+    found = Counter(flight.row for each in days.values() for flights in each.values() for flight in flights)
+    assert found == Counter(ROWS)
+    first = first_days(days["JFK"], 1)
+    assert list(first) == [min(days["JFK"])]
+
+
+@pytest.mark.parametrize(
+    ("request_kind", "key", "kind"),
+    [
+        ("get", "log/t.flights/=id/0/00-=id.log", GET_LOG),
+        ("get", "log/t.flights/=id/0/00-=id.indexes", GET_INDEXES),
+        ("get", "log/t.flights/=id/0/manifest/1-1", GET_OTHER),
+        ("get", "log/t.__consumer_offsets/=id/0/00-=id.log", GET_OTHER),
+        ("head", "log/cluster", GET_OTHER),
+        ("list", "", LIST),
+        ("delete", "log/t.flights/=id/0/00-=id.log", DELETE),
+        ("put", "log/t.flights/=id/0/00-=id.log", PUT),
+        ("part", "log/t.flights/=id/0/00-=id.log", PUT),
+    ],
+)
+def test_requests_are_counted_by_kind(request_kind, key, kind):
+    assert kind_of(request_kind, key) == kind
+
+
+@pytest.mark.slow
+def test_the_store_s_process_counts_what_a_client_requests():
+    with Children() as children:
+        watch = StoreWatch(children, 0)
+        with watch.reachable():
+            store = open_store(STORE_URL, allow_http=True)
+            store.create("t.flights/one.log", b"12345")
+            before = watch.requests()
+            assert store.get("t.flights/one.log") == b"12345"
+            found = watch.requests().since(before)
+    assert before.counts[PUT] == 1
+    assert (found.counts, found.sizes[GET_LOG]) == (Counter({GET_LOG: 1}), 5)
+
+
+@pytest.mark.parametrize(
+    ("base_offset", "tier"),
+    [(0, Tier.STORE), (10, Tier.BOTH), (20, Tier.LOCAL), (30, Tier.GROWING)],
+)
+def test_a_segment_is_in_a_tier(base_offset, tier):
+    assert tier_of(base_offset, [10, 20, 30], remote_end=20) is tier
+
+
+def test_a_segment_is_lost_if_it_is_neither_on_the_disk_nor_in_the_store():
+    assert tier_of(20, [], remote_end=20) is Tier.LOST
+
+
+def test_the_stays_of_a_segment_have_no_gaps():
+    segment = Segment(0, 0)
+    for at_s, tier in enumerate((Tier.GROWING, Tier.GROWING, Tier.LOCAL, Tier.STORE, Tier.STORE)):
+        segment.note(tier, at_s)
+    assert segment.stays == [Stay(Tier.GROWING, 0, 2), Stay(Tier.LOCAL, 2, 3), Stay(Tier.STORE, 3, 4)]
+
+
+def results_of(*verdicts: Verdict) -> Results:
+    """The results of a scene with these reads."""
+    phases = [
+        Phase("eleven months are written", 0, 8),
+        Phase(DISK_LOST, 8, 9),
+        *(Phase("a <reader>", 9 + number, 10 + number) for number in range(len(verdicts))),
+    ]
+    requests = Counter({GET_LOG: 12, GET_INDEXES: 3, LIST: 1})
+    reads = [
+        Read("a <reader>", 3 + number, verdict, 1.0, 5_000_000, 20_000_000, requests, 11)
+        for number, verdict in enumerate(verdicts)
+    ]
+    segments = []
+    for place in range(len(AIRPORTS)):
+        segment = Segment(place, 0)
+        for at_s, tier in enumerate(Tier):
+            segment.note(tier, float(at_s))
+        segments.append(segment)
+    return Results(200, 2, 20, 7, phases, reads, segments, requests, 1 << 19, 30, 5.0)
+
+
+GOOD, BAD = Verdict(200, 0, 0, 0, 0), Verdict(199, 1, 0, 0, 0)
+
+
+def reported(results):
+    console = Console(file=io.StringIO(), width=100)
+    return report(console, results), console.file.getvalue()
+
+
+def test_the_report_has_the_requests_beside_kafka_s():
+    ok, said = reported(results_of(GOOD, GOOD))
+    assert ok
+    assert re.search(r"200 +5\.0 +20\.0 +12 \+ 3 \+ 1 +11 \+ 33", said)
+    assert re.search(r"lost +0\n", said)
+
+
+@pytest.mark.parametrize("verdicts", [(GOOD, BAD), (BAD, GOOD), ()])
+def test_the_scene_fails_if_a_reader_lost_a_record(verdicts):
+    results = results_of(*verdicts)
+    assert not results.is_good
+    if verdicts:
+        ok, said = reported(results)
+        assert not ok
+        assert re.search(rf"lost +{verdicts[-1].lost_count}\n", said)
+
+
+def words_of(path):
+    return " ".join("".join(ET.parse(path).getroot().itertext()).split())
+
+
+def test_the_picture_has_the_tiers_the_reads_and_the_requests(tmp_path):
+    draw(tmp_path / "tiers.svg", results_of(GOOD))
+    words = words_of(tmp_path / "tiers.svg")
+    assert "200 flights in 30 transactions, in segments of 512 KiB. At the end 0 are lost" in words
+    assert "a <reader>" in words
+    assert "200 flights, 5.0 MB from the disk, 20.0 MB from the store" in words
+    assert "12 + 3 + 1" in words
+    assert "11 + 33" in words
+    assert "Computed from the code of Apache Kafka 4.2, not measured" in words
+    assert "7 flights that were only there" in words
+    for tier in Tier:
+        assert tier.value in words
+
+
+def test_the_picture_says_that_records_are_lost(tmp_path):
+    draw(tmp_path / "tiers.svg", results_of(BAD))
+    assert "At the end 1 are lost" in words_of(tmp_path / "tiers.svg")
+
+
+@pytest.mark.slow
+def test_a_slice_of_the_scene_loses_nothing(tmp_path):
+    picture = tmp_path / "tiers.svg"
+    command = [sys.executable, "-m", "demo", "tiers", "--rows", "4000", "--picture", str(picture)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[2], check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for label in ("lost", "duplicated", "aborted yet shown", "unlike the source"):
+        assert re.search(rf"^  {label} +0$", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"of the source +4,000  \([1-9][0-9,]* more were aborted\)", done.stdout), done.stdout
+    assert "stablelog restore" in done.stdout
+    disk, store = (
+        float(size) for size in re.search(r"both tiers +[\d,]+ +([\d.]+) +([\d.]+)", done.stdout).groups()
+    )
+    assert disk > 0
+    assert store > 0
+    assert words_of(picture).startswith("A log in two tiers")
