@@ -26,7 +26,7 @@ demo: setup  ## a year of flights through the log, with crashes, and the proof t
 demo-cuts: setup  ## a transaction is left open: who waits for it, and what Spark sees of the others
 	$(BIN)/python -m demo cuts
 
-demo-tiers: setup  ## the flights in two tiers: read across both, and restored from the store after the disk is lost
+demo-tiers: setup  ## the flights in two tiers: read across both, by Spark without a broker, and restored after the disk is lost
 	$(BIN)/python -m demo tiers
 
 # Three workers for two cores: many tests wait for a child process or a client's back-off.

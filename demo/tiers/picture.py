@@ -1,13 +1,14 @@
 """The scene in a picture: each segment over time, by tier; and what each reader read, from where, with which requests."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from demo.flights import AIRPORTS
-from demo.svg import BAD, FONT, GOOD, QUIET, badge, box, line, text, ticks
+from demo.svg import BAD, FONT, GOOD, QUIET, badge, box, line, text
 from demo.tiers.picture_reads import draw_reads, reads_height
 from demo.tiers.results import DISK_LOST, Phase, Results
 from demo.tiers.segments import Segment, Stay, Tier
+from demo.tiers.time_axis import TimeAxis
 
 WIDTH, LEFT, RIGHT = 1200, 90, 1140
 STRIP_TOP, STRIP_HEIGHT = 124, 22
@@ -24,22 +25,18 @@ COLOURS = {
 }
 SHADES = "#7b8494", "#4b5563"
 SHOWN = tuple(COLOURS)
-Scale = Callable[[float], float]
 
 
 def draw(path: Path, results: Results) -> None:
     """Write the picture as SVG."""
-    end_s = results.phases[-1].end_s
-
-    def x(at_s: float) -> float:
-        return LEFT + min(at_s / end_s, 1) * (RIGHT - LEFT)
-
+    x = TimeAxis(results.phases, LEFT, RIGHT)
     height = READS_TOP + reads_height(results)
     parts = [
         f"<svg xmlns='http://www.w3.org/2000/svg' width='{WIDTH}' height='{height}' viewBox='0 0 {WIDTH} {height}' {FONT}>",
         "<rect width='100%' height='100%' fill='white'/>",
         *_titles(results),
-        *_bands(x, end_s, results),
+        *_bands(x, results),
+        *_shortened(x),
         *_strip(x, results.phases),
         *_loss(x, results),
         *draw_reads(results, READS_TOP),
@@ -76,7 +73,7 @@ def _key(y: float) -> list[str]:
     return parts
 
 
-def _strip(x: Scale, phases: Sequence[Phase]) -> list[str]:
+def _strip(x: TimeAxis, phases: Sequence[Phase]) -> list[str]:
     """Return the phases over time, with their names where there is room, and the other names below."""
     parts, below = [], []
     for number, phase in enumerate(phases, 1):
@@ -90,7 +87,7 @@ def _strip(x: Scale, phases: Sequence[Phase]) -> list[str]:
     return [*parts, names.replace("<text", "<text xml:space='preserve'")]
 
 
-def _loss(x: Scale, results: Results) -> list[str]:
+def _loss(x: TimeAxis, results: Results) -> list[str]:
     """Return the moment at which the disk is lost, and what is lost with it."""
     parts, bottom, dash = [], BANDS_TOP + BANDS_HEIGHT, "stroke-dasharray='4 3'"
     for at in (x(phase.start_s) for phase in results.phases if phase.name == DISK_LOST):
@@ -103,13 +100,13 @@ def _loss(x: Scale, results: Results) -> list[str]:
     return parts
 
 
-def _bands(x: Scale, end_s: float, results: Results) -> list[str]:
+def _bands(x: TimeAxis, results: Results) -> list[str]:
     """Return a band for each partition, with a line for each segment."""
     bottom = BANDS_TOP + BANDS_HEIGHT
     parts = []
-    for tick in ticks(0, end_s, 14):
-        parts.append(line(x(tick), BANDS_TOP, x(tick), bottom))
-        parts.append(text(x(tick), bottom + 18, f"{tick:g} s", SMALL, QUIET, anchor="middle"))
+    for at_s, label in x.ticks():
+        parts.append(line(x(at_s), BANDS_TOP, x(at_s), bottom))
+        parts.append(text(x(at_s), bottom + 18, label, SMALL, QUIET, anchor="middle"))
     height = (BANDS_HEIGHT - BAND_GAP * (len(AIRPORTS) - 1)) / len(AIRPORTS)
     most = max(sum(one.partition == place for one in results.segments) for place in range(len(AIRPORTS)))
     for place, airport in enumerate(AIRPORTS):
@@ -120,7 +117,18 @@ def _bands(x: Scale, end_s: float, results: Results) -> list[str]:
     return parts
 
 
-def _lanes(x: Scale, segments: Iterable[Segment], top: float, pitch: float) -> list[str]:
+def _shortened(x: TimeAxis) -> list[str]:
+    """Return the mark of the phase that is drawn shorter than it was."""
+    if x.shortened is None:
+        return []
+    start, end = x(x.shortened.start_s), x(x.shortened.end_s)
+    seconds = x.shortened.end_s - x.shortened.start_s
+    middle, bottom = (start + end) / 2, BANDS_TOP + BANDS_HEIGHT
+    gap = f"<path d='M{middle - 6:.1f},{bottom + 4} l10,{-BANDS_HEIGHT - 8} h8 l-10,{BANDS_HEIGHT + 8} z' fill='white'/>"
+    return [gap, text(middle, bottom + 18, f"{seconds:.0f} s, shortened", SMALL, QUIET, anchor="middle")]
+
+
+def _lanes(x: TimeAxis, segments: Iterable[Segment], top: float, pitch: float) -> list[str]:
     """Return the segments of a partition, the oldest at the top."""
     parts = []
     for number, segment in enumerate(segments):
@@ -130,7 +138,7 @@ def _lanes(x: Scale, segments: Iterable[Segment], top: float, pitch: float) -> l
     return parts
 
 
-def _stay(x: Scale, stay: Stay, y: float, thick: float) -> list[str]:
+def _stay(x: TimeAxis, stay: Stay, y: float, thick: float) -> list[str]:
     left, width = x(stay.start_s), x(stay.end_s) - x(stay.start_s)
     found = [box(left, y, max(width, 0.8), thick, COLOURS[stay.tier])]
     if stay.tier is Tier.LOST:

@@ -41,6 +41,13 @@ class Reading:
             if place.offset < ends[place.partition]
         }
 
+    def last_offsets(self) -> dict[int, int]:
+        """Return the last offset of each partition from which a record came."""
+        found: dict[int, int] = {}
+        for place in self.places:
+            found[place.partition] = max(place.offset, found.get(place.partition, -1))
+        return found
+
 
 class Source:
     """The rows of the file as they are written, so that a record can be compared byte by byte."""

@@ -23,7 +23,8 @@ def said_of(read: Read) -> str:
 
 def report(console: Console, results: Results) -> bool:
     """Print what each reader read, from where and with which requests. Returns whether all is as it has to be."""
-    table = Table(title="Reads of the topic", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    style = {"title_justify": "left", "title_style": "bold", "box": box.SIMPLE_HEAD}
+    table = Table(title="Reads of the topic", **style, pad_edge=False, show_edge=False)
     table.add_column("", no_wrap=True)
     for heading in ("flights", "disk MB", "store MB", "requests"):
         table.add_column(heading, justify="right", no_wrap=True)

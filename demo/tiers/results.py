@@ -11,7 +11,7 @@ KAFKA_INDEXES = (
     3  # RemoteIndexCache of Apache Kafka 4.2 fetches the offset, time and transaction index of a segment
 )
 
-DISK_LOST = "disk lost, restored"  # the name of a phase
+DISK_LOST, SPARK = "disk lost, restored", "Spark, no broker"  # the names of two phases
 
 
 @dataclass(frozen=True, slots=True)

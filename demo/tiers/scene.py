@@ -1,10 +1,11 @@
-"""`make demo-tiers`: a log in two tiers, read across both, and restored from the objects after the disk is lost.
+"""`make demo-tiers`: a log in two tiers, read across both, from the objects alone, and after a restore from them.
 
 Three producers, one for each airport, write the flights of eleven months, with a transaction for each day. Some
 transactions are aborted on purpose. The broker seals small segments, copies them to an object store, and keeps only the
-newest of them on its disk. A consumer reads across both tiers. Then the broker is killed with -9 and its disk is wiped.
-A new data directory is restored from the store, a consumer reads everything that the store has, and the producers go on
-with each flight that the log lacks. After each read, every record is compared with its row of the source file.
+newest of them on its disk. A consumer reads across both tiers. Then the broker is killed with -9, and Spark reads the
+objects without it. The disk is wiped, and a new data directory is restored from the store. A consumer reads everything
+that the store has, and the producers go on with each flight that the log lacks. After each read, every record is
+compared with its row of the source file.
 """
 
 import contextlib
@@ -22,18 +23,20 @@ import stablelog
 from demo.children import Children
 from demo.flights import AIRPORTS, Flight, read_flights
 from demo.tiers import STORE_URL, TOPIC
+from demo.tiers.backfill import Backfill
 from demo.tiers.picture import draw
 from demo.tiers.proof import Reading, Source, prove
 from demo.tiers.read import Reader
 from demo.tiers.report import report, said_of
 from demo.tiers.restore import restore, show, wipe
-from demo.tiers.results import DISK_LOST, Phase, Read, Results
+from demo.tiers.results import DISK_LOST, SPARK, Phase, Read, Results
 from demo.tiers.segments import Fetched, Metrics, Tier, Watch
 from demo.tiers.store import GET_LOG, KINDS, READS
 from demo.tiers.store_watch import StoreWatch
-from demo.tiers.write import Days, Writer, by_day, first_days
+from demo.tiers.write import Days, Writer, by_day, first_days, rows_of_whole_days
 from stablelog.embedded import EmbeddedBroker
 
+ROWS_MIN = 4_000  # fewer flights fill too few segments
 DELAY_MS = 5.0
 WRITTEN_PART = 11 / 12  # of the days, before the disk is lost
 SEGMENT_SIZE_MIN, SEGMENT_SIZE_MAX = 32 << 10, 512 << 10
@@ -53,6 +56,10 @@ SETTINGS = {
 
 def play(console: Console, children: Children, data: Path, row_count_max: int | None, picture: Path) -> bool:
     """Play the scene. Returns whether every reader has found every record once, and no aborted one."""
+    if row_count_max is not None and row_count_max < ROWS_MIN:
+        raise SystemExit(
+            f"--rows: this scene needs at least {ROWS_MIN:,} flights, which fill several segments"
+        )
     flights = list(read_flights(row_count_max))
     console.print(
         f"[bold]{len(flights):,} flights[/bold] through a log in {data}, with an object store behind it",
@@ -62,8 +69,7 @@ def play(console: Console, children: Children, data: Path, row_count_max: int | 
     data.parent.mkdir(parents=True, exist_ok=True)
     store = StoreWatch(children, DELAY_MS)
     with store.reachable(), contextlib.closing(children):
-        most = "eleven months" if row_count_max is None else "most days"
-        results = Scene(console, children, store, data, flights, most).play()
+        results = Scene(console, children, store, data, flights, row_count_max).play()
     draw(picture, results)
     return report(console, results)
 
@@ -78,14 +84,16 @@ class Scene:
         store: StoreWatch,
         data: Path,
         flights: list[Flight],
-        most: str,
+        row_count_max: int | None,
     ) -> None:
         self._console = console
         self._children = children
         self._store = store
         self._data = data
         self._flights = flights
-        self._most = most  # what is written before the disk is lost
+        self._row_count_max = row_count_max
+        self._most = "eleven months" if row_count_max is None else "most days"  # before the disk is lost
+        self._most_days = {airport: most_of(by_day(flights, airport)) for airport in AIRPORTS}
         self._source = Source(flights)
         self._watch = Watch()
         segment_size = min(max(len(flights) * 8 // 5, SEGMENT_SIZE_MIN), SEGMENT_SIZE_MAX)
@@ -94,11 +102,15 @@ class Scene:
     def play(self) -> Results:
         """Play all steps."""
         self._watch.start()
+        log = self._data.with_name("spark.log")
+        backfill = Backfill(self._children, self._store.endpoint, self._row_count_max, log)
         with self._serving() as broker:
             create_topic(broker.bootstrap, self._results.segment_size)
             written = self._write_most(broker)
-            in_store = self._read_both(broker, written)
+            reading = self._read_both(broker, written)
+            in_store = reading.rows_before(self._watch.remote_ends)
             broker.kill()
+        self._read_objects(backfill, reading)
         lost_s = self._watch.now_s()
         ranges = self._lose_disk()
         with self._serving() as broker:
@@ -136,10 +148,8 @@ class Scene:
 
     def _write_most(self, broker: EmbeddedBroker) -> set[int]:
         """Write most days, and wait for the copies. Return the rows that were written."""
-        days = {airport: by_day(self._flights, airport) for airport in AIRPORTS}
-        most = {airport: first_days(each, int(len(each) * WRITTEN_PART)) for airport, each in days.items()}
         with self._phase(f"{self._most} are written"):
-            self._write(broker, most, f"writing {self._most}")
+            self._write(broker, self._most_days, f"writing {self._most}")
             with self._console.status("the last sealed segments are copied"):
                 metrics = Metrics(broker)
                 wait_until(lambda: metrics.copy_lag() == 0, "the sealed segments are not copied")
@@ -151,7 +161,7 @@ class Scene:
             f"{count(Tier.STORE)} segments are only in the store, {count(Tier.BOTH)} also on the disk, "
             f"{count(Tier.GROWING)} still grow"
         )
-        return {flight.row for each in most.values() for flights in each.values() for flight in flights}
+        return {flight.row for each in self._most_days.values() for day in each.values() for flight in day}
 
     def _write(self, broker: EmbeddedBroker, days: dict[str, Days], what: str) -> None:
         total = sum(len(flights) for each in days.values() for flights in each.values())
@@ -169,20 +179,28 @@ class Scene:
         self._results.aborted_count += sum(writer.aborted_count for writer in writers)
         self._results.aborted_record_count += sum(writer.aborted_record_count for writer in writers)
 
-    def _read_both(self, broker: EmbeddedBroker, written: set[int]) -> set[int]:
-        """Read across both tiers. Return the rows that are in the store."""
+    def _read_both(self, broker: EmbeddedBroker, written: set[int]) -> Reading:
+        """Read across both tiers."""
         reader = Reader(broker.bootstrap, self._source)
-        count = self._watch.count(Tier.STORE)
 
         def read() -> Reading:
             with self._progress("a consumer reads both tiers", len(written)) as advance:
                 return reader.read_to_end(advance)
 
-        reading = self._read("consumer, both tiers", read, written, count, broker)
+        reading = self._read("consumer, both tiers", read, written, {Tier.STORE}, broker)
         reader.close()
-        in_store = reading.rows_before(self._watch.remote_ends)
-        self._results.lost_count = len(written - in_store)
-        return in_store
+        self._results.lost_count = len(written - reading.rows_before(self._watch.remote_ends))
+        return reading
+
+    def _read_objects(self, backfill: Backfill, reading: Reading) -> None:
+        """Let Spark read the objects. No broker runs.
+
+        Spark gets the transactions that have ended within the store. Of a later one it cannot know the end.
+        """
+        expected = rows_of_whole_days(self._most_days.values(), reading, self._watch.remote_ends)
+        tiers = {Tier.STORE, Tier.BOTH}
+        with self._console.status("Spark reads the objects, and no broker runs"):
+            self._read(SPARK, backfill.read, expected, tiers, prepare=backfill.wait_until_ready)
 
     def _lose_disk(self) -> list[dict[str, Any]]:
         """Wipe the disk of the killed broker, and restore the data directory. Return the report of the restore."""
@@ -194,7 +212,7 @@ class Scene:
     def _tell_of_restore(self, ranges: list[dict[str, Any]]) -> None:
         phase = self._results.phases[-1]
         self._tell(
-            "the broker is killed -9 and its disk is wiped; it is restored from the store and serves again after "
+            "the disk of the killed broker is wiped; it is restored from the store, and the broker serves again after "
             f"{phase.end_s - phase.start_s:.1f} s, without the {self._results.lost_count:,} flights that were only on "
             "the disk"
         )
@@ -203,13 +221,12 @@ class Scene:
     def _read_restored_and_go_on(self, broker: EmbeddedBroker, in_store: set[int]) -> None:
         """Read what the store has. Write each flight that is missing, and read on."""
         reader = Reader(broker.bootstrap, self._source)
-        count = self._watch.count(Tier.STORE)
 
         def read() -> Reading:
             with self._progress("a consumer reads what the store has", len(in_store)) as advance:
                 return reader.read_to_end(advance)
 
-        reading = self._read("consumer, restored log", read, in_store, count, broker)
+        reading = self._read("consumer, restored log", read, in_store, {Tier.STORE}, broker)
         rows = set(reading.rows)
         missing = [flight for flight in self._flights if flight.row not in rows]
 
@@ -220,7 +237,7 @@ class Scene:
                 return reader.read_to_end(advance)
 
         everything = [flight.row for flight in self._flights]
-        self._read("consumer, goes on", go_on, everything, 0, broker)
+        self._read("consumer, goes on", go_on, everything, set(), broker)
         reader.close()
 
     def _read(
@@ -228,8 +245,9 @@ class Scene:
         name: str,
         read: Callable[[], Reading],
         expected: Collection[int],
-        segment_count: int,
+        tiers: Collection[Tier],
         broker: EmbeddedBroker | None = None,
+        prepare: Callable[[], None] | None = None,
     ) -> Reading:
         """Have the topic read, and compare every record with its row.
 
@@ -237,22 +255,33 @@ class Scene:
             name: of the phase.
             read: reads, and returns all records of this reader up to now.
             expected: the rows that the reader has to find.
-            segment_count: the segments that have to be read from the store.
+            tiers: the segments that are in these tiers now have to be read from the store.
             broker: the broker that serves the reads; None if the reader takes the objects itself.
+            prepare: belongs to the phase, and is not measured.
         """
-        before, fetched = self._store.requests(), Fetched(broker)
+        remote = [segment for segment in self._watch.segments() if segment.tier in tiers]
         with self._phase(name):
+            if prepare is not None:
+                prepare()
+            before, fetched = self._store.requests(), Fetched(broker)
             begun_s = time.monotonic()
             reading = read()
             seconds = time.monotonic() - begun_s
         requests = self._store.requests().since(before)
         local_size, store_size = fetched.sizes() if broker else (0, requests.sizes[GET_LOG])
         counts = Counter({kind: requests.counts[kind] for kind in (READS if broker else KINDS)})
+        last = reading.last_offsets()
+        segment_count = sum(one.base_offset <= last.get(one.partition, -1) for one in remote)
         number, verdict = len(self._results.phases), prove(expected, reading)
         done = Read(name, number, verdict, seconds, local_size, store_size, counts, segment_count)
         self._results.reads.append(done)
         self._tell(said_of(done))
         return reading
+
+
+def most_of(days: Days) -> Days:
+    """Return the days that are written before the disk is lost."""
+    return first_days(days, int(len(days) * WRITTEN_PART))
 
 
 def create_topic(bootstrap: str, segment_size: int) -> None:

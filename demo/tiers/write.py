@@ -3,13 +3,14 @@
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from confluent_kafka import Producer
 
 from demo.flights import AIRPORTS, Flight
 from demo.tasks import Task
 from demo.tiers import TOPIC
+from demo.tiers.proof import Reading
 
 TIMEOUT_S = 60
 DAYS_PER_S = 30.0  # a month of the year 2013 in a second
@@ -30,6 +31,23 @@ def by_day(flights: Iterable[Flight], airport: str) -> Days:
 def first_days(days: Days, count: int) -> Days:
     """Return the first days."""
     return dict(itertools.islice(days.items(), count))
+
+
+def rows_of_whole_days(days: Iterable[Days], reading: Reading, ends: Sequence[int]) -> set[int]:
+    """Return the rows of the days whose transactions have ended before an end offset of their partition.
+
+    Args:
+        days: the days of each airport, which were written in one transaction each.
+        reading: has the places of the rows.
+        ends: the end offset of each partition.
+    """
+    places = dict(zip(reading.rows, reading.places, strict=True))
+    found: set[int] = set()
+    for flights in itertools.chain.from_iterable(each.values() for each in days):
+        last = max(places[flight.row] for flight in flights)
+        if last.offset + 1 < ends[last.partition]:  # the marker is the next record of the partition
+            found.update(flight.row for flight in flights)
+    return found
 
 
 class Writer(Task):

@@ -143,7 +143,7 @@ def test_a_broker_that_does_not_come_up_ends_with_who_waits_for_it(family):
     [
         ("crashes", ("stablelog.cli.serve", "demo.crashes.produce", "org.apache.spark")),
         ("cuts", ("stablelog.cli.serve", "demo.cuts.spark_job", "org.apache.spark")),
-        ("tiers", ("stablelog.cli.serve", "demo.tiers.store")),
+        ("tiers", ("stablelog.cli.serve", "demo.tiers.store", "org.apache.spark")),
     ],
 )
 def test_ctrl_c_ends_the_broker_and_all_other_processes(family, tmp_path, scene, words):

@@ -17,6 +17,12 @@ def test_what_an_earlier_run_has_left_is_not_gone_on_with(scene, tmp_path, monke
     assert "is not empty" in capsys.readouterr().err
 
 
+def test_the_scene_of_tiers_needs_rows_for_several_segments(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["demo", "tiers", "--rows", "3999"])
+    with pytest.raises(SystemExit, match="at least 4,000 flights"):
+        main()
+
+
 def test_no_rows_are_too_few(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["demo", "--rows", "0"])
     with pytest.raises(SystemExit):

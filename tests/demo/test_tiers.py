@@ -14,14 +14,16 @@ from rich.console import Console
 from demo.children import Children
 from demo.flights import AIRPORTS, read_flights
 from demo.tiers import STORE_URL
+from demo.tiers.backfill import load, store_options
 from demo.tiers.picture import draw
 from demo.tiers.proof import Place, Reading, Source, Verdict, prove
 from demo.tiers.report import report
-from demo.tiers.results import DISK_LOST, Phase, Read, Results
+from demo.tiers.results import DISK_LOST, SPARK, Phase, Read, Results
 from demo.tiers.segments import Segment, Stay, Tier, tier_of
 from demo.tiers.store import DELETE, GET_INDEXES, GET_LOG, GET_OTHER, LIST, PUT, kind_of
 from demo.tiers.store_watch import StoreWatch
-from demo.tiers.write import by_day, first_days
+from demo.tiers.time_axis import TimeAxis
+from demo.tiers.write import by_day, first_days, rows_of_whole_days
 from stablelog.env.objects.opening import open_store
 
 FLIGHTS = list(read_flights(200))
@@ -70,6 +72,55 @@ def test_a_reader_fails_if_it_gets_a_flight_that_is_not_in_its_part_of_the_log()
 def test_the_rows_of_the_store_are_those_before_its_end_of_each_partition():
     reading = Reading([Place(0, 5), Place(1, 5), Place(2, 5)], [10, 11, 12])
     assert reading.rows_before((6, 5, 9)) == {10, 12}
+
+
+def test_the_last_offsets_of_a_reading_are_those_of_each_partition():
+    reading = Reading([Place(0, 5), Place(2, 9), Place(0, 3)], [10, 11, 12])
+    assert reading.last_offsets() == {0: 5, 2: 9}
+
+
+def test_a_day_is_whole_in_the_store_if_its_marker_is_there():
+    days = by_day(FLIGHTS, "JFK")
+    assert len(days) == 1
+    (flights,) = days.values()
+    rows = [flight.row for flight in flights]
+    reading = Reading([Place(1, offset) for offset in range(len(rows))], rows)
+    marker = len(rows)
+    assert rows_of_whole_days([days], reading, (0, marker + 1, 0)) == set(rows)
+    assert rows_of_whole_days([days], reading, (0, marker, 0)) == set()
+
+
+class Options:
+    """A reader of Spark that keeps its options."""
+
+    def __init__(self):
+        self.read = self
+        self.given = []
+
+    def format(self, name):
+        self.given.append(name)
+        return self
+
+    def option(self, name, value):
+        self.given.append((name, value))
+        return self
+
+    def load(self, url):
+        return [*self.given, url]
+
+
+def test_spark_is_given_the_store_and_no_broker():
+    given = load(Options(), STORE_URL, "flights", store_options("http://127.0.0.1:1"))
+    assert given[0] == "stablelog"
+    assert given[-1] == STORE_URL
+    assert dict(given[1:-1]) == {
+        "subscribe": "flights",
+        "store.endpoint": "http://127.0.0.1:1",
+        "store.access_key_id": "demo",
+        "store.secret_access_key": "demo",
+        "store.region": "us-east-1",
+        "store.allow_http": "true",
+    }
 
 
 def test_each_flight_is_in_one_transaction_of_its_airport():
@@ -152,6 +203,22 @@ def results_of(*verdicts: Verdict) -> Results:
     return Results(200, 2, 20, 7, phases, reads, segments, requests, 1 << 19, 30, 5.0)
 
 
+def test_the_axis_of_time_draws_a_long_phase_without_changes_shorter_than_it_was():
+    axis = TimeAxis([Phase("one", 2, 12), Phase(SPARK, 12, 112), Phase("last", 112, 122)], 0, 240)
+    assert [axis(at_s) for at_s in (0, 2, 12, 62, 112, 122, 130)] == pytest.approx(
+        [0, 0, 100, 120, 140, 240, 240]
+    )
+    assert axis.shortened == Phase(SPARK, 12, 112)
+    assert [at_s for at_s, _ in axis.ticks() if 12 < at_s < 112] == []
+    assert axis.ticks()[0] == (2, "0 s")
+
+
+def test_the_axis_of_time_is_even_if_no_phase_is_long():
+    axis = TimeAxis([Phase("one", 0, 10), Phase(SPARK, 10, 11), Phase("last", 11, 20)], 0, 200)
+    assert axis.shortened is None
+    assert axis(10.5) == pytest.approx(105)
+
+
 GOOD, BAD = Verdict(200, 0, 0, 0, 0), Verdict(199, 1, 0, 0, 0)
 
 
@@ -201,6 +268,7 @@ def test_the_picture_says_that_records_are_lost(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.spark
 def test_a_slice_of_the_scene_loses_nothing(tmp_path):
     picture = tmp_path / "tiers.svg"
     command = [sys.executable, "-m", "demo", "tiers", "--rows", "4000", "--picture", str(picture)]
@@ -211,6 +279,9 @@ def test_a_slice_of_the_scene_loses_nothing(tmp_path):
     for label in ("lost", "duplicated", "aborted yet shown", "unlike the source"):
         assert re.search(rf"^  {label} +0$", done.stdout, re.MULTILINE), done.stdout
     assert re.search(r"of the source +4,000  \([1-9][0-9,]* more were aborted\)", done.stdout), done.stdout
+    assert re.search(r"Spark, no broker: [1-9][\d,]* flights .* 0 lost, 0 duplicated", done.stdout), (
+        done.stdout
+    )
     assert "stablelog restore" in done.stdout
     disk, store = (
         float(size) for size in re.search(r"both tiers +[\d,]+ +([\d.]+) +([\d.]+)", done.stdout).groups()
