@@ -7,6 +7,8 @@ import re
 import pytest
 from kio.schema.errors import ErrorCode
 
+from stablelog.batch.header import headers_in
+from stablelog.batch.records import decode_records
 from stablelog.broker.directory.catalog import read_catalog
 from stablelog.broker.directory.dynamic_settings import META_LINE, SETTINGS_FILE
 from stablelog.broker.directory.restoring import RESTORING_FILE
@@ -573,3 +575,119 @@ def test_a_crash_leaves_a_directory_that_a_broker_refuses_or_a_complete_one(stor
             assert sorted(after.files(DATA)) == sorted(whole.files(DATA))
             assert all(after.read_bytes(path) for path in after.files(DATA) if path.suffix != ".log")
     assert refused > 30
+
+
+class HalfCopied:
+    """A broker whose store has the first records of a transaction in `t-0`, and not its marker.
+
+    Args:
+        order: the setting `stablelog.order` of the topic.
+        version: of EndTxn: 3 keeps the producer's epoch, 5 raises it.
+        committed: how the transaction ends.
+        is_whole: whether the store has all records of the transaction.
+    """
+
+    def __init__(self, order, version, *, committed, is_whole):
+        self.order, self.version = order, version
+        self.committed, self.is_whole = committed, is_whole
+
+    async def live(self):
+        configs = {**LOCAL_NOTHING, "stablelog.order": self.order}
+        async with tiered(SIMULATED_URL, configs=configs, **SELDOM) as desk:
+            desk.broker.topics.create("u", 2, LOCAL_NOTHING)
+            log = desk.broker.topics.partition("t", 0)
+            await desk.produce(batch(b"before"))
+            who = await desk.init("half")
+            for number in range(2):
+                await desk.add("half", who, ("t", 0))
+                records = batch(b"half %d" % number, producer=who, sequence=number)
+                await desk.produce(records, transactional_id="half")
+                if number == self.is_whole:
+                    log.roll(desk.broker.now_ms())
+            answer = await desk.end("half", who, self.committed, version=self.version)
+            assert answer.error_code is NONE
+            await desk.durable()
+            await desk.produce(batch(b"after"))  # The next sync completes the files of the sealed segment.
+            await copy(desk)
+            assert log.remote.end_offset == (3 if self.is_whole else 2)
+
+
+async def values_of(desk, *, isolation=1):
+    """The values that a consumer gets of `t-0`, without what is before the next offset."""
+    log = desk.broker.topics.partition("t", 0)
+    found, offset = [], 0
+    while offset < (log.last_stable_offset if isolation else log.high_watermark):
+        answer = await desk.fetch("t", 0, offset, isolation=isolation, max_wait_ms=5_000)
+        assert answer.error_code is NONE
+        aborted = {(one.producer_id, one.first_offset) for one in answer.aborted_transactions or ()}
+        for at, header in headers_in(answer.records):
+            is_dropped = any(
+                who == header.producer_id and first <= header.base_offset for who, first in aborted
+            )
+            if not header.is_control and not is_dropped:
+                found += [record.value for record in decode_records(answer.records, at)]
+            offset = header.last_offset + 1
+        if not len(answer.records):
+            break
+    return found
+
+
+@pytest.mark.parametrize("version", [3, 5])
+@pytest.mark.parametrize("order", ["offset", "commit"])
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_no_reader_gets_a_part_of_a_transaction_whose_marker_is_gone(
+    monkeypatch, order, version, committed, is_whole
+):
+    objects = SimObjects(faults=Faults(latency_s=0))
+    simulate_store(monkeypatch, objects)
+    half = HalfCopied(order, version, committed=committed, is_whole=is_whole)
+    asyncio.run(asyncio.wait_for(half.live(), 60))
+
+    async def conversation(desk, report):
+        await desk.durable()
+        log = desk.broker.topics.partition("t", 0)
+        if order == "offset":
+            assert log.last_stable_offset == log.high_watermark == log.end_offset, "no transaction is open"
+        found = await values_of(desk)
+        # The end of the records is known only of a decision that keeps the epoch of the producer. In commit order, a
+        # marker needs the records in the local log.
+        has_all = committed and is_whole and (order, version) == ("offset", 3)
+        assert found == ([b"before", b"half 0", b"half 1"] if has_all else [b"before"])
+        count = 1 + is_whole
+        if committed and not has_all:
+            (left_out,) = report.left_out
+            assert left_out == ("half", left_out.commit_sequence, "t", 0, 1, count)
+            assert left_out.commit_sequence > 0
+        elif has_all:
+            assert report.left_out == []
+
+    run(objects, conversation)
+
+
+def test_a_transaction_of_which_a_partition_has_only_a_part_is_torn_if_another_one_has_it(monkeypatch):
+    objects = SimObjects(faults=Faults(latency_s=0))
+    simulate_store(monkeypatch, objects)
+
+    async def live():
+        async with tiered(SIMULATED_URL, **SELDOM) as desk:
+            desk.broker.topics.create("u", 2, LOCAL_NOTHING)
+            who = await desk.init("across")
+            for topic, sequence in (("t", 0), ("t", 1), ("u", 0)):
+                await desk.add("across", who, (topic, 0))
+                records = batch(b"%d" % sequence, producer=who, sequence=sequence)
+                await desk.produce(records, topic=topic, transactional_id="across")
+                if (topic, sequence) == ("t", 0):
+                    desk.broker.topics.partition("t", 0).roll(desk.broker.now_ms())
+            await desk.end("across", who, COMMIT)
+            await desk.durable()
+            desk.broker.topics.partition("u", 0).roll(desk.broker.now_ms())
+            await desk.produce(batch(b"after"), topic="u")
+            await copy(desk)
+
+    asyncio.run(asyncio.wait_for(live(), 60))
+    _, report = restored(objects)
+    (torn,) = report.torn
+    assert (torn.transactional_id, torn.found, torn.lost) == ("across", (("u", 0),), (("t", 0),))
+    (left_out,) = report.left_out
+    assert left_out == ("across", torn.commit_sequence, "t", 0, 0, 1)

@@ -64,14 +64,14 @@ def test_a_topic_begins_locally_at_the_end_in_the_store():
         indexes={IndexKind.LEADER_EPOCHS: EPOCHS, IndexKind.PRODUCERS: b"p"},
     )
     lost = Restored(lost_ranges(one), 1, -1, 1, 1_003)
-    files = topic_files(one, 1_003, lost, is_commit_ordered=True)
+    files = topic_files(one, 1_003, lost, b"", is_commit_ordered=True)
     assert files[LOG_START_FILE] == encode_log_start(20)
     assert files[VIEW_START_FILE] == encode_log_start(0)
     assert files[f"{20:020}.producers"] == b"p"
     assert LeaderEpochs.decode(files[EPOCH_FILE]).entries == [(1, 0), (3, 10), (1_003, 20)]
     assert files[f"{20:020}{LOG}"] == empty_batches(20, 20 + GAP, 1_003)
     assert files[RESTORED_FILE] == lost.encode()
-    assert VIEW_START_FILE not in topic_files(one, 1_003, lost, is_commit_ordered=False)
+    assert VIEW_START_FILE not in topic_files(one, 1_003, lost, b"", is_commit_ordered=False)
 
 
 def test_segments_that_are_being_deleted_have_no_snapshot():
@@ -80,7 +80,7 @@ def test_segments_that_are_being_deleted_have_no_snapshot():
     )
     assert one.end_offset == 10
     lost = Restored(lost_ranges(one), 1, -1, 1, 1_001)
-    assert f"{10:020}.producers" not in topic_files(one, 1_001, lost, is_commit_ordered=False)
+    assert f"{10:020}.producers" not in topic_files(one, 1_001, lost, b"", is_commit_ordered=False)
 
 
 def test_a_coordinators_log_goes_on_after_its_copied_segments():

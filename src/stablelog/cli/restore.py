@@ -12,8 +12,8 @@ from stablelog.cli.options import AllowHttp, AsJson, StoreOptions, StoreUrl, com
 from stablelog.cli.output import counted, done, print_json, print_table
 from stablelog.cli.storage import opened
 from stablelog.env.local_disk import LocalDisk
-from stablelog.ops.restore import Report
 from stablelog.ops.restore import restore as make_directory
+from stablelog.ops.restore_report import Report
 from stablelog.wire.extension.transaction_groups import group_in_words
 
 app = command_app()
@@ -84,6 +84,20 @@ def _print(report: Report) -> None:
         ],
     )
     print_table(
+        "Transactions that are aborted in a partition: the store may have only some of their records there",
+        ("transactional id", "commit sequence", "partition", "first offset", "records in the store"),
+        [
+            (
+                "not known" if one.transactional_id is None else one.transactional_id,
+                "" if one.commit_sequence < 0 else one.commit_sequence,
+                f"{one.topic}-{one.partition}",
+                one.first_offset,
+                one.record_count,
+            )
+            for one in report.left_out
+        ],
+    )
+    print_table(
         "Dynamic settings of the broker, which apply again",
         ("setting", "value"),
         sorted(report.settings.items()),
@@ -108,6 +122,7 @@ def _as_object(report: Report) -> dict[str, object]:
         "settings": dict(report.settings),
         "ranges": [one._asdict() for one in report.ranges],
         "groups": [one._asdict() for one in report.groups],
+        "left_out": [one._asdict() for one in report.left_out],
         "torn": [
             {**one._asdict(), "found": _list(one.found), "lost": _list(one.lost)} for one in report.torn
         ],

@@ -10,8 +10,9 @@ Source: docs/decisions/0026-restore.md.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.config import group_of_topic, order_of
@@ -24,7 +25,6 @@ from stablelog.coordinators.consumer_groups.table import GroupTable
 from stablelog.coordinators.transactions.restoring import (
     CommitLog,
     Pair,
-    Torn,
     restored_records,
     torn_commits,
 )
@@ -35,6 +35,8 @@ from stablelog.errors import InvalidConfig, ObjectMissing
 from stablelog.log.files.kafka_files import META_FILE, encode_meta
 from stablelog.log.files.names import LOG
 from stablelog.log.files.restored import Restored
+from stablelog.log.producer_state.producer import NO_TXN
+from stablelog.ops.restore_report import GroupAhead, LeftOut, LostRange, Report
 from stablelog.ops.stored_cluster import (
     StoredTopic,
     all_partitions,
@@ -51,7 +53,9 @@ from stablelog.tier.names import RemotePartition
 from stablelog.tier.prefix import Prefix
 from stablelog.tier.published import Published
 from stablelog.tier.restoring import (
+    OpenPart,
     Stored,
+    abort_markers,
     coordinator_log_files,
     gap_end,
     leader_epoch_of,
@@ -62,74 +66,6 @@ from stablelog.types import TopicPartition
 
 Progress = Callable[[str, int, int], None]
 RECORD_COUNT_MAX: Final = 1_000  # of a batch that the restore appends
-
-
-class LostRange(NamedTuple):
-    """What is gone of one partition.
-
-    Attributes:
-        topic: the name of the topic.
-        partition: the number of the partition.
-        log_start: the first offset of the restored log.
-        lost_from: the first offset whose record is gone.
-        log_end: the last log end offset that a manifest recorded; None if none did.
-        log_end_ms: the time of this record, in ms since 1970; None if none did.
-        next_offset: the offset of the first new record; None for the log of a coordinator.
-    """
-
-    topic: str
-    partition: int
-    log_start: int
-    lost_from: int
-    log_end: int | None
-    log_end_ms: int | None
-    next_offset: int | None
-
-
-class GroupAhead(NamedTuple):
-    """A committed offset whose record is gone. The consumers of the group get an error at this offset.
-
-    Attributes:
-        group: the id of the group.
-        topic: the name of the topic.
-        partition: the number of the partition.
-        offset: the committed offset.
-        lost_from: the first offset whose record is gone.
-    """
-
-    group: str
-    topic: str
-    partition: int
-    offset: int
-    lost_from: int
-
-
-class Report(NamedTuple):
-    """What a restore has found, and what is gone.
-
-    Attributes:
-        cluster_id: the id of the cluster.
-        node_id: the id of the broker.
-        ranges: what is gone of each partition.
-        groups: the groups that have committed offsets whose records are gone.
-        torn: the torn commits: some partitions have them, and others lack them.
-        torn_sequences: by transaction group, the greatest commit sequence of a commit that may be torn.
-        commit_sequences: by transaction group, the next commit sequence.
-        next_producer_id: the next producer id.
-        leader_epoch: the leader epoch of the restore.
-        settings: the dynamic settings of the broker, by name.
-    """
-
-    cluster_id: str
-    node_id: int
-    ranges: list[LostRange]
-    groups: list[GroupAhead]
-    torn: list[Torn]
-    torn_sequences: Mapping[str, int]
-    commit_sequences: Mapping[str, int]
-    next_producer_id: int
-    leader_epoch: int
-    settings: Mapping[str, str]
 
 
 @dataclass(slots=True)
@@ -288,6 +224,7 @@ class _Planner:
         for at, one in self._stored.items():
             self._take_numbers(at, one)
         self._records, self._numbers = restored_records(logs.values(), now_ms)
+        self._left_out = {at: list(self._open_parts(at, one)) for at, one in self._stored.items()}
         self._torn = {group: torn_commits(log, self._holds) for group, log in logs.items()}
         self._torn_sequences = {group: self._torn_sequence(group) for group in logs}
         self._leader_epoch = leader_epoch_of(self._stored.values())
@@ -313,12 +250,50 @@ class _Planner:
         stored = self._stored.get(at)
         if stored is None or is_coordinator_log(at[0]):
             return is_coordinator_log(at[0])
+        if any(one.commit_sequence == txn.commit_sequence for _, one in self._left_out[at]):
+            return False
         if txn.ends:
-            return stored.end_offset > txn.ends[at].end_offset
+            return stored.end_offset >= txn.ends[at].end_offset
         # The marker raises the epoch of the producer.
         table = self._tables[at]
         producer = None if table is None else table.get(txn.producer_id)
         return producer is not None and producer.producer_epoch >= txn.producer_epoch
+
+    def _open_parts(self, at: TopicPartition, stored: Stored) -> Iterator[tuple[OpenPart, LeftOut]]:
+        """Yield the transactions of a partition whose markers are not in the store, and which the restore aborts there.
+
+        All of them were decided when the partition was copied. If the store has all records of a committed transaction
+        and lacks only its marker, the broker writes the marker when it opens the partition. It cannot do so in a
+        commit-ordered topic, whose commit index it builds from the local segments: they have no record of it.
+        """
+        if is_coordinator_log(at[0]):
+            return
+        log = self._logs[self._groups[at[0]]]
+        for producer in self._tables[at] or ():
+            if producer.txn_first_offset == NO_TXN:
+                continue
+            named = [
+                (one.commit_sequence, transactional_id, one)
+                for (transactional_id, _), one in log.commits.items()
+                if one.producer_id == producer.producer_id
+                and one.transaction_epoch == producer.producer_epoch
+                and at in one.partitions
+            ]
+            ended = [
+                one
+                for one in named
+                if not one[2].ends or one[2].ends[at].end_offset > producer.txn_first_offset
+            ]
+            sequence, transactional_id, txn = min(ended, key=itemgetter(0), default=(-1, None, None))
+            has_all = txn is not None and txn.ends and stored.end_offset >= txn.ends[at].end_offset
+            if has_all and not self._is_commit_ordered(at[0]):
+                continue
+            epoch = producer.producer_epoch if txn is None else txn.producer_epoch
+            first_offset, count = producer.txn_first_offset, producer.txn_record_count
+            yield (
+                OpenPart(producer.producer_id, epoch, producer.coordinator_epoch, first_offset, count),
+                LeftOut(transactional_id, sequence, *at, first_offset, count),
+            )
 
     def _torn_sequence(self, group: str) -> int:
         """Return the greatest commit sequence of a commit that may be torn in commit-ordered topics; -1 if none may be.
@@ -372,6 +347,7 @@ class _Planner:
             [self._range(at, one) for at, one in self._stored.items()],
             sorted(self._groups_ahead()),
             [one for torn in self._torn.values() for one in torn],
+            [one for parts in self._left_out.values() for _, one in parts],
             {group: sequence for group, sequence in self._torn_sequences.items() if sequence >= 0},
             self._numbers.commit_sequences,
             self._numbers.next_producer_id,
@@ -394,8 +370,10 @@ class _Planner:
         name, index = at
         if not is_coordinator_log(name):
             lost = self._restored(at, stored)
+            parts = [part for part, _ in self._left_out[at]]
+            markers = abort_markers(parts, lost.ranges[-1][1], self._leader_epoch, self._now_ms)
             return topic_files(
-                stored, self._leader_epoch, lost, is_commit_ordered=self._is_commit_ordered(name)
+                stored, self._leader_epoch, lost, markers, is_commit_ordered=self._is_commit_ordered(name)
             )
         group = group_of_log(name)
         pairs = self._records[group] if group is not None and index == 0 else []

@@ -4,13 +4,17 @@ The restored log has all records up to the end of the last manifest, all of them
 begins with one batch without records. It takes all offsets that the lost broker may have given to records that are
 gone, so that no offset is ever given to two records: see `log.files.restored`.
 
+The store may have records of a transaction whose marker is gone. If other records of it may be gone, too, a marker after
+that batch aborts the transaction in this partition, so that no reader gets a part of it.
+
 Source: docs/decisions/0026-restore.md.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from stablelog.batch.header import MAGIC, BatchHeader, assemble
+from stablelog.batch.markers import Marker, MarkerType, encode_marker
 from stablelog.env.disk import Buffer
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.kafka_files import METADATA_FILE, encode_partition_metadata
@@ -118,8 +122,41 @@ def empty_batches(start: int, end: int, leader_epoch: int) -> bytes:
     return b"".join(batches)
 
 
+class OpenPart(NamedTuple):
+    """The records of a transaction that the store has of a partition, without the marker.
+
+    Attributes:
+        producer_id: the producer.
+        producer_epoch: the epoch with which the transaction has ended.
+        coordinator_epoch: the epoch of the last coordinator that has ended a transaction of the producer.
+        first_offset: the first offset of the transaction in the partition.
+        record_count: how many of its records the store has of the partition.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    first_offset: int
+    record_count: int
+
+
+def abort_markers(parts: Sequence[OpenPart], base_offset: int, leader_epoch: int, now_ms: int) -> bytes:
+    """Encode the markers that abort transactions in a partition: one batch for each, from an offset on."""
+    return b"".join(
+        encode_marker(
+            Marker(MarkerType.ABORT, max(part.coordinator_epoch, 0)),
+            base_offset=base_offset + number,
+            leader_epoch=leader_epoch,
+            producer_id=part.producer_id,
+            producer_epoch=part.producer_epoch,
+            timestamp_ms=now_ms,
+        )
+        for number, part in enumerate(parts)
+    )
+
+
 def topic_files(
-    stored: Stored, leader_epoch: int, lost: Restored, *, is_commit_ordered: bool
+    stored: Stored, leader_epoch: int, lost: Restored, markers: bytes, *, is_commit_ordered: bool
 ) -> dict[str, bytes]:
     """Return the files of a topic's partition, by name.
 
@@ -127,13 +164,14 @@ def topic_files(
         stored: what the store has of the partition.
         leader_epoch: the leader epoch of the restore.
         lost: the offsets that are lost; the last ones begin at the end in the store.
+        markers: batches that follow the lost offsets; they may be empty.
         is_commit_ordered: whether the topic is commit-ordered.
     """
     start, end = lost.ranges[-1]
     assert start == stored.end_offset
     files = _common_files(stored, start, leader_epoch, start)
     files[RESTORED_FILE] = lost.encode()
-    files[f"{start:020}{LOG}"] = empty_batches(start, end, leader_epoch)
+    files[f"{start:020}{LOG}"] = empty_batches(start, end, leader_epoch) + markers
     for kind, suffix in ((IndexKind.SNAPSHOT, SNAPSHOT), (IndexKind.PRODUCERS, PRODUCERS)):
         if kind in stored.last_indexes and stored.live:
             files[f"{stored.live[-1].end_offset:020}{suffix}"] = bytes(stored.last_indexes[kind])

@@ -1,0 +1,97 @@
+"""What a restore tells: what is gone of each partition, and of which transactions a part is gone."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from stablelog.coordinators.transactions.restoring import Torn
+
+
+class LostRange(NamedTuple):
+    """What is gone of one partition.
+
+    Attributes:
+        topic: the name of the topic.
+        partition: the number of the partition.
+        log_start: the first offset of the restored log.
+        lost_from: the first offset whose record is gone.
+        log_end: the last log end offset that a manifest recorded; None if none did.
+        log_end_ms: the time of this record, in ms since 1970; None if none did.
+        next_offset: the offset of the first new record; None for the log of a coordinator.
+    """
+
+    topic: str
+    partition: int
+    log_start: int
+    lost_from: int
+    log_end: int | None
+    log_end_ms: int | None
+    next_offset: int | None
+
+
+class GroupAhead(NamedTuple):
+    """A committed offset whose record is gone. The consumers of the group get an error at this offset.
+
+    Attributes:
+        group: the id of the group.
+        topic: the name of the topic.
+        partition: the number of the partition.
+        offset: the committed offset.
+        lost_from: the first offset whose record is gone.
+    """
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    lost_from: int
+
+
+class LeftOut(NamedTuple):
+    """A transaction of which the store may have only some records of a partition. The restore aborts it there, so that
+    no reader gets a part of it.
+
+    Attributes:
+        transactional_id: the transactional id; None if the commit log does not name the transaction any more.
+        commit_sequence: its commit sequence; -1 if it was aborted, or if the commit log does not name it any more.
+        topic: the name of the topic.
+        partition: the number of the partition.
+        first_offset: the offset of its first record in the partition.
+        record_count: how many of its records the store has of the partition.
+    """
+
+    transactional_id: str | None
+    commit_sequence: int
+    topic: str
+    partition: int
+    first_offset: int
+    record_count: int
+
+
+class Report(NamedTuple):
+    """What a restore has found, and what is gone.
+
+    Attributes:
+        cluster_id: the id of the cluster.
+        node_id: the id of the broker.
+        ranges: what is gone of each partition.
+        groups: the groups that have committed offsets whose records are gone.
+        torn: the torn commits: some partitions have them, and others lack them.
+        left_out: the transactions of which the store may have only some records of a partition.
+        torn_sequences: by transaction group, the greatest commit sequence of a commit that may be torn.
+        commit_sequences: by transaction group, the next commit sequence.
+        next_producer_id: the next producer id.
+        leader_epoch: the leader epoch of the restore.
+        settings: the dynamic settings of the broker, by name.
+    """
+
+    cluster_id: str
+    node_id: int
+    ranges: list[LostRange]
+    groups: list[GroupAhead]
+    torn: list[Torn]
+    left_out: list[LeftOut]
+    torn_sequences: Mapping[str, int]
+    commit_sequences: Mapping[str, int]
+    next_producer_id: int
+    leader_epoch: int
+    settings: Mapping[str, str]
