@@ -6,7 +6,10 @@ on another machine. Beside them, the same rows are read from Parquet files in th
     python -m bench --only spark-objects
 """
 
+import json
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +33,7 @@ FILES, PARQUET, READ = "local files", "Parquet in the store", "read"
 SMALL_COUNT, LARGE_COUNT = 4_000_000, 800_000
 SEGMENT_SIZE = 64 * MIB
 COPY_S_MAX = 300.0
+MEMORY_MB_MAX = 67.1  # 64 MiB
 NO_STORE_CPU = "M rows per s of processor time, without the store's"
 
 
@@ -132,12 +136,19 @@ class Bench:
 
     def objects(self, topic: Topic) -> Any:
         """A frame of the objects."""
-        return self._spark.read.format("stablelog").options(**self._options, subscribe=topic.name).load()
+        return self._spark.read.format("stablelog").options(**self.object_options(topic)).load()
+
+    def object_options(self, topic: Topic) -> dict[str, str]:
+        """The options of a read of the objects."""
+        return {**self._options, "subscribe": topic.name}
+
+    def file_options(self, topic: Topic) -> dict[str, str]:
+        """The options of a read of the files on the local disk."""
+        return {"bootstrap": self._bootstrap, "subscribe": topic.name, "scan": "files"}
 
     def files(self, topic: Topic) -> Any:
         """A frame of the files on the local disk."""
-        options = {"bootstrap": self._bootstrap, "subscribe": topic.name, "scan": "files"}
-        return self._spark.read.format("stablelog").options(**options).load()
+        return self._spark.read.format("stablelog").options(**self.file_options(topic)).load()
 
     def parquet(self, topic: Topic) -> Any:
         """A frame of the Parquet files in the store, which pyarrow reads in the tasks."""
@@ -190,10 +201,18 @@ class Bench:
                     row.add(name, count / max(taken.cpu_seconds, 0.01) / 1e6)
 
 
+def memory_mb(given: Mapping[str, str]) -> float:
+    """Read a topic as tasks do, in a process of its own. Return its memory at most, in MB."""
+    program = "import json, sys; from bench.spark_tasks import read_memory_mb as f; print(f(json.loads(sys.argv[1])))"
+    command = [sys.executable, "-c", program, json.dumps(dict(given))]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
 def run(spark: Any, run_count: int, divisor: int) -> list[Section]:
     """All figures, in some minutes."""
     read = Section("Spark reads an object store, beside the files on the local disk", beside=FILES)
     parquet = Section("Spark reads an object store, beside Parquet in the same store", beside=PARQUET)
+    memory = Section("Memory of a task that reads objects, beyond that of one that reads files", beside="")
     verified = Section("Spark verifies an object store, beside a read of it", beside=READ)
     with (
         tempfile.TemporaryDirectory(prefix="objects-") as directory,
@@ -214,4 +233,10 @@ def run(spark: Any, run_count: int, divisor: int) -> list[Section]:
             bench.contest(parquet, f"{size:,} B", frames, None)
             frames = {OURS: (bench.verify(topic), topic.stored_count), READ: ours}
             bench.contest(verified, f"{size:,} B", frames, Wanted(0.8))
-    return [read, parquet, verified]
+            for _ in range(run_count):
+                more_mb = memory_mb(bench.object_options(topic)) - memory_mb(bench.file_options(topic))
+                row = memory.row(
+                    f"{size:,} B, MB", wanted=Wanted(MEMORY_MB_MAX, at_most=True, of_figure=True)
+                )
+                row.add(OURS, max(more_mb, 0))
+    return [read, parquet, verified, memory]

@@ -45,7 +45,7 @@ WRITES = ((16 * MIB, 100), (512 * MIB, 100), (512 * MIB, 100_000))  # bytes of a
 IDLE = "import pyarrow, numpy, sys; from bench.contestants import memory_mb; print(memory_mb('self'))"
 READ = """
 import sys; from bench.spark_tasks import read_memory_mb
-print(read_memory_mb(sys.argv[1]))
+print(read_memory_mb({"path": sys.argv[1]}))
 """
 WRITE = """
 import sys; from bench.spark_tasks import write_memory_mb
@@ -143,12 +143,12 @@ class _Most:
         self.mb = max(self.mb, memory_mb("self"))
 
 
-def read_memory_mb(data: str) -> float:
-    """Read a data directory as tasks do, in this process; the most memory that it takes."""
+def read_memory_mb(given: Mapping[str, str]) -> float:
+    """Read a log as tasks do, in this process, with these options; the most memory that it takes."""
     from stablelog.spark.schema import Columns, default_schema
     from stablelog.spark.source.reader import TaskPartition, read_task
 
-    options = read_options({"path": data})
+    options = read_options(given)
     log = open_log(options)
     ranges, topic_ids = batch_ranges(options, log)
     most = _Most()
