@@ -47,6 +47,8 @@ class ObjectExtent:
     Attributes:
         crc_before: CRC-32C over the headers of all batches of the log file before the range; None if it is unknown.
         crc_after: the same, with the batches in the range.
+        start: the offset at which the range begins in the log.
+        end: the offset at which it ends.
     """
 
     key: str
@@ -54,6 +56,8 @@ class ObjectExtent:
     size: int
     crc_before: int | None
     crc_after: int | None
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ class StoredPiece:
 
     Attributes:
         partition: the partition in the store.
-        cluster_id: the id of the cluster that has written it.
+        cluster_id: the id of the cluster that has written it; empty if Apache Kafka has written it.
         log_start: the log start offset in the manifest.
         extents: the bytes of the log files that contain the piece; empty if it is read in commit order.
         segments: the segments that contain the commit indexes and the batches of the piece, if it is read in commit

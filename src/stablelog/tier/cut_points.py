@@ -64,18 +64,34 @@ def encode_cut_points(
     Raises:
         Corrupt: the batch headers of the log file are not those of the summary.
     """
-    count = min(summary.log_size // SIZE_MIN, COUNT_MAX + 1)
-    index = OffsetIndex(summary.base_offset, offset_index)
-    wanted = (summary.log_size * number // count for number in range(1, count))
-    positions = sorted({index.position_at_or_before(position) for position in wanted} - {0})
+    positions = cut_positions(OffsetIndex(summary.base_offset, offset_index), summary.log_size)
     if not positions:
         return b"", b""
     crcs = _header_crcs(summary, positions, read)
-    points = (
-        CUT_POINT.pack(read_header(read(position, HEADER.size)).base_offset - summary.base_offset, position)
-        for position in positions
+    points = encode_points(
+        summary.base_offset, positions, lambda position: read_header(read(position, HEADER.size)).base_offset
     )
-    return b"".join(points), b"".join(map(HEADER_CRC.pack, crcs))
+    return points, b"".join(map(HEADER_CRC.pack, crcs))
+
+
+def cut_positions(index: OffsetIndex, log_size: int) -> list[int]:
+    """Choose up to COUNT_MAX positions of batches in a log file, about equally far from each other."""
+    count = min(log_size // SIZE_MIN, COUNT_MAX + 1)
+    wanted = (log_size * number // count for number in range(1, count))
+    return sorted({index.position_at_or_before(position) for position in wanted} - {0})
+
+
+def encode_points(base_offset: int, positions: Sequence[int], base_offset_at: Callable[[int], int]) -> bytes:
+    """Encode cut points without their CRCs.
+
+    Args:
+        base_offset: the base offset of the segment.
+        positions: their positions.
+        base_offset_at: returns the base offset of the batch at a position.
+    """
+    return b"".join(
+        CUT_POINT.pack(base_offset_at(position) - base_offset, position) for position in positions
+    )
 
 
 def cut_points(segment: RemoteSegment) -> list[CutPoint]:

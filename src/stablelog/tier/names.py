@@ -53,7 +53,7 @@ class RemotePartition(NamedTuple):
     @property
     def directory(self) -> str:
         """The directory of the partition's objects."""
-        return f"{TOPIC_PREFIX}{self.topic}/={_text(self.topic_id)}/{self.partition}"
+        return f"{TOPIC_PREFIX}{self.topic}/={text_of_id(self.topic_id)}/{self.partition}"
 
     @property
     def deleted_key(self) -> str:
@@ -67,7 +67,7 @@ class RemotePartition(NamedTuple):
 
     def segment_key(self, base_offset: int, segment_id: uuid.UUID, kind: str) -> str:
         """The key of a segment's log file or of its indexes."""
-        return f"{self.directory}/{base_offset:0{OFFSET_DIGITS}}-={_text(segment_id)}.{kind}"
+        return f"{self.directory}/{base_offset:0{OFFSET_DIGITS}}-={text_of_id(segment_id)}.{kind}"
 
     def is_segment(self, key: str) -> bool:
         """Whether a key is that of a segment's log file or of its indexes."""
@@ -76,7 +76,7 @@ class RemotePartition(NamedTuple):
 
     def part_key(self, base_offset: int, part_id: uuid.UUID) -> str:
         """The key of a part of a manifest. The first segment of the part has this base offset."""
-        return f"{self.directory}/part/{base_offset:0{OFFSET_DIGITS}}-={_text(part_id)}"
+        return f"{self.directory}/part/{base_offset:0{OFFSET_DIGITS}}-={text_of_id(part_id)}"
 
     @property
     def pins(self) -> str:
@@ -85,7 +85,7 @@ class RemotePartition(NamedTuple):
 
     def pin_key(self, pin_id: uuid.UUID) -> str:
         """The key of a pin."""
-        return f"{self.pins}/={_text(pin_id)}"
+        return f"{self.pins}/={text_of_id(pin_id)}"
 
     def chain_key(self, name: ChainName) -> str:
         """The key of an object of the chain."""
@@ -122,12 +122,18 @@ def partition_of(directory: str) -> RemotePartition | None:
     if len(parts) != 3:
         return None
     try:
-        topic_id = uuid.UUID(bytes=urlsafe_b64decode(f"{parts[1][1:]}=="))
+        topic_id = id_of_text(parts[1][1:])
         partition = RemotePartition(parts[0].removeprefix(TOPIC_PREFIX), topic_id, int(parts[2]))
     except ValueError:
         return None
     return partition if partition.topic and partition.directory == directory else None
 
 
-def _text(identity: uuid.UUID) -> str:
+def id_of_text(text: str) -> uuid.UUID:
+    """Read an id as Kafka writes it. Raises ValueError."""
+    return uuid.UUID(bytes=urlsafe_b64decode(f"{text}=="))
+
+
+def text_of_id(identity: uuid.UUID) -> str:
+    """Write an id as Kafka writes it: in base 64 without padding, with `-` and `_`."""
     return urlsafe_b64encode(identity.bytes).decode().rstrip("=")

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from stablelog.errors import Corrupt
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.segments.segments import NO_ABORT
-from stablelog.tier.index_object import COMMIT_FILES, CommitFiles
+from stablelog.tier.index_object import COMMIT_FILES, CommitFiles, IndexKind, index_range
+from stablelog.tier.names import INDEXES, RemotePartition
 from stablelog.tier.records import SegmentLeaderEpoch, SegmentSnapshotRecord, SegmentState
+from stablelog.types import ObjectRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,20 @@ class RemoteSegment:
         if not self.may_have_aborts:
             return NO_ABORT
         return 0 if self.summary is None else self.summary.least_aborted_offset
+
+    def index_place(self, partition: RemotePartition, kind: IndexKind) -> ObjectRange | None:
+        """Return the place of an index of this segment; None if the index is empty. A place of size 0 is the whole
+        object of indexes: the manifest does not tell where the index is in it.
+        """
+        key = partition.segment_key(self.base_offset, self.segment_id, INDEXES)
+        if self.summary is None:
+            return ObjectRange(key, 0, 0)
+        start, size, _ = index_range(self.summary, self.commit, kind)
+        return ObjectRange(key, start, size) if size else None
+
+    def index_crc(self, kind: IndexKind) -> int | None:
+        """Return the CRC-32C of an index of this segment; None if it is unknown."""
+        return None if self.summary is None else index_range(self.summary, self.commit, kind).crc
 
     def record(self) -> SegmentSnapshotRecord:
         """Return the record that describes this segment in a manifest, in Kafka's format."""

@@ -15,8 +15,8 @@ from stablelog.batch.header import CRC, CRC_START, HEADER, LENGTH_AND_OFFSET_SIZ
 from stablelog.env.disk import Buffer
 from stablelog.errors import Corrupt, NotLoaded
 from stablelog.log.segments.batch_search import Found
-from stablelog.tier.index_object import IndexKind, index_range, indexes_of
-from stablelog.tier.names import INDEXES, LOG, RemotePartition
+from stablelog.tier.index_object import IndexKind, indexes_of
+from stablelog.tier.names import LOG, RemotePartition
 from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.types import ObjectRange
 
@@ -146,34 +146,28 @@ class SegmentBytes:
 
     def missing(self, segment: RemoteSegment, kind: IndexKind) -> list[ObjectRange]:
         """Return the range of an index, unless it is loaded or empty."""
-        wanted = self._index_range(segment, kind)
+        wanted = segment.index_place(self._partition, kind)
         return [] if wanted is None or self._cache.get(wanted) is not None else [wanted]
 
     def index(self, segment: RemoteSegment, kind: IndexKind) -> Buffer:
         """Return the bytes of a loaded index; empty if the segment has none."""
-        wanted = self._index_range(segment, kind)
+        wanted = segment.index_place(self._partition, kind)
         if wanted is None:
             return b""
         content = self._cache.get(wanted)
         if content is None:
             raise NotLoaded([wanted], wanted.size)
-        if segment.summary is None:
+        if not wanted.size:
             return indexes_of(content, f"{self._url}/{wanted.key}").get(kind, b"")
         if not self._cache.is_checked(wanted):
-            if crc32c(content) != index_range(segment.summary, segment.commit, kind).crc:
+            crc = segment.index_crc(kind)
+            if crc is not None and crc32c(content) != crc:
                 self._cache.drop(wanted)
                 raise Corrupt(
                     f"{self._url}/{wanted.key}: the {wanted.size} bytes at byte {wanted.start} do not match the manifest"
                 )
             self._cache.checked(wanted)
         return content
-
-    def _index_range(self, segment: RemoteSegment, kind: IndexKind) -> ObjectRange | None:
-        key = self._partition.segment_key(segment.base_offset, segment.segment_id, INDEXES)
-        if segment.summary is None:
-            return ObjectRange(key, 0, 0)  # The sizes of the indexes are not known.
-        start, size, _ = index_range(segment.summary, segment.commit, kind)
-        return ObjectRange(key, start, size) if size else None
 
     def log_place(self, segment: RemoteSegment) -> str:
         """Return the URL of a segment's log file, for error messages."""

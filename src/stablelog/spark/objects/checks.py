@@ -46,7 +46,7 @@ def fault_of(store: ObjectStore, partition: RemotePartition, segment: RemoteSegm
 
 def _check_log(store: ObjectStore, key: str, segment: RemoteSegment) -> None:
     check = _BatchCheck(segment)
-    whole = WholeBatches(0, check)
+    whole = WholeBatches(0, segment.base_offset, segment.end_offset, check)
     for _, content in downloaded(store, [ObjectRange(key, 0, segment.size)]):
         for _ in whole.of(content):
             pass

@@ -111,6 +111,8 @@ class ObjectSpan:
                 part.size,
                 part.edges[0].header_crc,
                 part.edges[-1].header_crc,
+                part.edges[0].offset,
+                part.edges[-1].offset,
             )
             for part in self.parts
         )

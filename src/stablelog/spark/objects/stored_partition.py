@@ -1,5 +1,6 @@
 """A partition as the object store has it, read by its last manifest."""
 
+import itertools
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
@@ -34,6 +35,12 @@ def _save_nothing(_log_start: int) -> None:
     raise AssertionError("a reader does not move the log start offset")
 
 
+def missing_between(runs: Sequence[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
+    """Return the parts of a range of offsets that are between the runs, before them and after them."""
+    edges = [start, *itertools.chain.from_iterable(runs), end]
+    return [(first, last) for first, last in zip(edges[::2], edges[1::2], strict=True) if first < last]
+
+
 class StoredPartition:
     """A partition in the object store.
 
@@ -48,7 +55,10 @@ class StoredPartition:
         partition: the partition.
         manifest: its last manifest.
         is_in_commit_order: whether the reader gets the records in commit order.
+        listed_by: what has named the objects, for messages about a missing object.
     """
+
+    listed_by = "the last manifest names it"
 
     def __init__(
         self,
@@ -67,6 +77,11 @@ class StoredPartition:
         published = manifest.published
         order = None if published is None else published.configs.get(ORDER_SETTING)
         self.is_in_commit_order = committed and order == "commit"
+
+    @property
+    def url(self) -> str:
+        """The URL of the store."""
+        return self._store.url
 
     @property
     def place(self) -> TopicPartition:
@@ -101,12 +116,17 @@ class StoredPartition:
         stable = [one.stable_offset for one in self.manifest.segments[-1:] if one.stable_offset is not None]
         return max(min([end, *stable]), self.start_offset)
 
+    def runs(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Return the parts of a range of offsets that the store has. The end of the range is not after `end_offset`."""
+        start = max(start, self.start_offset)
+        return [(start, end)] if start < end else []
+
     def segments_between(self, start: int, end: int) -> list[RemoteSegment]:
         """Return the segments with offsets from `start` to before `end`.
 
         Raises:
             Unavailable: the store ends before the range.
-            Corrupt: the manifest does not name all segments of the range.
+            Corrupt: the store does not have all segments of the range.
         """
         segments = self.manifest.segments
         begin = bisect_right(segments, start, key=attrgetter("end_offset"))
@@ -118,10 +138,13 @@ class StoredPartition:
                 f"{self._store.url}, and the read was planned up to offset {end}"
             )
         is_whole = found and found[0].base_offset <= start and found[-1].end_offset >= end
+        is_whole = is_whole and all(
+            one.end_offset == other.base_offset for one, other in itertools.pairwise(found)
+        )
         if start < end and not (is_whole and all(one.state is SegmentState.COPY_FINISHED for one in found)):
             raise Corrupt(
-                f"no manifest of {self._store.url}/{self.partition.directory} names all segments with the offsets "
-                f"{start} to {end - 1}, and the log begins at offset {self.start_offset}"
+                f"{self._store.url}/{self.partition.directory} does not have all segments with the offsets {start} to "
+                f"{end - 1}, and the log begins at offset {self.start_offset}"
             )
         return list(found)
 

@@ -24,15 +24,20 @@ class WholeBatches:
     """The record batches of a part of a log file, which is downloaded in several ranges.
 
     Args:
-        header_crc: CRC-32C over the headers of all batches before the part; None if it is unknown.
+        header_crc: CRC-32C over the headers of all batches before the part; None if it is unknown. Then the offsets of
+            the batches are checked: they must increase, and stay within the part.
+        start: the offset at which the part begins.
+        end: the offset at which it ends.
         check: is called with the bytes of whole batches, and a table of them (`kernels.decode`); it may raise Corrupt.
 
     Attributes:
         header_crc: the same, over the headers of all batches that were yielded, too.
     """
 
-    def __init__(self, header_crc: int | None, check: Check | None = None) -> None:
+    def __init__(self, header_crc: int | None, start: int, end: int, check: Check | None = None) -> None:
         self.header_crc = header_crc
+        self._next_offset = start
+        self._end = end
         self._check = check
         self._rest = bytearray()  # The begin of a batch whose end was not downloaded yet.
         self._table = np.zeros((SCAN_COUNT_MAX, k.TABLE_WIDTH), np.int64)
@@ -41,7 +46,7 @@ class WholeBatches:
         """Yield the whole batches that end in the next bytes of the part.
 
         Raises:
-            Corrupt: some bytes are not the header of a batch.
+            Corrupt: some bytes are not the header of a batch, or the offsets of a batch are impossible.
         """
         view = memoryview(content)
         at = self._complete_rest(view) if self._rest else 0
@@ -94,6 +99,8 @@ class WholeBatches:
             if self.header_crc is not None and count:
                 headers = headers_at[self._table[:count, k.POSITION]]
                 self.header_crc = crc32c(headers.tobytes(), self.header_crc)
+            elif count:
+                self._check_offsets(self._table[:count])
             if self._check is not None and count:
                 self._check(memoryview(source), self._table[:count])
             if status != k.DONE:
@@ -101,3 +108,19 @@ class WholeBatches:
                     f"the bytes at position {int(state[k.SCAN_POSITION])} of a range are not the header of a batch"
                 )
         return int(state[k.SCAN_POSITION])
+
+    def _check_offsets(self, table: npt.NDArray[np.int64]) -> None:
+        """Raise Corrupt unless the batches in a table follow the earlier ones. The CRC of a batch does not cover its base
+        offset, but a changed one reaches into the batch before or after it, unless compaction has removed batches there.
+        """
+        base_offsets = table[:, k.BASE_OFFSET]
+        ends = base_offsets + table[:, k.LAST_DELTA] + 1
+        begins = np.concatenate(([self._next_offset], ends[:-1]))
+        wrong = np.flatnonzero((base_offsets < begins) | (ends > self._end))
+        if wrong.size:
+            place = int(wrong[0])
+            raise Corrupt(
+                f"a batch has the offsets {int(base_offsets[place])} to {int(ends[place]) - 1}, and those at its place are "
+                f"from {int(begins[place])} to before {self._end}"
+            )
+        self._next_offset = int(ends[-1])

@@ -13,14 +13,14 @@ from stablelog.log.model import Slice
 from stablelog.spark.objects.loaded_ranges import LoadedRanges
 from stablelog.spark.objects.opening import opened_store
 from stablelog.spark.objects.readers_pins import renew_pin
-from stablelog.spark.objects.stored_partition import StoredPartition, remote_log
+from stablelog.spark.objects.stored_partition import missing_between, remote_log
+from stablelog.spark.objects.stored_topics import read_again
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Piece, StoredPiece
 from stablelog.spark.source import broker_log
 from stablelog.spark.source.resolve import lost
 from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import LOG, RemotePartition
-from stablelog.tier.prefix import Prefix
 from stablelog.tier.records import SegmentState
 from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.types import ObjectRange
@@ -48,22 +48,22 @@ def read(options: ReadOptions, cluster: Cluster | None, piece: Piece, decoder: A
     assert piece.stored is not None
     assert options.store_url is not None
     store = opened_store(options.store_url, options.store)
-    while True:
+    pieces = [piece]
+    while pieces:
+        piece = pieces.pop(0)
         stored = piece.stored
+        assert stored is not None
         if stored.pin is not None:
             renew_pin(store, stored.partition, stored.pin)
         batches = _in_commit_order if stored.segments else _in_log_order
         try:
             yield from batches(store, stored, piece, decoder)
-            return
         except ObjectMissing as missing:
             rest = replace(piece, start=max(decoder.next_offset, piece.start))
             if cluster is not None:
                 yield from broker_log.read(options, cluster, replace(rest, stored=None), decoder)
-                return
-            piece = _after_deletion(options, store, rest, missing)
-            if piece.start >= piece.end:
-                return
+            else:
+                pieces = _after_deletion(options, store, rest, missing) + pieces
 
 
 def _in_log_order(store: ObjectStore, stored: StoredPiece, piece: Piece, decoder: Any) -> Iterator[Any]:
@@ -73,11 +73,11 @@ def _in_log_order(store: ObjectStore, stored: StoredPiece, piece: Piece, decoder
 
     extents = stored.extents
     parts = [ObjectRange(one.key, one.position, one.size) for one in extents]
-    whole, reached, size = WholeBatches(None), -1, 0
+    whole, reached, size = WholeBatches(None, 0, 0), -1, 0
     for number, content in downloaded(store, parts):
         extent = extents[number]
         if number != reached:
-            whole, reached, size = WholeBatches(extent.crc_before), number, 0
+            whole, reached, size = WholeBatches(extent.crc_before, extent.start, extent.end), number, 0
         size += len(content)
         try:
             for batches in whole.of(content):
@@ -85,9 +85,10 @@ def _in_log_order(store: ObjectStore, stored: StoredPiece, piece: Piece, decoder
             if size == extent.size:
                 _check_end(whole, extent.crc_after)
         except Corrupt as error:
+            # The command cannot verify what Apache Kafka has written.
+            advice = f". `stablelog storage verify {store.url}` names all damaged objects"
             raise Corrupt(
-                f"{store.url}/{extent.key}, from byte {extent.position}: {error}. `stablelog storage verify {store.url}` "
-                "names all damaged objects"
+                f"{store.url}/{extent.key}, from byte {extent.position}: {error}{advice if stored.cluster_id else ''}"
             ) from error
 
 
@@ -115,34 +116,35 @@ def _in_commit_order(store: ObjectStore, stored: StoredPiece, piece: Piece, deco
         loaded.close()
 
 
-def _after_deletion(options: ReadOptions, store: ObjectStore, rest: Piece, missing: ObjectMissing) -> Piece:
+def _after_deletion(
+    options: ReadOptions, store: ObjectStore, rest: Piece, missing: ObjectMissing
+) -> list[Piece]:
     """Return what is left of a piece after an object was found to be missing. Report the records that are gone.
 
     Raises:
         Unavailable: records are gone, and failOnDataLoss is true.
-        Corrupt: the last manifest still names the object.
+        Corrupt: the store still lists the object.
     """
     assert rest.stored is not None
     partition = rest.stored.partition
-    manifest = Prefix(store).last_manifest(partition) or Manifest(rest.stored.cluster_id)
-    needed = {extent.key for extent in rest.stored.extents} | _log_keys(partition, rest.stored.segments)
-    if needed <= _log_keys(partition, manifest.segments):
-        raise Corrupt(f"{missing}, and the last manifest names it: restore the object") from missing
-    log_start, place = manifest.log_start, f"{rest.topic}-{rest.partition}"
-    if log_start > rest.start:
-        gone = f"the offsets {rest.start} to {min(log_start, rest.end) - 1} of {place} were deleted from {store.url}"
-    else:
-        gone = (
-            f"the offsets {rest.start} to {rest.end - 1} of {place} have transactions that began before offset "
-            f"{log_start}, and these records were deleted from {store.url}"
-        )
-    lost(options, f"{gone} while the query read them: the log begins at offset {log_start} now")
     committed = options.isolation == "read_committed"
-    stored = StoredPartition(store, partition, manifest, committed=committed, pin=rest.stored.pin)
-    start = max(log_start, rest.start)
-    if start >= rest.end:
-        return replace(rest, start=rest.end)
-    return stored.span(start, rest.end, rest.topic_id).piece()
+    stored = read_again(store, partition, committed=committed, pin=rest.stored.pin)
+    needed = {extent.key for extent in rest.stored.extents} | _log_keys(partition, rest.stored.segments)
+    if needed <= _log_keys(partition, stored.manifest.segments):
+        raise Corrupt(f"{missing}, and {stored.listed_by}: restore the object") from missing
+    log_start, place = stored.start_offset, f"{rest.topic}-{rest.partition}"
+    runs = stored.runs(rest.start, rest.end)
+    now = f"while the query read them: the log begins at offset {log_start} now"
+    gone = missing_between(runs, rest.start, rest.end)
+    for first, end in gone:
+        lost(options, f"the offsets {first} to {end - 1} of {place} were deleted from {store.url} {now}")
+    if not gone and rest.stored.segments:
+        lost(
+            options,
+            f"the offsets {rest.start} to {rest.end - 1} of {place} have transactions that began before offset "
+            f"{log_start}, and these records were deleted from {store.url} {now}",
+        )
+    return [stored.span(start, end, rest.topic_id).piece() for start, end in runs]
 
 
 def _log_keys(partition: RemotePartition, segments: Iterable[RemoteSegment]) -> set[str]:

@@ -9,10 +9,10 @@ from dataclasses import replace
 from stablelog.client.cluster import EARLIEST_LOCAL
 from stablelog.client.responses import Missing
 from stablelog.errors import Corrupt, Refused, Unavailable
+from stablelog.spark.objects.stored_topics import stored_topics
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Span
 from stablelog.spark.source.directory_log import SharedLog
-from stablelog.spark.source.object_log import StoredPartitions, opened_prefix
 from stablelog.spark.source.resolve import Range, name
 from stablelog.tier.names import RemotePartition
 from stablelog.types import TopicPartition
@@ -29,10 +29,7 @@ class TieredLog(SharedLog):
 
     def __init__(self, options: ReadOptions) -> None:
         super().__init__(replace(options, path=None, scan="auto"))
-        self._prefix = opened_prefix(options)
-        self._stored = StoredPartitions(
-            self._prefix, committed=options.isolation == "read_committed", pin_from=self._first_needed
-        )
+        self._stored = stored_topics(options, self._first_needed)
         self._needed: dict[TopicPartition, int] = {}
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:

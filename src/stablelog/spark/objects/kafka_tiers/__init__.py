@@ -1,0 +1,1 @@
+"""Reading of what Apache Kafka tiered, from the objects of its storage plugins."""

@@ -1,0 +1,147 @@
+"""The layout of Aiven's plugin for object stores. The plugin writes the manifest of a segment last.
+
+A manifest without compression and without encryption says that the object `.log` is Kafka's log file, byte for byte, and
+where the indexes are in the object `.indexes`.
+
+Source: ObjectKeyFactory, SegmentManifestV1, SegmentIndexesV1 and KafkaTypeSerdeModule of
+Aiven-Open/tiered-storage-for-apache-kafka.
+"""
+
+import json
+from collections.abc import Collection
+from typing import Any, Final
+
+from stablelog.env.objects.store import ObjectStore
+from stablelog.errors import Corrupt, InvalidConfig, in_words
+from stablelog.spark.objects.kafka_tiers.names import AivenPartition, Upload, aiven_topic_of
+from stablelog.spark.objects.kafka_tiers.segment import KafkaSegment
+from stablelog.tier.index_object import IndexKind
+from stablelog.tier.names import INDEXES, LOG, RemotePartition, text_of_id
+from stablelog.types import ObjectRange
+
+MANIFEST: Final = "rsm-manifest"
+VERSION: Final = "1"
+NAMES: Final = {
+    IndexKind.OFFSETS: "offset",
+    IndexKind.TIMES: "timestamp",
+    IndexKind.TRANSACTIONS: "transaction",  # null if the segment has no transaction index
+    IndexKind.SNAPSHOT: "producerSnapshot",
+    IndexKind.LEADER_EPOCHS: "leaderEpoch",
+}
+ADVICE: Final = (
+    "Only its broker can read it: leave out the URL of the store, and set kafka.bootstrap.servers. Or switch the setting "
+    "off in the plugin, and read from the first segment that was copied afterwards"
+)
+
+
+class Aiven:
+    """The layout of Aiven's plugin."""
+
+    required = frozenset({LOG, INDEXES, MANIFEST})
+
+    def is_used(self, store: ObjectStore) -> bool:
+        """Whether the directory of a topic has directories of partitions."""
+        # A directory of LocalTieredStorage may have such a name, but it has only files.
+        return any(aiven_topic_of(name) is not None and _numbers(store, name) for name in store.directories())
+
+    def topics(self, store: ObjectStore) -> set[str]:
+        """Return the names of the topics that have a directory."""
+        return {found[0] for name in store.directories() if (found := aiven_topic_of(name)) is not None}
+
+    def partitions(self, store: ObjectStore, topics: Collection[str]) -> list[RemotePartition]:
+        """Return the partitions of some topics that have a directory."""
+        found: list[RemotePartition] = []
+        for name in store.directories():
+            topic = aiven_topic_of(name)
+            if topic is not None and topic[0] in topics:
+                found += [AivenPartition(*topic, number) for number in _numbers(store, name)]
+        return found
+
+    def segment(self, store: ObjectStore, upload: Upload) -> KafkaSegment:
+        """Return the segment with these objects. Reads its manifest."""
+        key = upload.files[MANIFEST].key
+        content = store.get(key)
+        try:
+            manifest = json.loads(content)
+            if manifest["version"] != VERSION:
+                raise ValueError(f"its version is {manifest['version']!r}, and known is {VERSION!r}")
+            _refuse_changed(f"{store.url}/{key}", manifest)
+            _check_names(upload, manifest["remoteLogSegmentMetadata"])
+            return _segment(upload, manifest)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Corrupt(
+                f"{store.url}/{key} is no manifest of this segment by Aiven's plugin: {in_words(error)}"
+            ) from error
+
+
+def _numbers(store: ObjectStore, directory: str) -> list[int]:
+    return [int(one) for one in store.directories(directory) if one.isascii() and one.isdecimal()]
+
+
+def _refuse_changed(place: str, manifest: dict[str, Any]) -> None:
+    for setting in ("compression", "encryption"):
+        if manifest["compression"] if setting == "compression" else manifest.get(setting) is not None:
+            raise InvalidConfig(
+                f"{place}: Aiven's plugin has written this segment with {setting}, so its log file is not Kafka's. {ADVICE}"
+            )
+
+
+def _check_names(upload: Upload, metadata: dict[str, Any]) -> None:
+    """Raise ValueError if the manifest is of another segment than its key says."""
+    partition, named = upload.partition, metadata["remoteLogSegmentId"]["topicIdPartition"]
+    found = (
+        named["topicId"],
+        named["topicPartition"]["topic"],
+        named["topicPartition"]["partition"],
+        metadata["remoteLogSegmentId"]["id"],
+        metadata["startOffset"],
+    )
+    wanted = (
+        text_of_id(partition.topic_id),
+        partition.topic,
+        partition.partition,
+        text_of_id(upload.segment_id),
+        upload.base_offset,
+    )
+    if found != wanted:
+        raise ValueError(f"it describes the segment {found}")
+
+
+def _segment(upload: Upload, manifest: dict[str, Any]) -> KafkaSegment:
+    log, indexes = upload.files[LOG], upload.files[INDEXES]
+    size = _number(manifest["chunkIndex"]["originalFileSize"])
+    if size != log.size:
+        raise ValueError(f"it gives {size} bytes for {log.key}, which has {log.size}: restore the object")
+    rows = {kind: manifest["segmentIndexes"][name] for kind, name in NAMES.items()}
+    if rows[IndexKind.TRANSACTIONS] is None:
+        del rows[IndexKind.TRANSACTIONS]
+    places = {
+        kind: ObjectRange(indexes.key, _number(row["position"]), _number(row["size"]))
+        for kind, row in rows.items()
+    }
+    end = max(place.start + place.size for place in places.values())
+    if end > indexes.size:
+        raise ValueError(
+            f"its indexes end at byte {end} of {indexes.key}, which has {indexes.size}: restore the object"
+        )
+    metadata = manifest["remoteLogSegmentMetadata"]
+    if _number(metadata["endOffset"]) < upload.base_offset:
+        raise ValueError(f"its end offset is {metadata['endOffset']}")
+    return KafkaSegment(
+        upload.segment_id,
+        upload.base_offset,
+        metadata["endOffset"] + 1,
+        log.size,
+        metadata["maxTimestampMs"],
+        (),
+        event_ms=_number(metadata["eventTimestampMs"]),
+        is_txn_index_empty=IndexKind.TRANSACTIONS not in places or not places[IndexKind.TRANSACTIONS].size,
+        log_key=log.key,
+        indexes=tuple(places.items()),
+    )
+
+
+def _number(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} stands where a number should")
+    return value

@@ -1,0 +1,61 @@
+"""The layouts of Apache Kafka's storage plugins, and the detection of the layout of a store."""
+
+from collections.abc import Collection, Mapping
+from typing import Final, Protocol
+
+from stablelog.env.objects.store import ObjectStore
+from stablelog.spark.objects.kafka_tiers.aiven import Aiven
+from stablelog.spark.objects.kafka_tiers.local_tiered import LocalTiered
+from stablelog.spark.objects.kafka_tiers.names import (
+    ROOT,
+    AivenPartition,
+    LocalPartition,
+    NestedLocalPartition,
+    Upload,
+)
+from stablelog.spark.objects.kafka_tiers.segment import KafkaSegment
+from stablelog.tier.names import RemotePartition
+
+KNOWN: Final = "LocalTieredStorage, and Aiven's plugin without compression and encryption"
+
+
+class Layout(Protocol):
+    """The layout of the objects of a storage plugin.
+
+    Attributes:
+        required: the suffixes of the objects that a copied segment has.
+    """
+
+    required: frozenset[str]
+
+    def is_used(self, store: ObjectStore) -> bool:
+        """Whether a store has objects in this layout. Raises StoreError."""
+
+    def topics(self, store: ObjectStore) -> set[str]:
+        """Return the names of the topics that have objects in a store. Raises StoreError."""
+
+    def partitions(self, store: ObjectStore, topics: Collection[str]) -> list[RemotePartition]:
+        """Return the partitions of some topics that have objects in a store. Raises StoreError."""
+
+    def segment(self, store: ObjectStore, upload: Upload) -> KafkaSegment:
+        """Return the segment with these objects, which has all the required ones.
+
+        Raises:
+            ObjectMissing: an object does not exist any more.
+            StoreError: the store does not answer, or rejects a request.
+            InvalidConfig: the plugin has changed the log file.
+            Corrupt: an object is damaged.
+        """
+
+
+# By the class of the partitions.
+LAYOUTS: Final[Mapping[type[RemotePartition], Layout]] = {
+    AivenPartition: Aiven(),
+    LocalPartition: LocalTiered(LocalPartition),
+    NestedLocalPartition: LocalTiered(NestedLocalPartition, ROOT),
+}
+
+
+def layout_of(store: ObjectStore) -> Layout | None:
+    """Return the layout of a store; None if it has none of the known ones. Raises StoreError."""
+    return next((layout for layout in LAYOUTS.values() if layout.is_used(store)), None)

@@ -1,0 +1,69 @@
+"""The segments of a partition without overlaps: which copy has which offsets.
+
+A new leader copies from the end of what it finds in the store, in segments of its own. Its segments may overlap those of
+earlier leaders. An attempt that failed may have left a whole copy, too. All copies of an offset have the same batch, and
+batches begin at the same offsets in all copies. Of two copies, either may therefore be read.
+
+This is not so after an unclean election: the new leader may lack the last batches of the earlier one and write others at
+their offsets. Each segment has the leader epochs of the log from its beginning to the end of the segment. Those of the
+latest leader describe the log; what an earlier leader wrote at offsets of a later epoch is not a part of it.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+
+from stablelog.log.files.epochs import LeaderEpochs
+from stablelog.spark.objects.kafka_tiers.segment import KafkaSegment
+
+OFFSET_MAX = 2**63 - 1
+
+
+def without_overlaps(
+    segments: Sequence[KafkaSegment],
+    epochs_of: Callable[[Sequence[KafkaSegment]], Sequence[LeaderEpochs]],
+    cut_short: Callable[[KafkaSegment, int], KafkaSegment],
+) -> list[KafkaSegment]:
+    """Return the segments that have all offsets of the partition, each offset once, in the order of offsets.
+
+    Args:
+        segments: the segments.
+        epochs_of: loads the leader epochs of segments. It is not called unless segments overlap.
+        cut_short: returns a segment without the batches from an offset on.
+    """
+    ordered = sorted(segments, key=lambda one: (one.base_offset, -one.end_offset, one.segment_id))
+    if all(one.end_offset <= other.base_offset for one, other in itertools.pairwise(ordered)):
+        return ordered
+    ends = _valid_ends(ordered, epochs_of(ordered))
+    rows: list[tuple[KafkaSegment, int]] = []
+    for end, segment in sorted(
+        zip(ends, ordered, strict=True), key=lambda one: (one[1].base_offset, -one[0])
+    ):
+        if end <= max(segment.base_offset, rows[-1][1] if rows else 0):
+            continue  # Another segment has all its offsets, or none of them is a part of the log.
+        if rows and rows[-1][1] > segment.base_offset:
+            rows[-1] = rows[-1][0], segment.base_offset
+        rows.append((segment, end))
+    return [one if one.end_offset == end else cut_short(one, end) for one, end in rows]
+
+
+def _valid_ends(segments: Sequence[KafkaSegment], epochs: Sequence[LeaderEpochs]) -> list[int]:
+    """Return for each segment the offset after its last batch that is a part of the log."""
+    latest = max(range(len(segments)), key=lambda place: (epochs[place].latest, segments[place].end_offset))
+    log = _ranges(epochs[latest], OFFSET_MAX)
+    return [
+        max(
+            (
+                min(end, log[epoch][1])
+                for epoch, (start, end) in _ranges(own, segment.end_offset).items()
+                if epoch in log and max(start, log[epoch][0]) < min(end, log[epoch][1])
+            ),
+            default=segment.base_offset,
+        )
+        for segment, own in zip(segments, epochs, strict=True)
+    ]
+
+
+def _ranges(epochs: LeaderEpochs, end_offset: int) -> dict[int, tuple[int, int]]:
+    """Return the first offset of each leader epoch, and the offset after its last one."""
+    ends = [start for _, start in epochs.entries[1:]] + [end_offset]
+    return {epoch: (start, end) for (epoch, start), end in zip(epochs.entries, ends, strict=True)}

@@ -1,0 +1,121 @@
+"""The names of the objects of Apache Kafka's storage plugins.
+
+`LocalTieredStorage`, of Kafka's own tests. The directory of the setting `dir` has the directory `kafka-tiered-storage`:
+
+    <topic>-<partition>-<topic id>/<base>-<segment id>.log         the log file
+                                                      .index  .timeindex  .leader_epoch_checkpoint  .snapshot
+                                                      .txnindex    if transactions were aborted in the segment
+
+Aiven's plugin for object stores:
+
+    <topic>-<topic id>/<partition>/<base>-<segment id>.log         the log file
+                                                      .indexes     all indexes, one after another
+                                                      .rsm-manifest  JSON: what the other two objects have
+
+Ids are written in base 64, in 22 characters. They may contain `-`, and topics, too: a name is divided from its end. The
+base offset has 20 digits in Aiven's names, and no leading zeros in those of LocalTieredStorage. Each attempt to copy a
+segment has another segment id.
+"""
+
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from stablelog.env.objects.requests import StoredObject
+from stablelog.env.objects.store import ObjectStore
+from stablelog.tier.names import OFFSET_DIGITS, RemotePartition, id_of_text, text_of_id
+
+ROOT: Final = "kafka-tiered-storage"
+_ID: Final = r"([A-Za-z0-9_-]{22})"
+_LOCAL_PARTITION: Final = re.compile(rf"([A-Za-z0-9_-][A-Za-z0-9._-]*)-(\d+)-{_ID}")
+_AIVEN_TOPIC: Final = re.compile(rf"([A-Za-z0-9_-][A-Za-z0-9._-]*)-{_ID}")
+_SEGMENT_FILE: Final = re.compile(rf"(\d+)-{_ID}\.([a-z_-]+)")
+
+
+class LocalPartition(RemotePartition):
+    """A partition in the directory of LocalTieredStorage."""
+
+    __slots__ = ()
+
+    @property
+    def directory(self) -> str:
+        """The directory of the partition's objects."""
+        return f"{self.topic}-{self.partition}-{text_of_id(self.topic_id)}"
+
+    def segment_key(self, base_offset: int, segment_id: uuid.UUID, kind: str) -> str:
+        """The key of a file of a segment."""
+        return f"{self.directory}/{base_offset}-{text_of_id(segment_id)}.{kind}"
+
+
+class NestedLocalPartition(LocalPartition):
+    """The same, in the directory that contains the directory of LocalTieredStorage."""
+
+    __slots__ = ()
+
+    @property
+    def directory(self) -> str:
+        """The directory of the partition's objects."""
+        return f"{ROOT}/{self.topic}-{self.partition}-{text_of_id(self.topic_id)}"
+
+
+class AivenPartition(RemotePartition):
+    """A partition in a store of Aiven's plugin."""
+
+    __slots__ = ()
+
+    @property
+    def directory(self) -> str:
+        """The directory of the partition's objects."""
+        return f"{self.topic}-{text_of_id(self.topic_id)}/{self.partition}"
+
+    def segment_key(self, base_offset: int, segment_id: uuid.UUID, kind: str) -> str:
+        """The key of an object of a segment."""
+        return f"{self.directory}/{base_offset:0{OFFSET_DIGITS}}-{text_of_id(segment_id)}.{kind}"
+
+
+class Upload(NamedTuple):
+    """The objects of one attempt to copy a segment.
+
+    Attributes:
+        partition: the partition.
+        base_offset: the base offset of the segment.
+        segment_id: the id of the copy.
+        files: the objects by the suffix of their keys.
+    """
+
+    partition: RemotePartition
+    base_offset: int
+    segment_id: uuid.UUID
+    files: Mapping[str, StoredObject]
+
+    @property
+    def key(self) -> str:
+        """The keys of the objects, without their suffixes."""
+        return self.partition.segment_key(self.base_offset, self.segment_id, "").rstrip(".")
+
+    def lacks(self, suffixes: Iterable[str]) -> list[str]:
+        """Return those of some suffixes of which there is no object."""
+        return sorted(one for one in suffixes if one not in self.files)
+
+
+def local_partition_of(name: str, kind: type[LocalPartition]) -> LocalPartition | None:
+    """The partition of a directory of LocalTieredStorage; None if the directory has another name."""
+    found = _LOCAL_PARTITION.fullmatch(name)
+    return None if found is None else kind(found[1], id_of_text(found[3]), int(found[2]))
+
+
+def aiven_topic_of(name: str) -> tuple[str, uuid.UUID] | None:
+    """The topic and the topic id of a directory of Aiven's plugin; None if the directory has another name."""
+    found = _AIVEN_TOPIC.fullmatch(name)
+    return None if found is None else (found[1], id_of_text(found[2]))
+
+
+def uploads_of(store: ObjectStore, partition: RemotePartition) -> list[Upload]:
+    """List the objects of the segments of a partition. Raises StoreError."""
+    found: dict[tuple[int, str], dict[str, StoredObject]] = {}
+    for listed in store.list_after(partition.directory):
+        parts = _SEGMENT_FILE.fullmatch(listed.key.removeprefix(f"{partition.directory}/"))
+        if parts is not None:
+            found.setdefault((int(parts[1]), parts[2]), {})[parts[3]] = listed
+    return [Upload(partition, base, id_of_text(text), files) for (base, text), files in sorted(found.items())]

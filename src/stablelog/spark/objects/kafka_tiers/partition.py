@@ -1,0 +1,141 @@
+"""A partition as Apache Kafka's storage plugin has it, without a broker."""
+
+import itertools
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from functools import cached_property
+from operator import attrgetter
+
+from stablelog.env.objects.store import ObjectStore
+from stablelog.errors import Corrupt, naming
+from stablelog.log.indexes.transaction_index import ENTRY, VERSION, AbortedTxn, TransactionIndex
+from stablelog.log.producer_state.snapshots import decode_snapshot
+from stablelog.spark.objects.at_once import at_once
+from stablelog.spark.objects.kafka_tiers.segment import KafkaSegment, index_of, with_cut_points
+from stablelog.spark.objects.stored_partition import StoredPartition
+from stablelog.tier.cut_points import SIZE_MIN
+from stablelog.tier.index_object import IndexKind
+from stablelog.tier.manifest import Manifest
+from stablelog.tier.names import RemotePartition
+from stablelog.tier.remote_segment import RemoteSegment
+
+
+class KafkaPartition(StoredPartition):
+    """A partition in a store of Apache Kafka. There are no manifests and no pins.
+
+    Args:
+        store: the object store.
+        partition: the partition.
+        segments: its segments in the order of offsets, without overlaps.
+        committed: whether the reader is read-committed.
+        divided: segments with cut points, by log key and end offset. Reads of one stream share them.
+    """
+
+    listed_by = "the store has listed it"
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        partition: RemotePartition,
+        segments: Sequence[KafkaSegment],
+        *,
+        committed: bool,
+        divided: dict[tuple[str, int], KafkaSegment],
+    ) -> None:
+        manifest = Manifest("", segments[0].base_offset if segments else 0, tuple(segments))
+        super().__init__(store, partition, manifest, committed=committed)
+        self._segments = segments
+        self._divided = divided
+        self._aborts: dict[str, TransactionIndex] = {}
+
+    @cached_property
+    def end_offset(self) -> int:
+        """The end of what the reader can read from the store.
+
+        A transaction that is open at the end of the last segment may be aborted in a segment that is not copied yet. For
+        a read-committed reader, the store therefore ends at the first offset of the oldest transaction that is open
+        there. The producer snapshot of the segment has these transactions.
+        """
+        if not self._committed or not self._segments:
+            return self.manifest.end_offset
+        last = self._segments[-1]
+        place = dict(last.indexes)[IndexKind.SNAPSHOT]
+        url = f"{self._store.url}/{place.key}"
+        try:
+            with naming(url):
+                table = decode_snapshot(bytes(index_of(self._store, last, IndexKind.SNAPSHOT)), 0)
+        except Corrupt as error:
+            raise Corrupt(
+                f"{url}: {error}. It tells which transactions are open at offset {last.end_offset}: restore it, or read "
+                "with isolation=read_uncommitted"
+            ) from error
+        known = max((batch.last_offset for one in table for batch in one.batches), default=-1)
+        if known >= last.end_offset:
+            raise Corrupt(
+                f"{self._store.url}/{last.log_key} ends at offset {last.end_offset}, and its producer snapshot {place.key} "
+                f"has a batch with offset {known}: restore the log file"
+            )
+        first = [producer.txn_first_offset for producer in table.open_producers()]
+        return max(min([last.end_offset, *first]), self.start_offset)
+
+    def runs(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Return the parts of a range of offsets that the store has. Segments may be missing between others."""
+        found: list[tuple[int, int]] = []
+        for segment in self._segments:
+            first, last = max(segment.base_offset, start), min(segment.end_offset, end)
+            if first < last and found and found[-1][1] == first:
+                found[-1] = found[-1][0], last
+            elif first < last:
+                found.append((first, last))
+        return found
+
+    def segments_between(self, start: int, end: int) -> list[RemoteSegment]:
+        """Return the segments with offsets in a range, with their cut points. Raises the same errors, and StoreError."""
+        found = [one for one in super().segments_between(start, end) if isinstance(one, KafkaSegment)]
+        large = [
+            one
+            for one in found
+            if one.size >= 2 * SIZE_MIN and (one.log_key, one.end_offset) not in self._divided
+        ]
+        for one in at_once(lambda segment: with_cut_points(self._store, segment), large):
+            self._divided[one.log_key, one.end_offset] = one
+        return [self._divided.get((one.log_key, one.end_offset), one) for one in found]
+
+    def aborted_txns(self, start: int, end: int) -> list[AbortedTxn]:
+        """Return the aborted transactions with offsets in a range, sorted by first offset. The search ends at an abort
+        marker after which no transaction is open that began before the end of the range. Raises StoreError and Corrupt.
+        """
+        found: list[AbortedTxn] = []
+        if start >= end:
+            return found
+        for segment in self._segments[bisect_right(self._segments, start, key=attrgetter("end_offset")) :]:
+            if segment.may_have_aborts:
+                txns, is_complete = self._aborts_of(segment).collect(start, end)
+                found += txns
+                if is_complete:
+                    break
+        return sorted(found, key=attrgetter("first_offset"))
+
+    def _aborts_of(self, segment: KafkaSegment) -> TransactionIndex:
+        if segment.log_key not in self._aborts:
+            content = index_of(self._store, segment, IndexKind.TRANSACTIONS)
+            self._aborts[segment.log_key] = self._checked(segment, bytes(content))
+        return self._aborts[segment.log_key]
+
+    def _checked(self, segment: KafkaSegment, content: bytes) -> TransactionIndex:
+        """Return the entries whose markers are in the segment. A segment that was cut short has further entries: the
+        next segment has them, too, or they are not a part of the log.
+        """
+        url = f"{self._store.url}/{dict(segment.indexes)[IndexKind.TRANSACTIONS].key}"
+        try:
+            entries = TransactionIndex(content)
+        except Corrupt as error:
+            raise Corrupt(f"{url}: {error}") from error
+        rows = list(ENTRY.iter_unpack(content))
+        markers = [row[3] for row in rows]
+        if any(row[0] != VERSION or row[2] > row[3] for row in rows) or any(
+            one >= other for one, other in itertools.pairwise([segment.base_offset - 1, *markers])
+        ):
+            raise Corrupt(f"{url} is no transaction index of the segment {segment.base_offset}: restore it")
+        count = bisect_left(markers, segment.end_offset)
+        return entries if count == len(markers) else TransactionIndex(content[: count * ENTRY.size])

@@ -1,0 +1,121 @@
+"""A segment that Apache Kafka copied, and the walk over the batches of its log file.
+
+Nothing but the batches tells where a log file can be divided. The offset index has the position and the last offset of
+some batches. The first offset is in the header of the batch, so that each position costs one request for a header.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from stablelog.batch.header import HEADER, BatchHeader, read_header
+from stablelog.env.disk import Buffer
+from stablelog.env.objects.store import ObjectStore
+from stablelog.errors import Corrupt
+from stablelog.log.indexes.offset_index import OffsetIndex
+from stablelog.tier.cut_points import cut_positions, encode_points
+from stablelog.tier.index_object import IndexKind
+from stablelog.tier.names import RemotePartition
+from stablelog.tier.remote_segment import RemoteSegment
+from stablelog.types import ObjectRange
+
+WALK_SIZE: Final = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSegment(RemoteSegment):
+    """A segment that Apache Kafka copied. It has no summary.
+
+    Attributes:
+        log_key: the key of its log file.
+        indexes: the places of its indexes. A segment without aborted transactions has no transaction index.
+    """
+
+    log_key: str = ""
+    indexes: tuple[tuple[IndexKind, ObjectRange], ...] = ()
+
+    def index_place(self, partition: RemotePartition, kind: IndexKind) -> ObjectRange | None:
+        """Return the place of an index of this segment; None if the index is missing or empty."""
+        place = dict(self.indexes).get(kind)
+        return place if place is not None and place.size else None
+
+
+def index_of(store: ObjectStore, segment: KafkaSegment, kind: IndexKind) -> Buffer:
+    """Load an index of a segment; empty if the segment has none.
+
+    Raises:
+        ObjectMissing: the object does not exist any more.
+        StoreError: the store does not answer, or rejects the request.
+        Corrupt: the object ends before the end of the index.
+    """
+    place = dict(segment.indexes).get(kind)
+    return store.get_range(*place) if place is not None and place.size else b""
+
+
+def batches_from(store: ObjectStore, key: str, position: int, size: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of the batches of a log file, from the batch at `position` on. The file has `size` bytes.
+
+    Raises:
+        ObjectMissing: the object does not exist any more.
+        StoreError: the store does not answer, or rejects a request.
+        Corrupt: the file ends in the middle of a batch, or some bytes are no header of a batch.
+    """
+    content: Buffer = b""
+    begin = position
+    while position < size:
+        if position + HEADER.size > size:
+            raise _ends_in_batch(store, key, size)
+        if position + HEADER.size > begin + len(content):
+            begin, content = position, store.get_range(key, position, min(WALK_SIZE, size - position))
+        header = _header_at(store, key, content, position - begin, position)
+        if position + header.size > size:
+            raise _ends_in_batch(store, key, size)
+        yield position, header
+        position += header.size
+
+
+def cut_short(store: ObjectStore, segment: KafkaSegment, end_offset: int) -> KafkaSegment:
+    """Return a segment without the batches from an offset on.
+
+    Raises:
+        Corrupt: a batch has offsets before and after `end_offset`. Also the same errors as `batches_from`.
+    """
+    index = OffsetIndex(segment.base_offset, index_of(store, segment, IndexKind.OFFSETS))
+    size = segment.size
+    for position, header in batches_from(
+        store, segment.log_key, index.position_before(end_offset), segment.size
+    ):
+        if header.base_offset >= end_offset:
+            size = position
+            break
+        if header.next_offset > end_offset:
+            raise Corrupt(
+                f"{store.url}/{segment.log_key}: the batch at byte {position} has the offsets {header.base_offset} to "
+                f"{header.last_offset}, and another segment or leader epoch begins at offset {end_offset}"
+            )
+    return replace(segment, end_offset=end_offset, size=size)
+
+
+def with_cut_points(store: ObjectStore, segment: KafkaSegment) -> KafkaSegment:
+    """Return a segment with the positions at which its log file can be divided. Raises the errors of `batches_from`."""
+    index = OffsetIndex(segment.base_offset, index_of(store, segment, IndexKind.OFFSETS))
+    positions = cut_positions(index, segment.size)
+
+    def base_offset_at(position: int) -> int:
+        if position + HEADER.size > segment.size:
+            raise _ends_in_batch(store, segment.log_key, segment.size)
+        content = store.get_range(segment.log_key, position, HEADER.size)
+        return _header_at(store, segment.log_key, content, 0, position).base_offset
+
+    return replace(segment, cut_points=encode_points(segment.base_offset, positions, base_offset_at))
+
+
+def _header_at(store: ObjectStore, key: str, content: Buffer, place: int, position: int) -> BatchHeader:
+    try:
+        return read_header(content, place)
+    except Corrupt as error:
+        raise Corrupt(f"{store.url}/{key} has no batch at byte {position}: {error}") from error
+
+
+def _ends_in_batch(store: ObjectStore, key: str, size: int) -> Corrupt:
+    return Corrupt(f"{store.url}/{key} ends in the middle of a batch, at byte {size}: restore the file")

@@ -1,0 +1,119 @@
+"""The topics that Apache Kafka tiered into a store."""
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from stablelog.env.objects.store import ObjectStore
+from stablelog.errors import Corrupt, ObjectMissing
+from stablelog.log.files.epochs import LeaderEpochs
+from stablelog.spark.objects.at_once import at_once
+from stablelog.spark.objects.kafka_tiers.layouts import Layout
+from stablelog.spark.objects.kafka_tiers.lineage import without_overlaps
+from stablelog.spark.objects.kafka_tiers.names import Upload, uploads_of
+from stablelog.spark.objects.kafka_tiers.partition import KafkaPartition
+from stablelog.spark.objects.kafka_tiers.segment import KafkaSegment, cut_short, index_of
+from stablelog.spark.objects.stored_partition import StoredPartition
+from stablelog.tier.index_object import IndexKind
+from stablelog.tier.names import RemotePartition
+from stablelog.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class KafkaTopics:
+    """The topics that Apache Kafka tiered into a store. Nothing is written into the store.
+
+    Args:
+        store: the object store.
+        layout: the layout of its objects.
+        committed: whether the reader is read-committed.
+    """
+
+    def __init__(self, store: ObjectStore, layout: Layout, *, committed: bool) -> None:
+        self.store = store
+        self._layout = layout
+        self._committed = committed
+        self._known: dict[str, KafkaSegment] = {}
+        self._divided: dict[tuple[str, int], KafkaSegment] = {}
+        self._unfinished: set[str] = set()  # The uploads that a warning has named.
+
+    def topics(self) -> list[str]:
+        """Return the names of the topics that have objects in the store, in order."""
+        return sorted(self._layout.topics(self.store))
+
+    def of_topics(self, topics: Iterable[str]) -> dict[TopicPartition, StoredPartition]:
+        """Read the segments of all partitions of these topics. If a name was used by several topics, the topic with the
+        segment that was copied last counts.
+        """
+        read = self._read(self._layout.partitions(self.store, list(topics)))
+        found = [one for one in read if one.manifest.segments]
+        latest: dict[str, tuple[int, RemotePartition]] = {}
+        for one in found:
+            age = max(segment.event_ms for segment in one.manifest.segments), one.partition
+            latest[one.partition.topic] = max(latest.get(one.partition.topic, age), age)
+        return {one.place: one for one in found if one.partition.topic_id == latest[one.place[0]][1].topic_id}
+
+    def read(self, partition: RemotePartition) -> StoredPartition:
+        """Read the segments of a partition."""
+        return self._read([partition])[0]
+
+    def remove_pins(self) -> None:
+        """Do nothing: Kafka has no pins."""
+
+    def _read(self, partitions: Sequence[RemotePartition]) -> list[KafkaPartition]:
+        listed = at_once(lambda partition: uploads_of(self.store, partition), partitions)
+        whole = [upload for uploads in listed for upload in uploads if self._is_whole(upload)]
+        segments: dict[RemotePartition, list[KafkaSegment]] = {}
+        for upload, segment in zip(whole, at_once(self._segment, whole), strict=True):
+            if segment is not None:
+                segments.setdefault(upload.partition, []).append(segment)
+        return [
+            KafkaPartition(
+                self.store,
+                partition,
+                self._in_order(segments.get(partition, ())),
+                committed=self._committed,
+                divided=self._divided,
+            )
+            for partition in partitions
+        ]
+
+    def _is_whole(self, upload: Upload) -> bool:
+        lacking = upload.lacks(self._layout.required)
+        if lacking and upload.key not in self._unfinished:
+            self._unfinished.add(upload.key)
+            log.warning(
+                "%s/%s is not read, because it has no %s: its upload has not ended or has failed, or it is being deleted",
+                self.store.url,
+                upload.key,
+                ", ".join(f".{suffix}" for suffix in lacking),
+            )
+        return not lacking
+
+    def _segment(self, upload: Upload) -> KafkaSegment | None:
+        """Return the segment of an upload; None if it was deleted since the store was listed."""
+        if upload.key not in self._known:
+            try:
+                self._known[upload.key] = self._layout.segment(self.store, upload)
+            except ObjectMissing:
+                return None
+        return self._known[upload.key]
+
+    def _in_order(self, segments: Sequence[KafkaSegment]) -> list[KafkaSegment]:
+        return without_overlaps(segments, self._epochs_of, lambda one, end: cut_short(self.store, one, end))
+
+    def _epochs_of(self, segments: Sequence[KafkaSegment]) -> list[LeaderEpochs]:
+        return at_once(self._epochs, segments)
+
+    def _epochs(self, segment: KafkaSegment) -> LeaderEpochs:
+        try:
+            epochs = LeaderEpochs.decode(bytes(index_of(self.store, segment, IndexKind.LEADER_EPOCHS)))
+            if not epochs.entries:
+                raise Corrupt("it has no leader epoch")
+        except Corrupt as error:
+            key = dict(segment.indexes)[IndexKind.LEADER_EPOCHS].key
+            raise Corrupt(
+                f"{self.store.url}/{key}: {error}. Its segment overlaps others, and only leader epochs tell which batches "
+                "are a part of the log: restore it"
+            ) from error
+        return epochs
