@@ -44,6 +44,9 @@ class Loaded:
     def get(self, wanted):
         return self.known.get(wanted)
 
+    def has(self, wanted):
+        return wanted in self.known
+
     def consumed(self, wanted):
         pass
 

@@ -71,7 +71,7 @@ class StoredPiece:
         extents: the bytes of the log files that contain the piece; empty if it is read in commit order.
         segments: the segments that contain the commit indexes and the batches of the piece, if it is read in commit
             order; otherwise empty.
-        pin: the pin that keeps the piece from deletion; None if there is none.
+        pins: the pins that keep the objects of the read from deletion; None if there are none.
     """
 
     partition: RemotePartition
@@ -79,24 +79,23 @@ class StoredPiece:
     log_start: int
     extents: tuple[ObjectExtent, ...] = ()
     segments: tuple[RemoteSegment, ...] = ()
-    pin: "ReadersPin | None" = None
+    pins: "ReadersPins | None" = None
 
 
 @dataclass(frozen=True, slots=True)
-class ReadersPin:
-    """The pin of a read in one partition. The tasks of the read renew it.
+class ReadersPins:
+    """The pins of a read. Each task of the read renews all of them: those of a partition that no task has reached yet
+    must not expire.
 
     Attributes:
-        pin_id: the id of the first pin. Those of its renewals follow from it.
-        created_s: when the driver has created the pin, in seconds since 1970.
-        start: the first offset that the pin keeps.
-        end: the offset after the last one.
+        read_id: the id of the read. The keys of its pins follow from it.
+        created_s: when the driver has created the pins, in seconds since 1970.
+        topics: name and id of each topic, and number and first pinned offset of each of its partitions.
     """
 
-    pin_id: UUID
+    read_id: UUID
     created_s: float
-    start: int
-    end: int
+    topics: tuple[tuple[str, UUID, tuple[tuple[int, int], ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)

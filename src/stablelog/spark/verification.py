@@ -47,7 +47,7 @@ def verify(given: Mapping[str, str] | None = None, **more: str) -> "DataFrame":
     if options.store_url is None or options.bootstrap is not None:
         raise InvalidConfig("verify reads an object store without a broker: give its URL as the path")
     session = SparkSession.builder.getOrCreate()
-    log = ObjectLog(options)
+    log = ObjectLog(options, with_pins=False)
     log.partitions()
     units, size = [], 0
     for stored in log.stored_partitions():

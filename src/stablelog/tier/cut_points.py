@@ -62,11 +62,10 @@ def encode_cut_points(
         The encoded cut points, and the encoded CRCs of the headers before them.
 
     Raises:
-        Corrupt: the batch headers of the log file are not those of the summary.
+        Corrupt: the batch headers of the log file are not those of the summary. They are also checked if the log file
+            is too small for a cut point.
     """
     positions = cut_positions(OffsetIndex(summary.base_offset, offset_index), summary.log_size)
-    if not positions:
-        return b"", b""
     crcs = _header_crcs(summary, positions, read)
     points = encode_points(
         summary.base_offset, positions, lambda position: read_header(read(position, HEADER.size)).base_offset

@@ -263,7 +263,7 @@ class RemoteLog:
             positions = range(first, segment.size, self._chunk_size)[: count - len(found)]
             found += [self.bytes.chunk_at(segment, one) for one in positions]
             offset, position = segment.end_offset, 0
-        return [chunk for chunk in found if self._cache.get(chunk) is None]
+        return [chunk for chunk in found if not self._cache.has(chunk)]
 
     def aborted(self, start: int, end: int) -> tuple[list[AbortedTxn], bool]:
         """Return the aborted transactions with offsets in [start, end) whose markers are in the store, and whether the

@@ -37,6 +37,9 @@ class Cache(Protocol):
     def get(self, wanted: ObjectRange) -> Buffer | None:
         """Return the bytes of a range; None if they must be loaded first. A whole object that does not exist is empty."""
 
+    def has(self, wanted: ObjectRange) -> bool:
+        """Whether the bytes of a range are in memory. This loads nothing."""
+
     def consumed(self, wanted: ObjectRange) -> None:
         """Note that a reader has read a range to its end, and probably does not need it again."""
 

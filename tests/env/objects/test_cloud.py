@@ -54,7 +54,7 @@ def test_an_error_of_a_request_has_no_secret_and_no_cause(requests, failing, err
         word for word in ("thesecret", "theaccesskey", "thesignature", "otherkey", "signed") if word in text
     ] == []
     assert raised.value.__cause__ is None
-    assert raised.value.__suppress_context__, "a traceback does not show the error of obstore"
+    assert raised.value.__context__ is None, "a traceback does not show the error of obstore"
 
 
 def test_a_longer_secret_is_masked_before_one_that_it_contains(requests, failing):
@@ -79,3 +79,12 @@ def test_a_missing_object_is_still_missing(requests, failing):
     failing(FileNotFoundError("Object at location x not found"))
     with pytest.raises(Missing):
         requests.get("key")
+
+
+def test_options_of_the_http_client_and_options_with_two_names_are_refused():
+    for name in ("timeout", "proxy_url", "allow_http"):
+        with pytest.raises(ValueError, match=f"{name} is an option of the HTTP client"):
+            cloud.CloudRequests(URL, options={name: "1"})
+    with pytest.raises(ValueError, match="aws_region and region are the same option"):
+        cloud.CloudRequests(URL, options={"aws_region": "a", "region": "a"})
+    cloud.CloudRequests(URL, options={**OPTIONS, "unsigned_payload": "false"})

@@ -81,7 +81,7 @@ def in_s3(url):
     root = Path(urlsplit(url).path)
     with serve_s3("bucket") as s3:
         for path in root.rglob("*"):
-            if path.is_file() and not path.relative_to(root).as_posix().startswith("."):
+            if path.is_file() and ".unfinished" not in path.parts and "pins" not in path.parts:
                 s3.objects[f"prefix/{path.relative_to(root).as_posix()}"] = path.read_bytes()
         options = {f"store.{name}": value for name, value in s3.options.items()}
         yield s3, {"path": "s3://bucket/prefix", "store.allow_http": "true", **options}

@@ -284,6 +284,8 @@ class Copier:
                     )
                 except (StablelogError, FileNotFoundError):
                     if partition.holds(segment) or not self._goes_on(partition, work):
+                        # The segments before it are in the store. They are not uploaded again if they are published.
+                        await self._publish(partition, remote, owned, rows)
                         raise
                     # The segment was deleted or rewritten during its copy, so a missing file is no damage.
                     owned.deletion.suspect(self._now_s())

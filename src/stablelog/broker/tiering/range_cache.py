@@ -80,6 +80,10 @@ class RangeCache:
             self._memory.move_to_end(wanted)
         return content
 
+    def has(self, wanted: ObjectRange) -> bool:
+        """Whether a range is in memory."""
+        return wanted in self._memory
+
     def put(self, wanted: ObjectRange, content: Buffer) -> list[tuple[ObjectRange, Buffer]]:
         """Keep a range in memory, and drop others if there is no room. The new range is kept whatever its size.
 

@@ -105,6 +105,9 @@ class Uploads:
             self._threads, self._other_files, segment, rewritten, epochs, partition.view is not None
         )
         points, crcs = await in_thread(
+            self._threads, self._cut_points, segment, summary, rewritten, files[IndexKind.OFFSETS]
+        )
+        await in_thread(
             self._threads, self._upload_files, segment, summary, rewritten, files, key, is_cancelled
         )
         self.size += summary.log_size
@@ -137,14 +140,26 @@ class Uploads:
         files: Mapping[IndexKind, bytes],
         key: Callable[[str], str],
         is_cancelled: Callable[[], bool],
-    ) -> tuple[bytes, bytes]:
-        """Upload the files of a segment. Return its encoded cut points and their CRCs. Runs in a thread."""
+    ) -> None:
+        """Upload the files of a segment. Runs in a thread."""
         store = self._store
         with closing(self._disk.open(segment.path(LOG_SUFFIX))) as file:
             read = file.read if rewritten is None else partial(rewritten.log.read, file.read)
             store.upload(key(LOG), lambda: self._pieces(segment, summary, read, is_cancelled))
             store.upload(key(INDEXES), lambda: [encode_indexes(files)])
-            return encode_cut_points(summary, bytes(files[IndexKind.OFFSETS]), read)
+
+    def _cut_points(
+        self, segment: Segment, summary: Summary, rewritten: Rewritten | None, offsets: bytes
+    ) -> tuple[bytes, bytes]:
+        """Check the batch headers of the log file of a copy, before it is uploaded. Return its encoded cut points and
+        their CRCs. Runs in a thread.
+        """
+        with closing(self._disk.open(segment.path(LOG_SUFFIX))) as file:
+            read = file.read if rewritten is None else partial(rewritten.log.read, file.read)
+            try:
+                return encode_cut_points(summary, bytes(offsets), read)
+            except Corrupt as error:
+                raise Corrupt(f"{segment.path(LOG_SUFFIX)}: {error}") from None
 
     def _other_files(
         self,

@@ -5,7 +5,7 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, cast
 
@@ -39,6 +39,30 @@ REJECTIONS = (
 )
 # The names of options whose values messages may show. All other values are masked.
 SHOWN = ("region", "endpoint", "bucket", "container")
+# Options of the HTTP client. obstore takes them elsewhere, and panics if they are among the options of a store.
+OF_CLIENT = frozenset(
+    [
+        "allow_http",
+        "allow_invalid_certificates",
+        "connect_timeout",
+        "default_content_type",
+        "default_headers",
+        "http1_only",
+        "http2_only",
+        "http2_keep_alive_interval",
+        "http2_keep_alive_timeout",
+        "http2_keep_alive_while_idle",
+        "http2_max_frame_size",
+        "pool_idle_timeout",
+        "pool_max_idle_per_host",
+        "proxy_ca_certificate",
+        "proxy_excludes",
+        "proxy_url",
+        "randomize_addresses",
+        "timeout",
+        "user_agent",
+    ]
+)
 SECRET_SIZE_MIN = 4  # A shorter value is no credential, and masking it would spoil the message.
 MASK = "***"
 # In a message: the parameters of a URL, and the parts of an answer of S3 that repeat the credentials of the request.
@@ -70,13 +94,16 @@ class CloudRequests:
             key=len,
             reverse=True,
         )
-        client = {"timeout": timedelta(seconds=ATTEMPT_S_MAX), "allow_http": allow_http}
+        _check_names(options or {})
+        client: dict[str, Any] = {"timeout": timedelta(seconds=ATTEMPT_S_MAX), "allow_http": allow_http}
         retries = {"max_retries": 0}
         config = dict(options or {})
-        if url.startswith("s3") and not allow_http and not os.environ.get("AWS_UNSIGNED_PAYLOAD"):
+        names = {"aws_unsigned_payload", "unsigned_payload"} & {name.lower() for name in config}
+        is_set = names or os.environ.get("AWS_UNSIGNED_PAYLOAD")
+        if url.startswith("s3") and not allow_http and not is_set:
             # The signature of a request would have the SHA-256 of the content. TLS already proves the content, and the
             # hash takes more than half of the processor time of an upload.
-            config.setdefault("aws_unsigned_payload", "true")
+            config["aws_unsigned_payload"] = "true"
         arguments: dict[str, Any] = {
             "client_options": client,
             "retry_config": retries,
@@ -86,8 +113,11 @@ class CloudRequests:
             arguments = {}
         try:
             self._store: Any = from_url(url, **arguments)
+            return
         except exceptions.BaseError as error:
-            raise ValueError(_in_short(error, self._secrets)) from None
+            message = _in_short(error, self._secrets)
+        # Outside of the handler, the new error has no context, which could show a credential.
+        raise ValueError(message)
 
     @property
     def url(self) -> str:
@@ -170,14 +200,40 @@ class CloudRequests:
     def _ask(self, request: Callable[[], Any]) -> Any:
         try:
             return request()
-        except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
-            raise Exists(_in_short(error, self._secrets)) from None
         except (exceptions.BaseError, OSError) as error:
-            text = _in_short(error, self._secrets)
-            if isinstance(error, REJECTED) or any(words in str(error) for words in REJECTIONS):
-                raise Rejected(text) from None
-            is_missing = isinstance(error, (FileNotFoundError, exceptions.NotFoundError))
-            raise (Missing if is_missing else Unclear)(text) from None
+            failure = self._failure(error)
+        raise failure
+
+    def _failure(self, error: Exception) -> Exception:
+        """Return the error of an attempt for an error of obstore."""
+        text = _in_short(error, self._secrets)
+        if isinstance(error, (exceptions.AlreadyExistsError, exceptions.PreconditionError)):
+            return Exists(text)
+        if isinstance(error, REJECTED) or any(words in str(error) for words in REJECTIONS):
+            return Rejected(text)
+        is_missing = isinstance(error, (FileNotFoundError, exceptions.NotFoundError))
+        return (Missing if is_missing else Unclear)(text)
+
+
+def _check_names(options: Mapping[str, str]) -> None:
+    """Check that obstore can take the options as those of a store.
+
+    Raises:
+        ValueError: an option is one of the HTTP client, or is given twice under two names.
+    """
+    plain: dict[str, str] = {}
+    for name in options:
+        short = (
+            name.lower()
+            .removeprefix("aws_")
+            .removeprefix("google_")
+            .removeprefix("azure_")
+            .removeprefix("storage_")
+        )
+        if name.lower() in OF_CLIENT:
+            raise ValueError(f"{name} is an option of the HTTP client, which cannot be set here")
+        if plain.setdefault(short, name) != name:
+            raise ValueError(f"{plain[short]} and {name} are the same option: give one of them")
 
 
 def _is_secret(name: str, value: str) -> bool:

@@ -46,7 +46,7 @@ def fault_of(store: ObjectStore, partition: RemotePartition, segment: RemoteSegm
 
 def _check_log(store: ObjectStore, key: str, segment: RemoteSegment) -> None:
     check = _BatchCheck(segment)
-    whole = WholeBatches(0, segment.base_offset, segment.end_offset, check)
+    whole = WholeBatches(0, segment.size, segment.base_offset, segment.end_offset, check)
     for _, content in downloaded(store, [ObjectRange(key, 0, segment.size)]):
         for _ in whole.of(content):
             pass
@@ -78,7 +78,7 @@ class _BatchCheck:
         nexts = bases + table[:, k.LAST_DELTA] + 1
         least = np.concatenate(([self._next_offset], nexts[:-1]))
         if (bases < least).any() or nexts[-1] > self._end_offset:
-            place = int(np.argmax(bases < least))
+            place = int(np.argmax((bases < least) | (nexts > self._end_offset)))
             raise Corrupt(
                 f"the batch with the base offset {bases[place]} has offsets that are not expected there"
             )

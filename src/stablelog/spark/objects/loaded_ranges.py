@@ -1,13 +1,14 @@
 """The ranges of objects that a process of Spark has loaded. A range that is not loaded yet is loaded when it is read."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from stablelog.env.disk import Buffer
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import ObjectMissing
+from stablelog.spark.objects.at_once import at_once
 from stablelog.types import ObjectRange
 
 SIZE_MAX: Final = 48 << 20
@@ -44,12 +45,24 @@ class LoadedRanges:
             return self._loaded[wanted]
         coming = self._coming.pop(wanted, None)
         content = self._load(wanted) if coming is None else coming.result()
+        self._keep(wanted, content)
+        return content
+
+    def _keep(self, wanted: ObjectRange, content: Buffer) -> None:
         self._loaded[wanted] = content
         self._size += len(content)
         while self._size > self._size_max and len(self._loaded) > 1:
-            oldest = next(iter(self._loaded))
-            self.drop(oldest)
-        return content
+            self.drop(next(iter(self._loaded)))
+
+    def has(self, wanted: ObjectRange) -> bool:
+        """Whether a range is loaded, or is being loaded."""
+        return wanted in self._loaded or wanted in self._coming
+
+    def load_all(self, ranges: Sequence[ObjectRange]) -> None:
+        """Load ranges, several at a time. Raises as `get`."""
+        missing = [wanted for wanted in ranges if not self.has(wanted)]
+        for wanted, content in zip(missing, at_once(self._load, missing), strict=True):
+            self._keep(wanted, content)
 
     def load_ahead(self, ranges: Iterable[ObjectRange]) -> None:
         """Begin to load ranges that a reader will need soon."""
@@ -66,8 +79,7 @@ class LoadedRanges:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def consumed(self, wanted: ObjectRange) -> None:
-        """Drop a range that a reader has read to its end."""
-        self.drop(wanted)
+        """Do nothing: in commit order, other transactions may need the same range. The oldest ranges make room."""
 
     def is_checked(self, wanted: ObjectRange) -> bool:
         """Whether `checked` was called for a range since its bytes were loaded."""

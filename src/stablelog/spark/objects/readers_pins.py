@@ -1,8 +1,9 @@
 """The pins of a read: while a query runs, the broker deletes no segment that the query may still read (`tier.pins`).
 
-The driver creates a pin in a partition before it reads the manifest. Spark gives the driver of a batch no moment at
-which the batch ends, so the pin stays until the broker has seen it for an hour. A task that runs later renews the pin.
-The id of a renewal follows from the first id and the time, so that all tasks of a read renew a pin only once.
+The driver creates a pin in each partition before it reads the manifest. Spark does not tell a source when a query ends,
+so the pins stay until the broker has seen them for an hour. Each task renews all pins of its read, because the task of
+a partition may begin hours after the planning. The keys of the renewals follow from the id of the read and from the
+time, so that all tasks create a renewal only once.
 """
 
 import logging
@@ -10,64 +11,112 @@ import os
 import threading
 import time
 import uuid
+from collections.abc import Iterator, Mapping
 from typing import Final
+from weakref import WeakSet
 
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import ObjectExists, StoreError, Unavailable
-from stablelog.spark.planning import ReadersPin
+from stablelog.spark.objects.at_once import at_once
+from stablelog.spark.planning import ReadersPins
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.pins import RENEWAL_S, Pin, encode_pin
 
 log = logging.getLogger(__name__)
 OFFSET_MAX: Final = 2**63 - 1
-REFUSED: set[str] = set()  # The stores in which this process must not write.
 _lock = threading.Lock()
+_refused: "WeakSet[ObjectStore]" = WeakSet()  # The stores that have rejected a pin.
+_renewed: set[tuple[uuid.UUID, int]] = set()  # By read: the renewals that this process has made.
 
 
-def create_pin(
-    store: ObjectStore, partition: RemotePartition, start: int = 0, end: int = OFFSET_MAX
-) -> ReadersPin | None:
-    """Create the pin of a read in a partition. Return None if the store rejects it: then the read goes on without a
-    pin, and a warning says so.
+class DriversPins:
+    """The pins that the driver of a read creates.
+
+    Args:
+        store: the object store.
     """
-    pin = ReadersPin(uuid.uuid4(), time.time(), start, end)
-    return pin if _create(store, partition, pin, pin.pin_id) else None
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._read_id, self._created_s = uuid.uuid4(), time.time()
+        self._starts: dict[RemotePartition, int] = {}
+
+    @property
+    def are_old(self) -> bool:
+        """Whether the driver of a stream begins with new pins."""
+        return time.time() - self._created_s > RENEWAL_S
+
+    def create(self, starts: Mapping[RemotePartition, int]) -> None:
+        """Pin the offsets from a first one on, in partitions that are not pinned yet. If the store rejects a pin, the
+        read goes on without it, and a warning says so.
+        """
+        new = [one for one in starts if one not in self._starts]
+        pinned = at_once(lambda one: _create(self._store, one, starts[one], self._read_id, 0), new)
+        self._starts |= {one: starts[one] for one, is_pinned in zip(new, pinned, strict=True) if is_pinned}
+
+    @property
+    def for_tasks(self) -> ReadersPins | None:
+        """The pins as tasks need them; None if there are none."""
+        topics: dict[tuple[str, uuid.UUID], list[tuple[int, int]]] = {}
+        for (topic, topic_id, number), start in self._starts.items():
+            topics.setdefault((topic, topic_id), []).append((number, start))
+        rows = tuple((*topic, tuple(sorted(numbers))) for topic, numbers in topics.items())
+        return ReadersPins(self._read_id, self._created_s, rows) if rows else None
+
+    def remove(self) -> None:
+        """Delete the pins. A failure is logged: the broker deletes them later."""
+
+        def delete(partition: RemotePartition) -> None:
+            self._store.delete(partition.pin_key(_pin_id(partition, self._read_id, 0)))
+
+        try:
+            at_once(delete, list(self._starts))
+        except Unavailable as error:
+            log.info("pins stay in the store for an hour: %s", error)
+        self._starts.clear()
 
 
-def renew_pin(store: ObjectStore, partition: RemotePartition, pin: ReadersPin) -> None:
-    """Create the next pin of a read if its last one is RENEWAL_S seconds old. A failure is logged."""
-    period = int((time.time() - pin.created_s) // RENEWAL_S)
-    if period > 0:
-        _create(store, partition, pin, uuid.uuid5(pin.pin_id, str(period)))
+def renew_pins(store: ObjectStore, pins: ReadersPins | None) -> None:
+    """Create the next pins of a read if its last ones are RENEWAL_S seconds old. A process does it once for each read.
+    A failure is logged.
+    """
+    if pins is None:
+        return
+    period = int((time.time() - pins.created_s) // RENEWAL_S)
+    with _lock:
+        if period <= 0 or (pins.read_id, period) in _renewed:
+            return
+        _renewed.add((pins.read_id, period))
+    at_once(lambda one: _create(store, *one, pins.read_id, period), list(_partitions(pins)))
 
 
-def is_old(pin: ReadersPin) -> bool:
-    """Whether the driver of a stream creates a new pin in place of this one."""
-    return time.time() - pin.created_s > RENEWAL_S
+def _partitions(pins: ReadersPins) -> Iterator[tuple[RemotePartition, int]]:
+    for topic, topic_id, numbers in pins.topics:
+        for number, start in numbers:
+            yield RemotePartition(topic, topic_id, number), start
 
 
-def remove_pin(store: ObjectStore, partition: RemotePartition, pin: ReadersPin) -> None:
-    """Delete the pin of a read that has ended. A failure is logged: the broker deletes the pin later."""
-    try:
-        store.delete(partition.pin_key(pin.pin_id))
-    except Unavailable as error:
-        log.info("a pin stays in the store for an hour: %s", error)
+def _pin_id(partition: RemotePartition, read_id: uuid.UUID, period: int) -> uuid.UUID:
+    return uuid.uuid5(read_id, f"{partition.directory} {period}")
 
 
-def _create(store: ObjectStore, partition: RemotePartition, pin: ReadersPin, pin_id: uuid.UUID) -> bool:
-    if store.url in REFUSED:
+def _create(
+    store: ObjectStore, partition: RemotePartition, start: int, read_id: uuid.UUID, period: int
+) -> bool:
+    """Create a pin. Return whether it exists now."""
+    if store in _refused:
         return False
-    reader = f"Spark, process {os.getpid()}"
+    pin = Pin(start, OFFSET_MAX, f"Spark, process {os.getpid()}")
     try:
-        store.create(partition.pin_key(pin_id), encode_pin(Pin(pin.start, pin.end, reader)))
+        store.create(partition.pin_key(_pin_id(partition, read_id, period)), encode_pin(pin))
     except ObjectExists:
         return True  # Another task has created it.
     except StoreError as error:
         with _lock:
-            if store.url in REFUSED:
+            if store in _refused:
                 return False
             if error.is_rejected:
-                REFUSED.add(store.url)
+                _refused.add(store)
         log.warning(
             "the read goes on without a pin, so that a broker may delete what it reads: %s. Allow this user to create "
             "objects in %s, or keep the topic's retention longer than the query",

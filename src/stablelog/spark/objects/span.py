@@ -1,9 +1,14 @@
-"""Ranges of offsets that tasks read from an object store."""
+"""Ranges of offsets that tasks read from an object store.
+
+A read may have 100,000 segments, and is divided into thousands of tasks. All spans of a partition therefore share one
+table, and a division finds its place in the table by bisection.
+"""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from itertools import groupby, pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from stablelog.spark.planning import ObjectExtent, Piece
@@ -15,44 +20,58 @@ if TYPE_CHECKING:
     from stablelog.spark.objects.stored_partition import StoredPartition
 
 
-class Stretches(NamedTuple):
-    """Stretches of a log file that follow each other. A stretch reaches from one edge of the file to the next; the
-    edges are its beginning, its cut points and its end.
+class Stretch(NamedTuple):
+    """A part of a log file, from one cut point to the next, or from or to an end of the file.
+
+    Attributes:
+        segment: the segment.
+        begin: where the stretch begins: offset, position, and CRC of the headers before it.
+        end: where it ends.
+        size_before: bytes of all earlier stretches in the table.
     """
 
     segment: RemoteSegment
-    edges: tuple[CutPoint, ...]
+    begin: CutPoint
+    end: CutPoint
+    size_before: int
 
     @property
-    def size(self) -> int:
-        """The bytes of the stretches."""
-        return self.edges[-1].position - self.edges[0].position
+    def start_offset(self) -> int:
+        """The first offset of the stretch."""
+        return self.begin.offset
 
-    def between(self, start: int, end: int) -> "Stretches":
-        """Return the stretches that have the offsets from `start` to before `end`."""
-        first = max(bisect_right(self.edges, start, key=lambda edge: edge.offset) - 1, 0)
-        last = bisect_left(self.edges, end, key=lambda edge: edge.offset)
-        return self._replace(edges=self.edges[first : last + 1])
+    @property
+    def size_up_to(self) -> int:
+        """Bytes of all stretches in the table up to the end of this one."""
+        return self.size_before + self.end.position - self.begin.position
 
 
-def _edges(segment: RemoteSegment) -> tuple[CutPoint, ...]:
-    crc = None if segment.summary is None else segment.summary.log_crc
-    return (
-        CutPoint(segment.base_offset, 0, 0),
-        *cut_points(segment),
-        CutPoint(segment.end_offset, segment.size, crc),
-    )
+def stretches_of(segments: Sequence[RemoteSegment]) -> list[Stretch]:
+    """Return the stretches of segments that follow each other. Raises Corrupt."""
+    found: list[Stretch] = []
+    size = 0
+    for segment in segments:
+        crc = None if segment.summary is None else segment.summary.log_crc
+        edges = [
+            CutPoint(segment.base_offset, 0, 0),
+            *cut_points(segment),
+            CutPoint(segment.end_offset, segment.size, crc),
+        ]
+        for begin, end in pairwise(edges):
+            found.append(Stretch(segment, begin, end, size))
+            size = found[-1].size_up_to
+    return found
 
 
 class ObjectSpan:
-    """A range of offsets in the order of the log, with the stretches of log files that contain it, as `parts`.
+    """A range of offsets in the order of the log, with the stretches of log files that contain it.
 
     Args:
         stored: the partition.
         start: the first offset.
         end: the offset after the last one.
         topic_id: the id of the topic.
-        parts: the stretches; None to find them in the partition.
+        table: the stretches of a range that contains this one; None to find them in the partition.
     """
 
     def __init__(
@@ -61,61 +80,53 @@ class ObjectSpan:
         start: int,
         end: int,
         topic_id: str = "",
-        parts: Sequence[Stretches] | None = None,
+        table: Sequence[Stretch] | None = None,
     ) -> None:
         self._stored = stored
         self.start = start
         self.end = end
         self._topic_id = topic_id
-        if parts is None:
-            segments = stored.segments_between(start, end)
-            parts = [Stretches(one, _edges(one)).between(start, end) for one in segments]
-        self.parts = parts
+        self._table = stretches_of(stored.segments_between(start, end)) if table is None else table
+        self._first = max(bisect_right(self._table, start, key=attrgetter("start_offset")) - 1, 0)
+        self._after = bisect_left(self._table, end, self._first, key=attrgetter("start_offset"))
 
-    @cached_property
+    @property
     def size(self) -> int:
         """The size of the stretches that contain the range, in bytes."""
-        return sum(part.size for part in self.parts)
+        if self._first == self._after:
+            return 0
+        return self._table[self._after - 1].size_up_to - self._table[self._first].size_before
+
+    @property
+    def stretches(self) -> Sequence[Stretch]:
+        """The stretches that contain the range."""
+        return self._table[self._first : self._after]
 
     def cut_by_size(self, size: int) -> "tuple[ObjectSpan, ObjectSpan] | None":
-        """Divide the range at an edge of a stretch, the first part of about this size in bytes. Return None if no edge
-        is in the range.
+        """Divide the range between two stretches, the first part of about this size in bytes. Return None if it has
+        only one.
         """
-        before, best = 0, None
-        for part in self.parts:
-            for edge in part.edges[1:]:
-                reached = before + edge.position - part.edges[0].position
-                if not self.start < edge.offset < self.end or (best is not None and reached > size):
-                    break
-                best = edge.offset
-            before += part.size
-        return None if best is None else self.cut_at(best)
+        if self._after - self._first < 2:
+            return None
+        wanted = self._table[self._first].size_before + size
+        place = bisect_right(
+            self._table, wanted, self._first + 1, self._after - 1, key=attrgetter("size_before")
+        )
+        # The stretch before this place begins within the size. If the first one is larger, the range is cut after it.
+        place = max(place - 1, self._first + 1)
+        return self.cut_at(self._table[place].start_offset)
 
     def cut_at(self, offset: int) -> "tuple[ObjectSpan, ObjectSpan]":
         """Divide the range at this offset. If it is inside a stretch, both parts contain this stretch."""
         assert self.start < offset < self.end
-        heads = [one.between(self.start, offset) for one in self.parts if one.edges[0].offset < offset]
-        tails = [one.between(offset, self.end) for one in self.parts if one.edges[-1].offset > offset]
         return (
-            ObjectSpan(self._stored, self.start, offset, self._topic_id, heads),
-            ObjectSpan(self._stored, offset, self.end, self._topic_id, tails),
+            ObjectSpan(self._stored, self.start, offset, self._topic_id, self._table),
+            ObjectSpan(self._stored, offset, self.end, self._topic_id, self._table),
         )
 
     def piece(self) -> Piece:
         """Return the range as a piece of a task, with the aborted transactions that it needs."""
         stored = self._stored
-        extents = tuple(
-            ObjectExtent(
-                stored.partition.segment_key(part.segment.base_offset, part.segment.segment_id, LOG),
-                part.edges[0].position,
-                part.size,
-                part.edges[0].header_crc,
-                part.edges[-1].header_crc,
-                part.edges[0].offset,
-                part.edges[-1].offset,
-            )
-            for part in self.parts
-        )
         return Piece(
             *stored.place,
             self.start,
@@ -123,8 +134,39 @@ class ObjectSpan:
             self.size,
             aborted=stored.aborted(self.start, self.end),
             topic_id=self._topic_id,
-            stored=replace(stored.piece, extents=extents),
+            stored=replace(stored.piece, extents=tuple(self._extents())),
         )
+
+    def _extents(self) -> Iterator[ObjectExtent]:
+        for _, same in groupby(self.stretches, key=lambda one: one.segment.segment_id):
+            stretches = list(same)
+            first, last, segment = stretches[0], stretches[-1], stretches[0].segment
+            yield ObjectExtent(
+                self._stored.partition.segment_key(segment.base_offset, segment.segment_id, LOG),
+                first.begin.position,
+                last.end.position - first.begin.position,
+                first.begin.header_crc,
+                last.end.header_crc,
+                first.begin.offset,
+                last.end.offset,
+            )
+
+
+class _Sized(NamedTuple):
+    """A segment, and the bytes of all earlier segments in the table."""
+
+    segment: RemoteSegment
+    size_before: int
+
+    @property
+    def end_offset(self) -> int:
+        return self.segment.end_offset
+
+    def size_up_to(self, position: int) -> int:
+        """Bytes of the table up to a position, as if all offsets of a segment had the same size."""
+        segment = self.segment
+        count = min(max(position - segment.base_offset, 0), segment.end_offset - segment.base_offset)
+        return self.size_before + segment.size * count // (segment.end_offset - segment.base_offset)
 
 
 class CommitSpan:
@@ -135,44 +177,56 @@ class CommitSpan:
         start: the first position.
         end: the position after the last one.
         topic_id: the id of the topic.
+        table: the segments of a range that contains this one; None to find them in the partition.
     """
 
-    def __init__(self, stored: "StoredPartition", start: int, end: int, topic_id: str = "") -> None:
+    def __init__(
+        self,
+        stored: "StoredPartition",
+        start: int,
+        end: int,
+        topic_id: str = "",
+        table: Sequence[_Sized] | None = None,
+    ) -> None:
         self._stored = stored
         self.start = start
         self.end = end
         self._topic_id = topic_id
+        if table is None:
+            table, size = [], 0
+            for segment in stored.segments_between(start, end):
+                table.append(_Sized(segment, size))
+                size += segment.size
+        self._table: Sequence[_Sized] = table
 
-    @cached_property
+    @property
     def size(self) -> int:
         """The size of the range in bytes, as if all offsets of a segment had the same size."""
-        return sum(self._size_in(one, self.end) for one in self._segments)
+        return self._size_up_to(self.end) - self._size_up_to(self.start)
 
-    @cached_property
-    def _segments(self) -> list[RemoteSegment]:
-        return self._stored.segments_between(self.start, self.end)
-
-    def _size_in(self, segment: RemoteSegment, end: int) -> int:
-        count = min(segment.end_offset, end) - max(segment.base_offset, self.start)
-        return segment.size * max(count, 0) // (segment.end_offset - segment.base_offset)
+    def _size_up_to(self, position: int) -> int:
+        if not self._table:
+            return 0
+        place = bisect_left(self._table, position, hi=len(self._table) - 1, key=attrgetter("end_offset"))
+        return self._table[place].size_up_to(position)
 
     def cut_by_size(self, size: int) -> "tuple[CommitSpan, CommitSpan] | None":
         """Divide the range in two, the first of about this size in bytes. Return None if it cannot be divided."""
-        for segment in self._segments:
-            part = self._size_in(segment, self.end)
-            if part >= size:
-                count = (segment.end_offset - segment.base_offset) * size // max(segment.size, 1)
-                at = max(segment.base_offset, self.start) + max(count, 1)
-                return self.cut_at(at) if self.start < at < self.end else None
-            size -= part
-        return None
+        if not self._table:
+            return None
+        wanted = self._size_up_to(self.start) + size
+        place = bisect_right(self._table, wanted, key=attrgetter("size_before")) - 1
+        segment, size_before = self._table[place]
+        count = (segment.end_offset - segment.base_offset) * (wanted - size_before) // max(segment.size, 1)
+        at = max(segment.base_offset + count, self.start + 1)
+        return self.cut_at(at) if at < self.end else None
 
     def cut_at(self, offset: int) -> "tuple[CommitSpan, CommitSpan]":
         """Divide the range at this position."""
         assert self.start < offset < self.end
         return (
-            CommitSpan(self._stored, self.start, offset, self._topic_id),
-            CommitSpan(self._stored, offset, self.end, self._topic_id),
+            CommitSpan(self._stored, self.start, offset, self._topic_id, self._table),
+            CommitSpan(self._stored, offset, self.end, self._topic_id, self._table),
         )
 
     def piece(self) -> Piece:

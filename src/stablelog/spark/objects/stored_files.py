@@ -50,7 +50,8 @@ class StoredSegment:
         from stablelog.spark.objects.whole_batches import WholeBatches
 
         # The part may begin at a cut point, whose offset is not known here.
-        whole = WholeBatches(None, self._segment.base_offset, self._segment.end_offset)
+        size = self._segment.size - position
+        whole = WholeBatches(None, size, self._segment.base_offset, self._segment.end_offset)
         part = ObjectRange(self._key, position, self._segment.size - position)
         for _, content in downloaded(self._store, [part]):
             for batches in whole.of(content):

@@ -12,7 +12,8 @@ from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.read import finished
 from stablelog.spark.objects.loaded_ranges import LoadedRanges
 from stablelog.spark.objects.span import CommitSpan, ObjectSpan
-from stablelog.spark.planning import ReadersPin, StoredPiece
+from stablelog.spark.planning import ReadersPins, StoredPiece
+from stablelog.tier.index_object import IndexKind
 from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.records import SegmentState
@@ -22,13 +23,15 @@ from stablelog.types import TopicPartition
 from stablelog.views.stored_order import StoredOrder
 
 ORDER_SETTING = "stablelog.order"
+# The size of the chunks of log files in commit order, and in searches. Up to 16 chunks are needed at a time.
+CHUNK_SIZE = 2 << 20
 
 
 def remote_log(
     store: ObjectStore, partition: RemotePartition, manifest: Manifest, loaded: LoadedRanges
 ) -> RemoteLog:
     """Return the remote tier of a partition, whose reads load what they need."""
-    return RemoteLog(partition, manifest, loaded, _save_nothing, url=store.url)
+    return RemoteLog(partition, manifest, loaded, _save_nothing, CHUNK_SIZE, store.url)
 
 
 def _save_nothing(_log_start: int) -> None:
@@ -49,7 +52,7 @@ class StoredPartition:
         partition: the partition.
         manifest: its last manifest; an empty one if it has none.
         committed: whether the reader is read-committed.
-        pin: the pin of the read; None if there is none.
+        pins: the pins of the read; None if there are none.
 
     Attributes:
         partition: the partition.
@@ -67,13 +70,13 @@ class StoredPartition:
         manifest: Manifest,
         *,
         committed: bool,
-        pin: ReadersPin | None = None,
+        pins: ReadersPins | None = None,
     ) -> None:
         self._store = store
         self.partition = partition
         self.manifest = manifest
         self._committed = committed
-        self._pin = pin
+        self._pins = pins
         published = manifest.published
         order = None if published is None else published.configs.get(ORDER_SETTING)
         self.is_in_commit_order = committed and order == "commit"
@@ -89,13 +92,17 @@ class StoredPartition:
         return self.partition.topic, self.partition.partition
 
     @cached_property
+    def _loaded(self) -> LoadedRanges:
+        return LoadedRanges(self._store)
+
+    @cached_property
     def _remote(self) -> RemoteLog:
-        return remote_log(self._store, self.partition, self.manifest, LoadedRanges(self._store))
+        return remote_log(self._store, self.partition, self.manifest, self._loaded)
 
     @property
     def piece(self) -> StoredPiece:
         """What the pieces of all tasks have in common."""
-        return StoredPiece(self.partition, self.manifest.cluster_id, self.manifest.log_start, pin=self._pin)
+        return StoredPiece(self.partition, self.manifest.cluster_id, self.manifest.log_start, pins=self._pins)
 
     @property
     def start_offset(self) -> int:
@@ -113,8 +120,9 @@ class StoredPartition:
         end = self.manifest.end_offset
         if not self._committed or self.is_in_commit_order:
             return end
-        stable = [one.stable_offset for one in self.manifest.segments[-1:] if one.stable_offset is not None]
-        return max(min([end, *stable]), self.start_offset)
+        known = (one.stable_offset for one in reversed(self.manifest.segments))
+        stable = next((one for one in known if one is not None), self.start_offset)
+        return max(min(end, stable), self.start_offset)
 
     def runs(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return the parts of a range of offsets that the store has. The end of the range is not after `end_offset`."""
@@ -157,6 +165,15 @@ class StoredPartition:
         log_start = max(first, self.start_offset)
         return self.segments_between(min(log_start, start), end) if with_indexes else ()
 
+    def first_needed(self, start: int) -> int:
+        """Return the first offset that a reader from `start` on may need: in commit order, a transaction that is
+        committed after `start` may have begun long before.
+        """
+        if not self.is_in_commit_order:
+            return start
+        later = (one for one in self.manifest.segments if one.end_offset > start and one.commit is not None)
+        return min((one.commit.least_first_offset for one in later if one.commit), default=start)
+
     def span(self, start: int, end: int, topic_id: str = "") -> ObjectSpan | CommitSpan:
         """Return a range of offsets, or of positions in commit order, as a span."""
         kind = CommitSpan if self.is_in_commit_order else ObjectSpan
@@ -170,23 +187,34 @@ class StoredPartition:
             Corrupt: the manifest does not name all segments of the range.
         """
         return [
-            (part.segment, part.edges[0].position, part.edges[-1].position)
-            for part in ObjectSpan(self, start, end).parts
+            (one.segment, one.begin.position, one.end.position)
+            for one in ObjectSpan(self, start, end).stretches
         ]
 
     def aborted(self, start: int, end: int) -> tuple[tuple[int, int, int], ...]:
         """Return (producer id, first offset, offset of the marker) of the aborted transactions with offsets in a range.
-        A reader that is not read-committed needs none.
+        A reader that is not read-committed needs none, and a reader in commit order gets none of their records.
         """
-        found = self.aborted_txns(start, end) if self._committed else ()
+        is_needed = self._committed and not self.is_in_commit_order
+        found = self.aborted_txns(start, end) if is_needed else ()
         return tuple((txn.producer_id, txn.first_offset, txn.last_offset) for txn in found)
 
     def aborted_txns(self, start: int, end: int) -> list[AbortedTxn]:
         """Return the aborted transactions with offsets in a range, sorted by first offset. Raises StoreError and
         Corrupt.
         """
-        found, is_complete = self._remote.aborted(start, end)
-        assert is_complete, "a reader ends where all transactions have ended within the store"
+        remote = self._remote
+        indexes = [
+            one.index_place(self.partition, IndexKind.TRANSACTIONS)
+            for one in remote.segments.with_aborts(start, end)[0]
+        ]
+        self._loaded.load_all([one for one in indexes if one is not None])
+        found, is_complete = remote.aborted(start, end)
+        if not is_complete:
+            raise Unavailable(
+                f"{self.url} does not have the ends of all transactions of {self.partition.topic}-"
+                f"{self.partition.partition} that began before offset {end}: their markers are not copied yet"
+            )
         return sorted(found, key=attrgetter("first_offset"))
 
     def count_in_commit_order(self, start: int, end: int) -> int:
@@ -198,7 +226,9 @@ class StoredPartition:
         """Return the first offset whose record has this time or a later one; None if there is none. In commit order,
         return the first position whose commit has such a time.
         """
+        # What a lookup loads is not needed again.
+        remote = remote_log(self._store, self.partition, self.manifest, LoadedRanges(self._store))
         if self.is_in_commit_order:
-            return StoredOrder(self._remote).at_time(timestamp_ms, self.start_offset)
-        found = finished(self._remote.look_up_time(timestamp_ms))
+            return StoredOrder(remote).at_time(timestamp_ms, self.start_offset)
+        found = finished(remote.look_up_time(timestamp_ms))
         return found[0] if found is not None and found[0] < self.end_offset else None

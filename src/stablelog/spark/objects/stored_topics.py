@@ -1,7 +1,7 @@
 """The topics in an object store: those of stablelog, or those that Apache Kafka tiered."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Protocol
 
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import InvalidConfig, ObjectMissing
@@ -9,14 +9,16 @@ from stablelog.spark.objects.at_once import at_once
 from stablelog.spark.objects.kafka_tiers.layouts import KNOWN, LAYOUTS, layout_of
 from stablelog.spark.objects.kafka_tiers.topics import KafkaTopics
 from stablelog.spark.objects.opening import opened_store
-from stablelog.spark.objects.readers_pins import create_pin, is_old, remove_pin
+from stablelog.spark.objects.readers_pins import DriversPins
 from stablelog.spark.objects.stored_partition import StoredPartition
 from stablelog.spark.options import ReadOptions
-from stablelog.spark.planning import ReadersPin
+from stablelog.spark.planning import ReadersPins
 from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.prefix import Prefix
 from stablelog.types import TopicPartition
+
+PARTITION_COUNT_MAX: Final = 100_000  # The greatest number of partitions that a broker gives to a topic.
 
 
 class StoredTopics(Protocol):
@@ -29,19 +31,21 @@ class StoredTopics(Protocol):
     def topics(self) -> list[str]:
         """Return the names of the topics in the store, in order. Raises StoreError."""
 
-    def of_topics(self, topics: Iterable[str]) -> dict[TopicPartition, StoredPartition]:
-        """Read what the store has of all partitions of some topics. Raises StoreError and Corrupt."""
+    def of_topics(
+        self, topics: Iterable[str], is_wanted: Callable[[TopicPartition], bool] = lambda _: True
+    ) -> dict[TopicPartition, StoredPartition]:
+        """Read what the store has of the wanted partitions of some topics. Raises StoreError and Corrupt."""
 
     def remove_pins(self) -> None:
-        """Delete the pins of the read. Call this when the read has ended."""
+        """Delete the pins of the read."""
 
 
-def stored_topics(options: ReadOptions, pin_from: Callable[[RemotePartition], int]) -> StoredTopics:
+def stored_topics(options: ReadOptions, pin_from: Callable[[RemotePartition], int] | None) -> StoredTopics:
     """Open the store of a read.
 
     Args:
         options: the options of the read.
-        pin_from: returns the first offset that the read may need of a partition.
+        pin_from: returns the first offset that the read may need of a partition; None to read without pins.
 
     Raises:
         InvalidConfig: the URL has no tiered storage in a known layout.
@@ -71,16 +75,16 @@ class OwnTopics:
     Args:
         prefix: the prefix of the store.
         committed: whether the reader is read-committed.
-        pin_from: returns the first offset that the read may need of a partition.
+        pin_from: returns the first offset that the read may need of a partition; None to read without pins.
     """
 
     def __init__(
-        self, prefix: Prefix, *, committed: bool, pin_from: Callable[[RemotePartition], int] = lambda _: 0
+        self, prefix: Prefix, *, committed: bool, pin_from: Callable[[RemotePartition], int] | None
     ) -> None:
         self._prefix = prefix
         self._committed = committed
         self._pin_from = pin_from
-        self._pins: dict[RemotePartition, ReadersPin | None] = {}
+        self._pins = DriversPins(prefix.store)
         self._known: dict[RemotePartition, Manifest] = {}
 
     @property
@@ -92,79 +96,96 @@ class OwnTopics:
         """Return the names of the topics that have, or had, objects in the store, in order."""
         return self._prefix.topics()
 
-    def of_topics(self, topics: Iterable[str]) -> dict[TopicPartition, StoredPartition]:
-        """Read the last manifests of all partitions of these topics. If a name was used by several topics, the topic
-        whose manifest is the latest counts.
-        """
-        listed = at_once(self._prefix.partitions, topics)
-        read = self.read_all([partition for found in listed for partition in found])
-        latest: dict[str, tuple[int, RemotePartition]] = {}
-        for one in read:
-            published = one.manifest.published
-            age = -1 if published is None else published.time_ms, one.partition
-            latest[one.partition.topic] = max(latest.get(one.partition.topic, age), age)
-        found: dict[TopicPartition, StoredPartition] = {}
-        for one in read:
-            if one.partition.topic_id == latest[one.partition.topic][1].topic_id:
-                found[one.place] = one
-        return found | self._empty(found)
-
-    def _empty(
-        self, found: Mapping[TopicPartition, StoredPartition]
+    def of_topics(
+        self, topics: Iterable[str], is_wanted: Callable[[TopicPartition], bool] = lambda _: True
     ) -> dict[TopicPartition, StoredPartition]:
-        """Return the partitions that the topics have, but of which nothing is in the store yet."""
-        empty = {}
-        for stored in found.values():
-            published = stored.manifest.published
-            for number in range(0 if published is None else published.partition_count):
-                partition = stored.partition._replace(partition=number)
-                if (partition.topic, number) not in found:
-                    manifest = Manifest(stored.manifest.cluster_id, published=published)
-                    empty[partition.topic, number] = StoredPartition(
-                        self.store, partition, manifest, committed=self._committed
-                    )
-        return empty
+        """Read the last manifests of the wanted partitions of these topics. If a name was used by several topics, the
+        topic whose manifest is the latest counts.
+        """
+        read = []
+        for listed in at_once(self._prefix.partitions, topics):
+            wanted = [one for one in listed if is_wanted((one.topic, one.partition))]
+            read += wanted or listed[:1]  # The first one tells how many partitions the topic has.
+        latest: dict[str, tuple[int, StoredPartition]] = {}
+        stored = self.read_all(read)
+        for one in stored:
+            published = one.manifest.published
+            age = -1 if published is None else published.time_ms
+            known = latest.get(one.partition.topic)
+            if known is None or known[0] < age:
+                latest[one.partition.topic] = age, one
+        found: dict[TopicPartition, StoredPartition] = {}
+        for _, last in latest.values():
+            found |= {one.place: one for one in self._empty(last) if is_wanted(one.place)}
+        for one in stored:
+            if one.partition.topic_id == latest[one.partition.topic][1].partition.topic_id:
+                found[one.place] = one
+        return {place: found[place] for place in sorted(found) if is_wanted(place)}
+
+    def _empty(self, known: StoredPartition) -> Iterator[StoredPartition]:
+        """Yield all partitions of a topic as if nothing of them was in the store."""
+        published = known.manifest.published
+        manifest = Manifest(
+            known.manifest.cluster_id, published=published and published._replace(restored=None)
+        )
+        for number in range(0 if published is None else min(published.partition_count, PARTITION_COUNT_MAX)):
+            partition = known.partition._replace(partition=number)
+            yield StoredPartition(self.store, partition, manifest, committed=self._committed)
 
     def read_all(self, partitions: Iterable[RemotePartition]) -> list[StoredPartition]:
-        """Read the last manifests of partitions, several at a time."""
-        return at_once(self.read, partitions)
+        """Pin partitions, and read their last manifests, several at a time."""
+        partitions = list(partitions)
+        if self._pin_from is not None:
+            before = self._pins
+            if before.are_old:
+                self._pins = DriversPins(self.store)
+            self._pins.create({one: self._pin_from(one) for one in partitions})
+            if before is not self._pins:
+                before.remove()
+        manifests = at_once(self._read, partitions)
+        pins = self._pins.for_tasks
+        return [
+            StoredPartition(self.store, partition, manifest, committed=self._committed, pins=pins)
+            for partition, manifest in zip(partitions, manifests, strict=True)
+        ]
 
-    def read(self, partition: RemotePartition) -> StoredPartition:
-        """Create a pin in a partition, unless it has one that is not old, and read its last manifest."""
-        before = self._pins.get(partition)
-        if partition not in self._pins or (before is not None and is_old(before)):
-            self._pins[partition] = create_pin(self.store, partition, self._pin_from(partition))
-            if before is not None:
-                remove_pin(self.store, partition, before)
+    def _read(self, partition: RemotePartition) -> Manifest:
         payload = self._prefix.last_payload(partition)
         manifest = Manifest("")
         if payload is not None:
             manifest, _ = self._prefix.read_manifest(partition, payload, self._known.get(partition))
         self._known[partition] = manifest
-        pin = self._pins[partition]
-        return StoredPartition(self.store, partition, manifest, committed=self._committed, pin=pin)
+        return manifest
 
     def remove_pins(self) -> None:
-        """Delete the pins. Call this when the read has ended."""
-        for partition, pin in self._pins.items():
-            if pin is not None:
-                remove_pin(self.store, partition, pin)
-        self._pins.clear()
+        """Delete the pins of the read."""
+        self._pins.remove()
 
 
 def read_again(
-    store: ObjectStore, partition: RemotePartition, *, committed: bool, pin: ReadersPin | None
-) -> StoredPartition:
-    """Read what the store has of a partition now, after an object was found to be missing.
+    store: ObjectStore, partition: RemotePartition, *, committed: bool, pins: ReadersPins | None
+) -> StoredPartition | None:
+    """Read what the store has of a partition now, after an object was found to be missing. Return None if its topic was
+    deleted.
 
     Args:
         store: the object store.
         partition: the partition.
         committed: whether the reader is read-committed.
-        pin: the pin of the read; None if there is none.
+        pins: the pins of the read; None if there are none.
     """
     layout = LAYOUTS.get(type(partition))
     if layout is not None:
         return KafkaTopics(store, layout, committed=committed).read(partition)
-    manifest = Prefix(store).last_manifest(partition) or Manifest("")
-    return StoredPartition(store, partition, manifest, committed=committed, pin=pin)
+    manifest = Prefix(store).last_manifest(partition)
+    if manifest is None or _is_deleted(store, partition):
+        return None
+    return StoredPartition(store, partition, manifest, committed=committed, pins=pins)
+
+
+def _is_deleted(store: ObjectStore, partition: RemotePartition) -> bool:
+    try:
+        store.get(partition.deleted_key)
+    except ObjectMissing:
+        return False
+    return True

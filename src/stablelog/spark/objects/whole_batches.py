@@ -26,6 +26,7 @@ class WholeBatches:
     Args:
         header_crc: CRC-32C over the headers of all batches before the part; None if it is unknown. Then the offsets of
             the batches are checked: they must increase, and stay within the part.
+        size: bytes of the part.
         start: the offset at which the part begins.
         end: the offset at which it ends.
         check: is called with the bytes of whole batches, and a table of them (`kernels.decode`); it may raise Corrupt.
@@ -34,55 +35,83 @@ class WholeBatches:
         header_crc: the same, over the headers of all batches that were yielded, too.
     """
 
-    def __init__(self, header_crc: int | None, start: int, end: int, check: Check | None = None) -> None:
+    def __init__(
+        self, header_crc: int | None, size: int, start: int, end: int, check: Check | None = None
+    ) -> None:
         self.header_crc = header_crc
         self._next_offset = start
         self._end = end
         self._check = check
-        self._rest = bytearray()  # The begin of a batch whose end was not downloaded yet.
+        self._size = size  # How many bytes of the part are still to come.
+        # A batch whose end was not downloaded yet, or its header, and how many bytes of it are there.
+        self._rest, self._filled = bytearray(), 0
         self._table = np.zeros((SCAN_COUNT_MAX, k.TABLE_WIDTH), np.int64)
 
     def of(self, content: Buffer) -> Iterator[pa.Buffer]:
         """Yield the whole batches that end in the next bytes of the part.
 
         Raises:
-            Corrupt: some bytes are not the header of a batch, or the offsets of a batch are impossible.
+            Corrupt: some bytes are not the header of a batch, or a batch ends after the part.
         """
         view = memoryview(content)
-        at = self._complete_rest(view) if self._rest else 0
-        if self._rest and self._missing_size():
+        at = self._complete(view) if self._rest else 0
+        if self._rest and self._missing:
+            self._size -= len(view)
             return
         if self._rest:
-            batch, self._rest = pa.py_buffer(bytes(self._rest)), bytearray()
+            batch, self._rest = pa.py_buffer(self._rest), bytearray()  # The bytes are not copied.
             self._scan(batch)
             yield batch
+            del batch
         if at < len(view):
             source = pa.py_buffer(view[at:])
             size = self._scan(source)
-            self._rest += view[at + size :]
             if size:
                 yield source.slice(0, size)
+            self._begin(view[at + size :], self._size - at - size)
+        self._size -= len(view)
 
     @property
     def is_complete(self) -> bool:
         """Whether the bytes up to now end with a whole batch."""
         return not self._rest
 
-    def _missing_size(self) -> int:
-        """Return how many bytes are missing of the first batch of the rest, or of its header."""
-        if len(self._rest) < HEADER.size:
-            return HEADER.size - len(self._rest)
-        length: int = LENGTH.unpack_from(self._rest, LENGTH_AT)[0]
-        return max(LENGTH_AND_OFFSET_SIZE + length - len(self._rest), 0)
+    def _begin(self, view: memoryview, left: int) -> None:
+        """Keep the begin of a batch whose end is not downloaded yet. The part has `left` more bytes from it on."""
+        self._filled = len(view)
+        self._rest = bytearray(self._needed(view, left)) if len(view) else bytearray()
+        self._rest[: len(view)] = view
 
-    def _complete_rest(self, view: memoryview) -> int:
-        """Append bytes of `view` to the rest until its first batch is whole. Return how many bytes were appended."""
-        at = 0
-        while at < len(view) and (missing := self._missing_size()):
-            piece = view[at : at + missing]
-            self._rest += piece
-            at += len(piece)
+    def _needed(self, view: Buffer, left: int) -> int:
+        """Return the size of a batch, or that of a header if its size is not known yet. Raises Corrupt."""
+        if len(view) < HEADER.size:
+            return HEADER.size
+        length: int = LENGTH.unpack_from(view, LENGTH_AT)[0]
+        size = LENGTH_AND_OFFSET_SIZE + length
+        if not HEADER.size <= size <= left:
+            raise Corrupt(f"a batch of {size} bytes, of which the part has {left}")
+        return size
+
+    @property
+    def _missing(self) -> int:
+        """How many bytes of the rest are not filled yet."""
+        return len(self._rest) - self._filled
+
+    def _complete(self, view: memoryview) -> int:
+        """Fill the rest. Return how many bytes of `view` were used."""
+        at = self._fill(view)
+        if not self._missing and len(self._rest) == HEADER.size:  # Now the size of the batch is known.
+            left = self._size + HEADER.size - at
+            header, self._rest = self._rest, bytearray(self._needed(self._rest, left))
+            self._rest[: HEADER.size] = header
+            at += self._fill(view[at:])
         return at
+
+    def _fill(self, view: memoryview) -> int:
+        piece = view[: self._missing]
+        self._rest[self._filled : self._filled + len(piece)] = piece
+        self._filled += len(piece)
+        return len(piece)
 
     def _scan(self, source: pa.Buffer) -> int:
         """Read the headers of the whole batches in a buffer. Return the end of the last one."""

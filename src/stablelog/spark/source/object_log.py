@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from stablelog.client.responses import Missing
 from stablelog.errors import Corrupt, InvalidConfig, ObjectMissing
+from stablelog.spark.objects.at_once import at_once
 from stablelog.spark.objects.stored_files import StoredFiles
 from stablelog.spark.objects.stored_partition import StoredPartition
 from stablelog.spark.objects.stored_topics import stored_topics
@@ -29,16 +30,17 @@ class ObjectLog:
     the broker.
     """
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, *, with_pins: bool = True) -> None:
         self._options = options
-        self._stored = stored_topics(options, self._first_needed)
+        self._stored = stored_topics(options, self._first_needed if with_pins else None)
         self._found: dict[TopicPartition, StoredPartition] = {}
         self._read_s = float("-inf")  # when the manifests were read last
-        # The first offset of each partition that the read may still need, as far as it is known.
-        self._needed = dict(options.starting.by_partition) if options.starting.kind == "offsets" else {}
+        self._needed: dict[
+            TopicPartition, int
+        ] = {}  # The first offset that a stream still needs of a partition.
 
     def _first_needed(self, partition: RemotePartition) -> int:
-        return max(self._needed.get((partition.topic, partition.partition), 0), 0)
+        return self._needed.get((partition.topic, partition.partition), 0)
 
     def partitions(self, *, there_only: bool = False) -> dict[TopicPartition, str]:
         """Return the partitions in the store that the options name, with topic ids. Read their manifests, unless they
@@ -55,28 +57,37 @@ class ObjectLog:
                 for topic in self._stored.topics()
                 if not topic.startswith("__") and (pattern is None or pattern.fullmatch(topic))
             }
-        self._found = self._stored.of_topics(sorted(wanted))
-        missing = wanted - {topic for topic, _ in self._found}
-        if not there_only and missing & {*options.topics, *(topic for topic, _ in options.assigned)}:
-            raise Missing(
-                f"there is no topic {min(missing)!r} in {self._stored.store.url}: either it is not tiered, or no segment "
-                "of it was copied yet"
-            )
+        self._found = self._stored.of_topics(sorted(wanted), self._is_wanted)
         if options.assigned:
             gone = set(options.assigned) - set(self._found)
             if gone and not there_only:
                 raise InvalidConfig(
-                    f"the option assign names {name(min(gone))}, but there is no such partition"
+                    f"the option assign names {name(min(gone))}, but there is no such partition in {self._stored.store.url}"
                 )
-            self._found = {place: self._found[place] for place in options.assigned if place in self._found}
+        missing = set(options.topics) - {topic for topic, _ in self._found}
+        if missing and options.partitions is not None:
+            missing -= set(
+                self._stored.topics()
+            )  # They may have other partitions than those that are wanted.
+        if missing and not there_only:
+            raise Missing(
+                f"there is no topic {min(missing)!r} in {self._stored.store.url}: either it is not tiered, or no segment "
+                "of it was copied yet"
+            )
         self._read_s = time.monotonic()
         return self._chosen()
 
+    def _is_wanted(self, place: TopicPartition) -> bool:
+        options = self._options
+        if options.assigned:
+            return place in options.assigned
+        return options.partitions is None or place[1] in options.partitions
+
     def _chosen(self) -> dict[TopicPartition, str]:
         return {
-            place: self._found[place].partition.topic_id.hex
-            for place in sorted(self._found)
-            if self._options.partitions is None or place[1] in self._options.partitions
+            place: stored.partition.topic_id.hex
+            for place, stored in sorted(self._found.items())
+            if self._is_wanted(place)
         }
 
     def stored_partitions(self) -> list[StoredPartition]:
@@ -87,7 +98,7 @@ class ObjectLog:
         if (
             place not in self._found
         ):  # A stream that was started again asks for offsets before it lists partitions.
-            self._found |= self._stored.of_topics([place[0]])
+            self._found |= self._stored.of_topics([place[0]], lambda one: one == place)
         if place not in self._found:
             raise Missing(f"there is no partition {name(place)} in {self._stored.store.url}")
         return self._found[place]
@@ -102,12 +113,13 @@ class ObjectLog:
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return the offset of the first record of a time or later, by partition; None if there is none."""
-        return {place: self._of(place).at_time(time_ms) for place, time_ms in times.items()}
+        stored = [self._of(place) for place in times]
+        return dict(zip(times, at_once(lambda one: one.at_time(times[one.place]), stored), strict=True))
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
         """Return a span for each range: the range, and the parts of the objects with its records."""
         for wanted in ranges:
-            self._needed[wanted.place] = wanted.start
+            self._needed[wanted.place] = self._of(wanted.place).first_needed(wanted.start)
             yield from self._spans_of(wanted, topic_ids.get(wanted.place[0], ""))
 
     def _spans_of(self, wanted: Range, topic_id: str) -> Iterable[Span]:

@@ -12,7 +12,7 @@ from stablelog.errors import Corrupt, ObjectMissing
 from stablelog.log.model import Slice
 from stablelog.spark.objects.loaded_ranges import LoadedRanges
 from stablelog.spark.objects.opening import opened_store
-from stablelog.spark.objects.readers_pins import renew_pin
+from stablelog.spark.objects.readers_pins import renew_pins
 from stablelog.spark.objects.stored_partition import missing_between, remote_log
 from stablelog.spark.objects.stored_topics import read_again
 from stablelog.spark.options import ReadOptions
@@ -26,7 +26,9 @@ from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.types import ObjectRange
 from stablelog.views.stored_order import StoredOrder
 
-READ_SIZE: Final = 4 << 20  # How many bytes a task reads at a time in commit order.
+# How many bytes a task reads at a time in commit order.
+READ_SIZE_MIN: Final = 64 << 10
+READ_SIZE: Final = 4 << 20
 
 
 def read(options: ReadOptions, cluster: Cluster | None, piece: Piece, decoder: Any) -> Iterator[Any]:
@@ -53,8 +55,6 @@ def read(options: ReadOptions, cluster: Cluster | None, piece: Piece, decoder: A
         piece = pieces.pop(0)
         stored = piece.stored
         assert stored is not None
-        if stored.pin is not None:
-            renew_pin(store, stored.partition, stored.pin)
         batches = _in_commit_order if stored.segments else _in_log_order
         try:
             yield from batches(store, stored, piece, decoder)
@@ -73,11 +73,16 @@ def _in_log_order(store: ObjectStore, stored: StoredPiece, piece: Piece, decoder
 
     extents = stored.extents
     parts = [ObjectRange(one.key, one.position, one.size) for one in extents]
-    whole, reached, size = WholeBatches(None, 0, 0), -1, 0
+    whole, reached, size = WholeBatches(None, 0, 0, 0), -1, 0
     for number, content in downloaded(store, parts):
+        renew_pins(store, stored.pins)
         extent = extents[number]
         if number != reached:
-            whole, reached, size = WholeBatches(extent.crc_before, extent.start, extent.end), number, 0
+            whole, reached, size = (
+                WholeBatches(extent.crc_before, extent.size, extent.start, extent.end),
+                number,
+                0,
+            )
         size += len(content)
         try:
             for batches in whole.of(content):
@@ -106,10 +111,15 @@ def _in_commit_order(store: ObjectStore, stored: StoredPiece, piece: Piece, deco
     order, position = StoredOrder(remote), piece.start
     try:
         while position < piece.end:
-            found: Slice = order.read(position, READ_SIZE)
+            renew_pins(store, stored.pins)
+            found: Slice = order.read(position, min(max(piece.size, READ_SIZE_MIN), READ_SIZE))
             if found.end_offset == position:
+                # The last offsets may be those of markers, which have no position.
+                if any(order.entries(position, piece.end)):
+                    raise Corrupt(f"{stored.partition.directory} has no batches for position {position}")
                 break
-            loaded.load_ahead(remote.view.ahead(found.end_offset))
+            if found.end_offset < piece.end:
+                loaded.load_ahead(remote.view.ahead(found.end_offset))
             yield from decoder.feed(b"".join(found.buffers), piece.start, piece.end)
             position = found.end_offset
     finally:
@@ -128,7 +138,10 @@ def _after_deletion(
     assert rest.stored is not None
     partition = rest.stored.partition
     committed = options.isolation == "read_committed"
-    stored = read_again(store, partition, committed=committed, pin=rest.stored.pin)
+    stored = read_again(store, partition, committed=committed, pins=rest.stored.pins)
+    if stored is None:
+        lost(options, f"{rest.topic} was deleted from {store.url} while the query read it")
+        return []
     needed = {extent.key for extent in rest.stored.extents} | _log_keys(partition, rest.stored.segments)
     if needed <= _log_keys(partition, stored.manifest.segments):
         raise Corrupt(f"{missing}, and {stored.listed_by}: restore the object") from missing

@@ -176,6 +176,9 @@ class StablelogReader(DataSourceReader):
             check_columns(self._columns, log, topic_ids)
             spans = log.spans(ranges, topic_ids)
             return [TaskPartition(pieces) for pieces in plan(spans, limits(self._options))]
+        except BaseException:
+            log.end_read()
+            raise
         finally:
             log.close()
 

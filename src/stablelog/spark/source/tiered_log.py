@@ -2,22 +2,29 @@
 or from the brokers.
 """
 
+import contextlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
+from uuid import UUID
 
 from stablelog.client.cluster import EARLIEST_LOCAL
 from stablelog.client.responses import Missing
-from stablelog.errors import Corrupt, Refused, Unavailable
-from stablelog.spark.objects.stored_topics import stored_topics
+from stablelog.errors import Corrupt, InvalidConfig, NewerFormat, ObjectMissing, Refused, Unavailable
+from stablelog.spark.objects.stored_partition import StoredPartition
+from stablelog.spark.objects.stored_topics import OwnTopics, stored_topics
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Span
 from stablelog.spark.source.directory_log import SharedLog
 from stablelog.spark.source.resolve import Range, name
+from stablelog.spark.source.stored_ranges import readable
 from stablelog.tier.names import RemotePartition
 from stablelog.types import TopicPartition
 
 log = logging.getLogger(__name__)
+REFRESH_S: Final = 30.0  # A manifest that does not have a range is read again after this time.
 
 
 class TieredLog(SharedLog):
@@ -29,31 +36,78 @@ class TieredLog(SharedLog):
 
     def __init__(self, options: ReadOptions) -> None:
         super().__init__(replace(options, path=None, scan="auto"))
-        self._stored = stored_topics(options, self._first_needed)
+        stored = stored_topics(options, self._first_needed)
+        if not isinstance(stored, OwnTopics):
+            raise InvalidConfig(
+                f"{options.store_url} was written by Apache Kafka: read it without kafka.bootstrap.servers, or read "
+                "everything from the brokers, without the path"
+            )
+        self._stored = stored
+        self._known: dict[RemotePartition, tuple[float, StoredPartition]] = {}
         self._needed: dict[TopicPartition, int] = {}
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
         """Return the spans of each range: the part that is only in the store, and the rest."""
         local = self._local_starts(ranges)
         self._needed |= {wanted.place: wanted.start for wanted in ranges}
-        topics = {wanted.place[0] for wanted in ranges if wanted.start < local[wanted.place]}
-        stored = self._stored.of_topics(sorted(topics)) if topics else {}
+        remote = {
+            RemotePartition(topic, UUID(hex=topic_ids[topic]), number): wanted
+            for wanted in ranges
+            for topic, number in [wanted.place]
+            if wanted.start < local[wanted.place] and topic_ids.get(topic)
+        }
+        stored = {one.place: one for one in self._read(remote)}
         for wanted in ranges:
-            rest, topic_id = wanted, topic_ids.get(wanted.place[0], "")
+            rest = wanted
             found = stored.get(wanted.place)
-            if found is not None and found.partition.topic_id.hex == topic_id:
+            if found is not None:
                 end = min(wanted.end, local[wanted.place], found.end_offset)
-                try:
-                    if max(wanted.start, found.start_offset) == wanted.start < end:
-                        yield found.span(wanted.start, end, topic_id)
+                if found.start_offset <= wanted.start < end:
+                    spans = self._stored_spans(found, wanted._replace(end=end))
+                    if spans is not None:
+                        yield from spans
                         rest = wanted._replace(start=end)
-                except (Corrupt, Unavailable) as error:
-                    log.warning("%s is read through its broker: %s", name(wanted.place), error)
             if rest.start < rest.end:
                 yield from super().spans([rest], topic_ids)
 
+    def _stored_spans(self, stored: StoredPartition, wanted: Range) -> list[Span] | None:
+        """Return the spans of a range in the store; None if the broker must serve it, because the store cannot."""
+        topic_id = stored.partition.topic_id.hex
+        parts = readable(self._options, stored, wanted)
+        try:
+            for part in parts:
+                # What a span loads when it becomes a piece is loaded here, where an error has this way out.
+                stored.aborted(part.start, part.end)
+            return [stored.span(part.start, part.end, topic_id) for part in parts]
+        except (Corrupt, Unavailable, ObjectMissing, NewerFormat) as error:
+            log.warning("%s is read through its broker: %s", name(wanted.place), error)
+            return None
+
+    def _read(self, wanted: Mapping[RemotePartition, Range]) -> Iterator[StoredPartition]:
+        """Yield what the store has of partitions. A manifest that has the range, or that is not old, is not read again.
+        If the store does not answer, the brokers serve all ranges.
+        """
+        now_s = time.monotonic()
+        unknown = [
+            one
+            for one, part in wanted.items()
+            if one not in self._known
+            or (self._known[one][1].end_offset < part.end and self._known[one][0] + REFRESH_S < now_s)
+        ]
+        try:
+            for stored in self._stored.read_all(unknown) if unknown else ():
+                self._known[stored.partition] = now_s, stored
+        except (Corrupt, Unavailable, NewerFormat) as error:
+            log.warning("the store is not read, and the brokers serve all records: %s", error)
+        for one in wanted:
+            with contextlib.suppress(KeyError):
+                yield self._known[one][1]
+
     def _first_needed(self, partition: RemotePartition) -> int:
-        return self._needed.get((partition.topic, partition.partition), 0)
+        place = partition.topic, partition.partition
+        known = self._known.get(partition)
+        start = self._needed.get(place, 0)
+        return 0 if known is None else known[1].first_needed(start)
 
     def _local_starts(self, ranges: Sequence[Range]) -> dict[TopicPartition, int]:
         """Return the first offset of each partition that its broker has on its local disk; 0 if it does not say."""

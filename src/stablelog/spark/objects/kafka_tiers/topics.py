@@ -1,7 +1,7 @@
 """The topics that Apache Kafka tiered into a store."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import Corrupt, ObjectMissing
@@ -41,11 +41,14 @@ class KafkaTopics:
         """Return the names of the topics that have objects in the store, in order."""
         return sorted(self._layout.topics(self.store))
 
-    def of_topics(self, topics: Iterable[str]) -> dict[TopicPartition, StoredPartition]:
-        """Read the segments of all partitions of these topics. If a name was used by several topics, the topic with the
+    def of_topics(
+        self, topics: Iterable[str], is_wanted: Callable[[TopicPartition], bool] = lambda _: True
+    ) -> dict[TopicPartition, StoredPartition]:
+        """Read the segments of the wanted partitions of these topics. If a name was used by several topics, the topic with the
         segment that was copied last counts.
         """
-        read = self._read(self._layout.partitions(self.store, list(topics)))
+        listed = self._layout.partitions(self.store, list(topics))
+        read = self._read([one for one in listed if is_wanted((one.topic, one.partition))])
         found = [one for one in read if one.manifest.segments]
         latest: dict[str, tuple[int, RemotePartition]] = {}
         for one in found:
