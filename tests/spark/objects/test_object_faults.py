@@ -6,13 +6,24 @@ import uuid
 from dataclasses import replace
 
 import pytest
+from crc32c import crc32c
 
-from stablelog.batch.header import headers_in
+from stablelog.batch.header import HEADER, headers_in
+from stablelog.batch.records import Record, encode_batch
 from stablelog.env.objects.opening import open_store
 from stablelog.errors import Corrupt, StablelogError, Unavailable
 from stablelog.spark import count
 from stablelog.spark.objects.opening import opened_store
+from stablelog.spark.objects.stored_partition import StoredPartition
+from stablelog.spark.objects.whole_batches import WholeBatches
+from stablelog.spark.option_table import BATCH
+from stablelog.spark.options import read_options
 from stablelog.spark.planning import Limits
+from stablelog.spark.schema import Columns, default_schema
+from stablelog.spark.source.object_log import ObjectLog
+from stablelog.spark.source.reader import StablelogReader
+from stablelog.spark.source.resolve import Range
+from stablelog.spark.source.tiered_log import TieredLog
 from stablelog.testing.s3 import Fault
 from stablelog.tier.chain import Chain, claim_epoch
 from stablelog.tier.cut_points import cut_points
@@ -280,3 +291,111 @@ def test_cut_points_without_their_crcs_are_read_without_the_proof(stored):
     assert [point.header_crc for point in cut_points(segment)] == [None]
     with pytest.raises(Corrupt, match="cut points"):
         cut_points(replace(segment, cut_points=segment.cut_points * 2))
+
+
+def test_a_topic_that_was_deleted_while_a_query_ran_is_named(s3, topic):
+    server, options = s3
+    given = {**options, "subscribe": topic}
+    planned = tasks(given)
+    prefix = Prefix(open_store(options["path"], allow_http=True, options=server.options))
+    (partition,) = prefix.partitions(topic)
+    server.objects[f"prefix/{partition.deleted_key}"] = b""
+    for key in [key for key in server.objects if key.endswith((".log", ".indexes"))]:
+        del server.objects[key]
+    with pytest.raises(
+        Unavailable, match=f"{topic} was deleted from s3://bucket/prefix while the query read it"
+    ):
+        rows(given, "offset", planned=planned)
+    assert rows({**given, "failOnDataLoss": "false"}, "offset", planned=planned) == []
+
+
+def test_a_plan_does_not_read_another_topic_of_the_same_name(s3, topic):
+    _, options = s3
+    options = read_options({**options, "subscribe": topic}, BATCH)
+    log = ObjectLog(options)
+    ((place, topic_id),) = log.partitions().items()
+    assert list(log.spans([Range(place, 0, 10)], {topic: topic_id}))
+    with pytest.raises(Unavailable, match=f"{topic} was deleted and created again"):
+        list(log.spans([Range(place, 0, 10)], {topic: "0" * 32}))
+
+
+def test_a_range_whose_transactions_may_still_be_aborted_is_refused(s3):
+    _, options = s3
+    log = ObjectLog(read_options({**options, "subscribe": "plain"}, BATCH))
+    place = "plain", 0
+    log.partitions()
+    stored = log.stored_partitions()[0]
+    segments = [
+        replace(one, summary=replace(one.summary, stable_offset=3)) for one in stored.manifest.segments
+    ]
+    early = StoredPartition(
+        opened_store(options["path"], read_options(options, BATCH).store),
+        stored.partition,
+        stored.manifest._replace(segments=tuple(segments)),
+        committed=True,
+    )
+    assert early.end_offset == 3
+    with pytest.raises(
+        Unavailable, match="does not have the ends of all transactions of plain-0 that began before"
+    ):
+        early.span(0, stored.manifest.end_offset).piece()
+    assert log.latest([place])[place] > 3
+
+
+def test_only_the_partitions_that_are_read_are_pinned(s3):
+    server, options = s3
+    tasks({**options, "subscribe": "plain,ordered", "partitions": "5"})
+    assert [key for key in server.objects if "/pins/" in key and "/0/pins/" not in key] == []
+    before = {key for key in server.objects if "/pins/" in key}
+    late = read_options({**options, "subscribe": "plain", "startingTimestamp": str(10**14)}, BATCH)
+    with pytest.raises(Unavailable, match="no record of time"):
+        StablelogReader(late, Columns(default_schema(include_headers=False))).partitions()
+    count({**options, "subscribe": "plain"})
+    assert {key for key in server.objects if "/pins/" in key} == before
+
+
+def test_a_task_at_the_end_of_the_log_sends_no_request_to_the_store(stored, s3, topic):
+    server, options = s3
+    given = {**options, "subscribe": topic, "kafka.bootstrap.servers": stored.broker.bootstrap}
+    log = TieredLog(read_options(given, BATCH))
+    try:
+        ((place, topic_id),) = log.partitions().items()
+        end, local = log.latest([place])[place], stored.manifest(topic).end_offset
+        server.keys.clear()
+        assert list(log.spans([Range(place, local, end)], {topic: topic_id}))
+        assert not server.keys
+        for _ in range(3):
+            assert list(log.spans([Range(place, 0, end)], {topic: topic_id}))
+        assert [kind for kind, key in server.keys.elements() if "/manifest" in key or kind == "list"] == [
+            "list",
+            "get",
+        ]
+    finally:
+        log.close()
+
+
+def test_batches_of_any_size_are_divided_at_any_place():
+    batch_sizes = (61, 100, 5_000)
+    content = b"".join(
+        encode_batch([Record(number, 0, None, bytes(size - 61))] if size > 61 else [], base_offset=number)
+        for number, size in enumerate(batch_sizes * 3)
+        if size > 61
+    )
+    headers = b"".join(content[at : at + HEADER.size] for at in starts(content))
+    for size in (1, 7, 60, 61, 62, 200, 5_000, len(content)):
+        whole = WholeBatches(0, len(content), 0, 100)
+        found = b""
+        for at in range(0, len(content), size):
+            for batches in whole.of(content[at : at + size]):
+                found += bytes(batches)
+        assert whole.is_complete
+        assert found == content
+        assert whole.header_crc == crc32c(headers)
+
+
+def test_a_batch_that_exceeds_its_part_is_refused_before_it_is_gathered():
+    content = bytearray(encode_batch([Record(0, 0, None, bytes(1_000))]))
+    content[8:12] = (1 << 30).to_bytes(4, "big")
+    whole = WholeBatches(0, len(content), 0, 100)
+    with pytest.raises(Corrupt, match="a batch of 1073741836 bytes"):
+        list(whole.of(content))

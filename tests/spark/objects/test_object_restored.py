@@ -6,7 +6,11 @@ import pytest
 
 from stablelog.errors import Unavailable
 from stablelog.spark import count
+from stablelog.spark.option_table import STREAM
+from stablelog.spark.options import read_options
 from stablelog.spark.planning import Limits
+from stablelog.spark.source.object_log import ObjectLog
+from stablelog.spark.source.resolve import Range
 from tests.broker.tiering.life import TOPIC, URL, alive, lived
 from tests.broker.tiering.test_restored_broker import stablelog
 from tests.spark.reading import rows, settled, tasks
@@ -49,11 +53,28 @@ def test_a_read_has_what_the_restore_found_and_what_was_written_since(restored, 
     assert count(given) == len(rows(given, "offset", planned=planned))
 
 
-def test_a_start_at_a_lost_offset_is_refused(restored):
+@pytest.mark.parametrize("with_broker", [False, True])
+def test_a_start_at_a_lost_offset_is_refused(restored, with_broker):
     given, life, lost = restored
+    given = {**given, **({"kafka.bootstrap.servers": life.broker.bootstrap} if with_broker else {})}
     inside = {**given, "startingOffsets": json.dumps({TOPIC: {"0": lost["lost_from"] + 3}})}
     with pytest.raises(Unavailable, match=f"records from offset {lost['lost_from']} on are gone"):
         rows(inside, "offset")
     found = rows({**inside, "failOnDataLoss": "false"}, "offset")
     assert len(found) > 0
     assert found[0] == (min(offset for offset, _ in life.writer.committed if offset > lost["lost_from"]),)
+
+
+@pytest.mark.parametrize("limit", [(7, None), (None, 3_000)])
+def test_no_micro_batch_ends_among_lost_offsets(restored, limit):
+    given, _, lost = restored
+    log = ObjectLog(read_options(given, STREAM))
+    place = TOPIC, 0
+    log.partitions()
+    start, end, ends = 0, log.latest([place])[place], []
+    while start < end:
+        start = log.limited([Range(place, start, end)], {}, *limit)[place]
+        ends.append(start)
+    assert ends[-1] == end
+    assert len(ends) > 3
+    assert not [one for one in ends if lost["lost_from"] < one < lost["next_offset"]]
