@@ -7,7 +7,7 @@ from stablelog.errors import Corrupt
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.segments.segments import NO_ABORT
 from stablelog.tier.index_object import COMMIT_FILES, CommitFiles, IndexKind, index_range
-from stablelog.tier.names import INDEXES, RemotePartition
+from stablelog.tier.names import INDEXES, LOG, RemotePartition
 from stablelog.tier.records import SegmentLeaderEpoch, SegmentSnapshotRecord, SegmentState
 from stablelog.types import ObjectRange
 
@@ -72,6 +72,10 @@ class RemoteSegment:
         if not self.may_have_aborts:
             return NO_ABORT
         return 0 if self.summary is None else self.summary.least_aborted_offset
+
+    def log_key(self, partition: RemotePartition) -> str:
+        """Return the key of the log file."""
+        return partition.segment_key(self.base_offset, self.segment_id, LOG)
 
     def index_place(self, partition: RemotePartition, kind: IndexKind) -> ObjectRange | None:
         """Return the place of an index of this segment; None if the index is empty. A place of size 0 is the whole

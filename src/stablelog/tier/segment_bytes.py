@@ -16,7 +16,7 @@ from stablelog.env.disk import Buffer
 from stablelog.errors import Corrupt, NotLoaded
 from stablelog.log.segments.batch_search import Found
 from stablelog.tier.index_object import IndexKind, indexes_of
-from stablelog.tier.names import LOG, RemotePartition
+from stablelog.tier.names import RemotePartition
 from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.types import ObjectRange
 
@@ -180,7 +180,7 @@ class SegmentBytes:
         """Return the key of a segment's log file."""
         segment_id, key = self._last_key
         if segment_id != segment.segment_id:
-            key = self._partition.segment_key(segment.base_offset, segment.segment_id, LOG)
+            key = segment.log_key(self._partition)
             self._last_key = segment.segment_id, key
         return key
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stablelog.spark.planning import ObjectExtent, Piece
 from stablelog.tier.cut_points import CutPoint, cut_points
-from stablelog.tier.names import LOG
 from stablelog.tier.remote_segment import RemoteSegment
 
 if TYPE_CHECKING:
@@ -142,7 +141,7 @@ class ObjectSpan:
             stretches = list(same)
             first, last, segment = stretches[0], stretches[-1], stretches[0].segment
             yield ObjectExtent(
-                self._stored.partition.segment_key(segment.base_offset, segment.segment_id, LOG),
+                segment.log_key(self._stored.partition),
                 first.begin.position,
                 last.end.position - first.begin.position,
                 first.begin.header_crc,

@@ -9,7 +9,6 @@ from stablelog.log.indexes.summary import Summary
 from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.spark.objects.download import downloaded
 from stablelog.spark.objects.stored_partition import StoredPartition
-from stablelog.tier.names import LOG
 from stablelog.tier.records import SegmentState
 from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.types import ObjectRange
@@ -85,8 +84,7 @@ class StoredFiles:
         self.stored = stored
 
     def _segment(self, row: RemoteSegment) -> StoredSegment:
-        key = self.stored.partition.segment_key(row.base_offset, row.segment_id, LOG)
-        return StoredSegment(self._store, key, row)
+        return StoredSegment(self._store, row.log_key(self.stored.partition), row)
 
     @property
     def sealed(self) -> list[tuple[StoredSegment, int]]:

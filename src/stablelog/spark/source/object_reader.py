@@ -20,7 +20,7 @@ from stablelog.spark.planning import Piece, StoredPiece
 from stablelog.spark.source import broker_log
 from stablelog.spark.source.resolve import lost
 from stablelog.tier.manifest import Manifest
-from stablelog.tier.names import LOG, RemotePartition
+from stablelog.tier.names import RemotePartition
 from stablelog.tier.records import SegmentState
 from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.types import ObjectRange
@@ -78,11 +78,8 @@ def _in_log_order(store: ObjectStore, stored: StoredPiece, piece: Piece, decoder
         renew_pins(store, stored.pins)
         extent = extents[number]
         if number != reached:
-            whole, reached, size = (
-                WholeBatches(extent.crc_before, extent.size, extent.start, extent.end),
-                number,
-                0,
-            )
+            crc = None if extent.crc_after is None else extent.crc_before
+            whole, reached, size = WholeBatches(crc, extent.size, extent.start, extent.end), number, 0
         size += len(content)
         try:
             for batches in whole.of(content):
@@ -162,8 +159,4 @@ def _after_deletion(
 
 def _log_keys(partition: RemotePartition, segments: Iterable[RemoteSegment]) -> set[str]:
     """Return the keys of the log files of segments, without those that are being deleted."""
-    return {
-        partition.segment_key(one.base_offset, one.segment_id, LOG)
-        for one in segments
-        if one.state is SegmentState.COPY_FINISHED
-    }
+    return {one.log_key(partition) for one in segments if one.state is SegmentState.COPY_FINISHED}

@@ -27,7 +27,8 @@ def readable(options: ReadOptions, stored: StoredPartition, wanted: Range, topic
         for start, end in missing_between(runs, part.start, part.end):
             lost(
                 options,
-                f"{stored.url} has no segment with the offsets {start} to {end - 1} of {name(wanted.place)}",
+                f"the offsets {start} to {end - 1} of {name(wanted.place)} cannot be read from {stored.url}: a segment is "
+                "missing, and with it the markers of transactions that were open before it",
             )
         found += [wanted._replace(start=start, end=end) for start, end in runs]
     return found

@@ -136,7 +136,7 @@ def _segment(upload: Upload, manifest: dict[str, Any]) -> KafkaSegment:
         (),
         event_ms=_number(metadata["eventTimestampMs"]),
         is_txn_index_empty=IndexKind.TRANSACTIONS not in places or not places[IndexKind.TRANSACTIONS].size,
-        log_key=log.key,
+        log_object=log.key,
         indexes=tuple(places.items()),
     )
 

@@ -13,9 +13,7 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from stablelog.log.files.epochs import LeaderEpochs
-from stablelog.spark.objects.kafka_tiers.segment import KafkaSegment
-
-OFFSET_MAX = 2**63 - 1
+from stablelog.spark.objects.kafka_tiers.segment import OFFSET_MAX, KafkaSegment
 
 
 def without_overlaps(

@@ -88,6 +88,6 @@ class LocalTiered:
             (),
             event_ms=log.modified_ms,
             is_txn_index_empty=IndexKind.TRANSACTIONS not in places,
-            log_key=log.key,
+            log_object=log.key,
             indexes=tuple(places.items()),
         )

@@ -13,8 +13,8 @@ Aiven's plugin for object stores:
                                                       .rsm-manifest  JSON: what the other two objects have
 
 Ids are written in base 64, in 22 characters. They may contain `-`, and topics, too: a name is divided from its end. The
-base offset has 20 digits in Aiven's names, and no leading zeros in those of LocalTieredStorage. Each attempt to copy a
-segment has another segment id.
+base offset has 20 digits; early releases of LocalTieredStorage wrote no leading zeros. Each attempt to copy a segment has
+another segment id.
 """
 
 import re
@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from stablelog.env.objects.requests import StoredObject
 from stablelog.env.objects.store import ObjectStore
-from stablelog.tier.names import OFFSET_DIGITS, RemotePartition, id_of_text, text_of_id
+from stablelog.tier.names import RemotePartition, id_of_text, text_of_id
 
 ROOT: Final = "kafka-tiered-storage"
 _ID: Final = r"([A-Za-z0-9_-]{22})"
@@ -42,10 +42,6 @@ class LocalPartition(RemotePartition):
     def directory(self) -> str:
         """The directory of the partition's objects."""
         return f"{self.topic}-{self.partition}-{text_of_id(self.topic_id)}"
-
-    def segment_key(self, base_offset: int, segment_id: uuid.UUID, kind: str) -> str:
-        """The key of a file of a segment."""
-        return f"{self.directory}/{base_offset}-{text_of_id(segment_id)}.{kind}"
 
 
 class NestedLocalPartition(LocalPartition):
@@ -69,10 +65,6 @@ class AivenPartition(RemotePartition):
         """The directory of the partition's objects."""
         return f"{self.topic}-{text_of_id(self.topic_id)}/{self.partition}"
 
-    def segment_key(self, base_offset: int, segment_id: uuid.UUID, kind: str) -> str:
-        """The key of an object of a segment."""
-        return f"{self.directory}/{base_offset:0{OFFSET_DIGITS}}-{text_of_id(segment_id)}.{kind}"
-
 
 class Upload(NamedTuple):
     """The objects of one attempt to copy a segment.
@@ -91,8 +83,8 @@ class Upload(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The keys of the objects, without their suffixes."""
-        return self.partition.segment_key(self.base_offset, self.segment_id, "").rstrip(".")
+        """The key of one of the objects, without its suffix."""
+        return next(iter(self.files.values())).key.rpartition(".")[0]
 
     def lacks(self, suffixes: Iterable[str]) -> list[str]:
         """Return those of some suffixes of which there is no object."""

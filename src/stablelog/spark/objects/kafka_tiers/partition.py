@@ -50,44 +50,56 @@ class KafkaPartition(StoredPartition):
 
     @cached_property
     def end_offset(self) -> int:
-        """The end of what the reader can read from the store.
-
-        A transaction that is open at the end of the last segment may be aborted in a segment that is not copied yet. For
-        a read-committed reader, the store therefore ends at the first offset of the oldest transaction that is open
-        there. The producer snapshot of the segment has these transactions.
+        """The end of what the reader can read from the store: for a read-committed reader, the first offset of the oldest
+        transaction that is open at the end of the last segment. Raises Unavailable and Corrupt.
         """
-        if not self._committed or not self._segments:
-            return self.manifest.end_offset
-        last = self._segments[-1]
-        place = dict(last.indexes)[IndexKind.SNAPSHOT]
+        if not self._segments:
+            return 0
+        return max(self._stable_end(self._segments[-1]), self.start_offset)
+
+    @cached_property
+    def _runs(self) -> list[tuple[int, int]]:
+        """The ranges of offsets without a gap. The marker of a transaction that is open before a gap may be in the gap, so
+        that a read-committed reader cannot know how the transaction has ended.
+        """
+        found: list[tuple[int, int]] = []
+        start = self.start_offset
+        for one, other in itertools.pairwise(self._segments):
+            if one.end_offset != other.base_offset:
+                found.append((start, self._stable_end(one)))
+                start = other.base_offset
+        return [*found, (start, self.end_offset)]
+
+    def runs(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Return the parts of a range of offsets that the reader can read. Raises Unavailable and Corrupt."""
+        clipped = ((max(first, start), min(last, end)) for first, last in self._runs)
+        return [(first, last) for first, last in clipped if first < last]
+
+    def _stable_end(self, segment: KafkaSegment) -> int:
+        """Return the end of what the reader can read if the next segment is not in the store.
+
+        A transaction that is open at the end of the segment may be aborted in the next one. The producer snapshot of the
+        segment has the transactions that are open at its end.
+        """
+        if not self._committed:
+            return segment.end_offset
+        place = dict(segment.indexes)[IndexKind.SNAPSHOT]
         url = f"{self._store.url}/{place.key}"
         try:
             with naming(url):
-                table = decode_snapshot(bytes(index_of(self._store, last, IndexKind.SNAPSHOT)), 0)
+                table = decode_snapshot(bytes(index_of(self._store, segment, IndexKind.SNAPSHOT)), 0)
         except Corrupt as error:
             raise Corrupt(
-                f"{url}: {error}. It tells which transactions are open at offset {last.end_offset}: restore it, or read "
+                f"{url}: {error}. It tells which transactions are open at offset {segment.end_offset}: restore it, or read "
                 "with isolation=read_uncommitted"
             ) from error
         known = max((batch.last_offset for one in table for batch in one.batches), default=-1)
-        if known >= last.end_offset:
+        if known >= segment.end_offset:
             raise Corrupt(
-                f"{self._store.url}/{last.log_key} ends at offset {last.end_offset}, and its producer snapshot {place.key} "
-                f"has a batch with offset {known}: restore the log file"
+                f"{self._store.url}/{segment.log_object} ends at offset {segment.end_offset}, and its producer snapshot "
+                f"{place.key} has a batch with offset {known}: restore the log file"
             )
-        first = [producer.txn_first_offset for producer in table.open_producers()]
-        return max(min([last.end_offset, *first]), self.start_offset)
-
-    def runs(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the parts of a range of offsets that the store has. Segments may be missing between others."""
-        found: list[tuple[int, int]] = []
-        for segment in self._segments:
-            first, last = max(segment.base_offset, start), min(segment.end_offset, end)
-            if first < last and found and found[-1][1] == first:
-                found[-1] = found[-1][0], last
-            elif first < last:
-                found.append((first, last))
-        return found
+        return min([segment.end_offset, *(one.txn_first_offset for one in table.open_producers())])
 
     def segments_between(self, start: int, end: int) -> list[RemoteSegment]:
         """Return the segments with offsets in a range, with their cut points. Raises the same errors, and StoreError."""
@@ -95,11 +107,11 @@ class KafkaPartition(StoredPartition):
         large = [
             one
             for one in found
-            if one.size >= 2 * SIZE_MIN and (one.log_key, one.end_offset) not in self._divided
+            if one.size >= 2 * SIZE_MIN and (one.log_object, one.end_offset) not in self._divided
         ]
         for one in at_once(lambda segment: with_cut_points(self._store, segment), large):
-            self._divided[one.log_key, one.end_offset] = one
-        return [self._divided.get((one.log_key, one.end_offset), one) for one in found]
+            self._divided[one.log_object, one.end_offset] = one
+        return [self._divided.get((one.log_object, one.end_offset), one) for one in found]
 
     def aborted_txns(self, start: int, end: int) -> list[AbortedTxn]:
         """Return the aborted transactions with offsets in a range, sorted by first offset. The search ends at an abort
@@ -117,10 +129,10 @@ class KafkaPartition(StoredPartition):
         return sorted(found, key=attrgetter("first_offset"))
 
     def _aborts_of(self, segment: KafkaSegment) -> TransactionIndex:
-        if segment.log_key not in self._aborts:
+        if segment.log_object not in self._aborts:
             content = index_of(self._store, segment, IndexKind.TRANSACTIONS)
-            self._aborts[segment.log_key] = self._checked(segment, bytes(content))
-        return self._aborts[segment.log_key]
+            self._aborts[segment.log_object] = self._checked(segment, bytes(content))
+        return self._aborts[segment.log_object]
 
     def _checked(self, segment: KafkaSegment, content: bytes) -> TransactionIndex:
         """Return the entries whose markers are in the segment. A segment that was cut short has further entries: the
@@ -133,7 +145,7 @@ class KafkaPartition(StoredPartition):
             raise Corrupt(f"{url}: {error}") from error
         rows = list(ENTRY.iter_unpack(content))
         markers = [row[3] for row in rows]
-        if any(row[0] != VERSION or row[2] > row[3] for row in rows) or any(
+        if any(row[0] != VERSION or row[2] >= row[3] for row in rows) or any(
             one >= other for one, other in itertools.pairwise([segment.base_offset - 1, *markers])
         ):
             raise Corrupt(f"{url} is no transaction index of the segment {segment.base_offset}: restore it")

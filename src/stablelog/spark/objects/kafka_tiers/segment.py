@@ -4,6 +4,7 @@ Nothing but the batches tells where a log file can be divided. The offset index 
 some batches. The first offset is in the header of the batch, so that each position costs one request for a header.
 """
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -11,7 +12,7 @@ from typing import Final
 from stablelog.batch.header import HEADER, BatchHeader, read_header
 from stablelog.env.disk import Buffer
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, ObjectMissing, Unavailable
 from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.tier.cut_points import cut_positions, encode_points
 from stablelog.tier.index_object import IndexKind
@@ -20,6 +21,7 @@ from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.types import ObjectRange
 
 WALK_SIZE: Final = 64 << 10
+OFFSET_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +29,16 @@ class KafkaSegment(RemoteSegment):
     """A segment that Apache Kafka copied. It has no summary.
 
     Attributes:
-        log_key: the key of its log file.
+        log_object: the key of its log file.
         indexes: the places of its indexes. A segment without aborted transactions has no transaction index.
     """
 
-    log_key: str = ""
+    log_object: str = ""
     indexes: tuple[tuple[IndexKind, ObjectRange], ...] = ()
+
+    def log_key(self, partition: RemotePartition) -> str:
+        """Return the key of the log file."""
+        return self.log_object
 
     def index_place(self, partition: RemotePartition, kind: IndexKind) -> ObjectRange | None:
         """Return the place of an index of this segment; None if the index is missing or empty."""
@@ -44,16 +50,36 @@ def index_of(store: ObjectStore, segment: KafkaSegment, kind: IndexKind) -> Buff
     """Load an index of a segment; empty if the segment has none.
 
     Raises:
-        ObjectMissing: the object does not exist any more.
-        StoreError: the store does not answer, or rejects the request.
+        Unavailable: the object was deleted since the store was listed, or the store does not answer.
         Corrupt: the object ends before the end of the index.
     """
     place = dict(segment.indexes).get(kind)
-    return store.get_range(*place) if place is not None and place.size else b""
+    with _listed():
+        return store.get_range(*place) if place is not None and place.size else b""
 
 
-def batches_from(store: ObjectStore, key: str, position: int, size: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of the batches of a log file, from the batch at `position` on. The file has `size` bytes.
+@contextlib.contextmanager
+def _listed() -> Iterator[None]:
+    """Raise Unavailable in place of ObjectMissing."""
+    try:
+        yield
+    except ObjectMissing as missing:
+        raise Unavailable(
+            f"{missing} any more: Kafka has deleted the segment since the read began. Start the read again"
+        ) from missing
+
+
+def batches_from(
+    store: ObjectStore, key: str, position: int, size: int, end_offset: int = OFFSET_MAX
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of the batches of a log file that begin before an offset.
+
+    Args:
+        store: the object store.
+        key: the key of the log file.
+        position: the position of the first batch.
+        size: the size of the file.
+        end_offset: the offset.
 
     Raises:
         ObjectMissing: the object does not exist any more.
@@ -68,6 +94,8 @@ def batches_from(store: ObjectStore, key: str, position: int, size: int) -> Iter
         if position + HEADER.size > begin + len(content):
             begin, content = position, store.get_range(key, position, min(WALK_SIZE, size - position))
         header = _header_at(store, key, content, position - begin, position)
+        if header.base_offset >= end_offset:
+            return
         if position + header.size > size:
             raise _ends_in_batch(store, key, size)
         yield position, header
@@ -78,34 +106,34 @@ def cut_short(store: ObjectStore, segment: KafkaSegment, end_offset: int) -> Kaf
     """Return a segment without the batches from an offset on.
 
     Raises:
-        Corrupt: a batch has offsets before and after `end_offset`. Also the same errors as `batches_from`.
+        Unavailable: the store does not answer, or an object was deleted.
+        Corrupt: a batch has offsets before and after `end_offset`, or the file is damaged.
     """
     index = OffsetIndex(segment.base_offset, index_of(store, segment, IndexKind.OFFSETS))
-    size = segment.size
-    for position, header in batches_from(
-        store, segment.log_key, index.position_before(end_offset), segment.size
-    ):
-        if header.base_offset >= end_offset:
-            size = position
-            break
-        if header.next_offset > end_offset:
-            raise Corrupt(
-                f"{store.url}/{segment.log_key}: the batch at byte {position} has the offsets {header.base_offset} to "
-                f"{header.last_offset}, and another segment or leader epoch begins at offset {end_offset}"
-            )
+    size = index.position_before(end_offset)
+    with _listed():
+        for position, header in batches_from(store, segment.log_object, size, segment.size, end_offset):
+            if header.next_offset > end_offset:
+                raise Corrupt(
+                    f"{store.url}/{segment.log_object}: the batch at byte {position} has the offsets "
+                    f"{header.base_offset} to {header.last_offset}, and another segment or leader epoch begins at offset "
+                    f"{end_offset}"
+                )
+            size = position + header.size
     return replace(segment, end_offset=end_offset, size=size)
 
 
 def with_cut_points(store: ObjectStore, segment: KafkaSegment) -> KafkaSegment:
-    """Return a segment with the positions at which its log file can be divided. Raises the errors of `batches_from`."""
+    """Return a segment with the positions at which its log file can be divided. Raises Unavailable and Corrupt."""
     index = OffsetIndex(segment.base_offset, index_of(store, segment, IndexKind.OFFSETS))
     positions = cut_positions(index, segment.size)
 
     def base_offset_at(position: int) -> int:
         if position + HEADER.size > segment.size:
-            raise _ends_in_batch(store, segment.log_key, segment.size)
-        content = store.get_range(segment.log_key, position, HEADER.size)
-        return _header_at(store, segment.log_key, content, 0, position).base_offset
+            raise _ends_in_batch(store, segment.log_object, segment.size)
+        with _listed():
+            content = store.get_range(segment.log_object, position, HEADER.size)
+        return _header_at(store, segment.log_object, content, 0, position).base_offset
 
     return replace(segment, cut_points=encode_points(segment.base_offset, positions, base_offset_at))
 
