@@ -1,7 +1,7 @@
 """Count of the records of a read, without reading them.
 
-If the segment files or the object store are accessible, `source.counting` counts in them. Otherwise this module counts by the headers of
-record batches that it fetches from the broker.
+If the segment files or the object store are accessible, `source.counting` counts in them. Otherwise this module counts
+by the headers of record batches that it fetches from the broker.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,8 @@ def count(given: Mapping[str, str] | None = None, **more: str) -> int:
     """Return the exact number of records of a batch read with these options, without reading the records.
 
     From segment files and from an object store this takes milliseconds, because the summaries contain the counts. From a
-    broker, it takes as long as fetching the record batches.
+    broker, it takes as long as fetching the record batches, and from segments that Apache Kafka tiered, as long as
+    downloading them.
 
     Args:
         given: options of `spark.read.format("stablelog")`.

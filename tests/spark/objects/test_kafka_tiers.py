@@ -13,13 +13,17 @@ import pytest
 import stablelog
 from peers import apache_kafka, tiered_kafka
 from stablelog.batch.header import headers_in
+from stablelog.batch.markers import Marker, MarkerType, encode_marker
 from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import Corrupt, InvalidConfig, StablelogError, Unavailable
 from stablelog.spark import count
 from stablelog.spark.objects.kafka_tiers.names import LocalPartition as KafkasPartition
 from stablelog.spark.objects.kafka_tiers.names import aiven_topic_of, local_partition_of
 from stablelog.spark.objects.opening import opened_store
+from stablelog.spark.option_table import BATCH
+from stablelog.spark.options import read_options
 from stablelog.spark.planning import Limits
+from stablelog.spark.source.reader import open_log
 from tests.clients.drivers import Confluent
 from tests.java.dump import SHORT_LIVED
 from tests.spark.histories import Writers, truth
@@ -248,6 +252,17 @@ def test_of_topics_with_one_name_the_one_that_was_copied_last_counts(layout, his
     assert read(new, isolation="read_uncommitted") == histories["plain"].wanted(segment.end, committed=False)
 
 
+def test_a_store_in_no_known_layout_is_refused(history, tmp_path):
+    identity = "-1-22_44-66_88-AA_CCAA"
+    for name in (f"plain-0-{identity}", f"plain-{identity}", "kafka-tiered-storage", "plain-0"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "00000000000000000000.log").write_bytes(history.segments[0].log)
+    before = files_of(tmp_path)
+    with pytest.raises(InvalidConfig, match=r"in a known layout \(LocalTieredStorage, and Aiven's plugin"):
+        rows({"path": tmp_path.as_uri()}, "offset")
+    assert files_of(tmp_path) == before
+
+
 # -- overlaps and gaps -------------------------------------------------------------------------------------------
 
 
@@ -276,14 +291,14 @@ def test_overlapping_segments_give_each_record_once(layout, histories, tmp_path,
     assert found == history.wanted(end, committed=False)
 
 
-def batches(first, last, text, epoch, size=2):
-    """Batches of two records with the offsets from `first` to before `last`."""
+def batches(first, last, text, epoch, size=2, **producer):
+    """Batches of `size` records with the offsets from `first` to before `last`."""
     found = b""
     for base in range(first, last, size):
         records = [
             Record(offset, offset, None, b"%s-%d" % (text, offset)) for offset in range(base, base + size)
         ]
-        found += encode_batch(records, base_offset=base, leader_epoch=epoch)
+        found += encode_batch(records, base_offset=base, leader_epoch=epoch, **producer)
     return found
 
 
@@ -299,6 +314,40 @@ def test_after_an_unclean_election_only_batches_of_the_latest_leader_are_read(la
     assert values == [b"old-%d" % number for number in range(14)] + [
         b"new-%d" % number for number in range(14, 26)
     ]
+
+
+def test_an_abort_that_an_unclean_election_has_undone_aborts_nothing(layout, tmp_path):
+    producer = {"producer_id": 7, "producer_epoch": 0}
+    common = batches(0, 10, b"t", 1) + batches(
+        10, 14, b"t", 1, base_sequence=0, transactional=True, **producer
+    )
+
+    def ended(kind, epoch):
+        marker = encode_marker(
+            Marker(kind, 0), base_offset=14, leader_epoch=epoch, timestamp_ms=0, **producer
+        )
+        return common + marker + batches(15, 21, b"t", epoch)
+
+    store = layout(tmp_path, "t")
+    store.put(made(ended(MarkerType.ABORT, 1), 0, 15, [(1, 0)]))
+    assert [offset for offset, _ in read(store)] == list(range(10))
+    store.put(made(ended(MarkerType.COMMIT, 2), 14, 21, [(1, 0), (2, 14)]))
+    assert [offset for offset, _ in read(store)] == [*range(14), *range(15, 21)]
+
+
+def test_before_a_gap_a_snapshot_of_batches_that_are_not_read_tells_nothing(layout, tmp_path):
+    old = batches(0, 40, b"old", 1)
+    new = batches(0, 14, b"old", 1) + batches(14, 40, b"new", 2)
+    store = layout(tmp_path, "t")
+    for start, end in ((0, 10), (10, 20), (20, 34)):
+        store.put(made(old, start, end, [(1, 0)]))
+    store.put(made(new, 30, 40, [(1, 0), (2, 14)]))
+    for isolation, first in (("read_committed", 10), ("read_uncommitted", 14)):
+        with pytest.raises(Unavailable, match=f"offsets {first} to 29 of t-0 cannot be read"):
+            read(store, isolation=isolation)
+        found = read(store, isolation=isolation, failOnDataLoss="false")
+        assert [offset for offset, _ in found] == [*range(first), *range(30, 40)]
+        assert all(value.startswith(b"new") == (offset >= 30) for offset, value in found)
 
 
 def test_a_segment_that_ends_in_a_batch_of_another_one_is_damage(layout, tmp_path):
@@ -393,7 +442,7 @@ def test_a_truncated_log_file_is_named(store, size, place):
     path = store.paths[place]["log"]
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(Corrupt, match=path.name):
-        read(store)
+        tasks(given_of(store))
 
 
 def test_a_log_file_that_was_truncated_at_its_last_batch_is_found_by_the_snapshot(history, tmp_path):
@@ -518,6 +567,15 @@ def test_what_kafka_deletes_while_a_query_runs_is_named_exactly(store, history):
     for path in store.directory.iterdir():
         path.unlink()
     assert rows(lenient, "offset", "value", planned=planned) == []
+
+
+def test_what_kafka_deletes_while_a_read_is_planned_is_named(store):
+    log = open_log(read_options(given_of(store), BATCH))
+    places = log.partitions()
+    for path in store.paths[-1].values():
+        path.unlink()
+    with pytest.raises(Unavailable, match="any more: Kafka has deleted the segment since the read began"):
+        log.latest(places)
 
 
 def test_another_copy_of_a_deleted_segment_is_read(store, history):

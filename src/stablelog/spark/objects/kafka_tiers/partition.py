@@ -55,7 +55,7 @@ class KafkaPartition(StoredPartition):
         """
         if not self._segments:
             return 0
-        return max(self._stable_end(self._segments[-1]), self.start_offset)
+        return max(self._stable_end(len(self._segments) - 1), self.start_offset)
 
     @cached_property
     def _runs(self) -> list[tuple[int, int]]:
@@ -64,9 +64,9 @@ class KafkaPartition(StoredPartition):
         """
         found: list[tuple[int, int]] = []
         start = self.start_offset
-        for one, other in itertools.pairwise(self._segments):
+        for place, (one, other) in enumerate(itertools.pairwise(self._segments)):
             if one.end_offset != other.base_offset:
-                found.append((start, self._stable_end(one)))
+                found.append((start, self._stable_end(place)))
                 start = other.base_offset
         return [*found, (start, self.end_offset)]
 
@@ -75,16 +75,19 @@ class KafkaPartition(StoredPartition):
         clipped = ((max(first, start), min(last, end)) for first, last in self._runs)
         return [(first, last) for first, last in clipped if first < last]
 
-    def _stable_end(self, segment: KafkaSegment) -> int:
-        """Return the end of what the reader can read if the next segment is not in the store.
+    def _stable_end(self, place: int) -> int:
+        """Return the end of what the reader can read if the segments after a segment are not in the store.
 
         A transaction that is open at the end of the segment may be aborted in the next one. The producer snapshot of the
         segment has the transactions that are open at its end.
         """
+        segment = self._segments[place]
         if not self._committed:
             return segment.end_offset
-        place = dict(segment.indexes)[IndexKind.SNAPSHOT]
-        url = f"{self._store.url}/{place.key}"
+        if segment.is_cut:  # Its snapshot describes the end of the whole segment.
+            return self._stable_end(place - 1) if place else segment.base_offset
+        key = dict(segment.indexes)[IndexKind.SNAPSHOT].key
+        url = f"{self._store.url}/{key}"
         try:
             with naming(url):
                 table = decode_snapshot(bytes(index_of(self._store, segment, IndexKind.SNAPSHOT)), 0)
@@ -97,7 +100,7 @@ class KafkaPartition(StoredPartition):
         if known >= segment.end_offset:
             raise Corrupt(
                 f"{self._store.url}/{segment.log_object} ends at offset {segment.end_offset}, and its producer snapshot "
-                f"{place.key} has a batch with offset {known}: restore the log file"
+                f"{key} has a batch with offset {known}: restore the log file"
             )
         return min([segment.end_offset, *(one.txn_first_offset for one in table.open_producers())])
 

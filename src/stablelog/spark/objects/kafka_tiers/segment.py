@@ -30,10 +30,12 @@ class KafkaSegment(RemoteSegment):
 
     Attributes:
         log_object: the key of its log file.
+        is_cut: whether the last batches of the log file are left out.
         indexes: the places of its indexes. A segment without aborted transactions has no transaction index.
     """
 
     log_object: str = ""
+    is_cut: bool = False
     indexes: tuple[tuple[IndexKind, ObjectRange], ...] = ()
 
     def log_key(self, partition: RemotePartition) -> str:
@@ -120,7 +122,7 @@ def cut_short(store: ObjectStore, segment: KafkaSegment, end_offset: int) -> Kaf
                     f"{end_offset}"
                 )
             size = position + header.size
-    return replace(segment, end_offset=end_offset, size=size)
+    return replace(segment, end_offset=end_offset, size=size, is_cut=True)
 
 
 def with_cut_points(store: ObjectStore, segment: KafkaSegment) -> KafkaSegment:
