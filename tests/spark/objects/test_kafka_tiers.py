@@ -436,7 +436,7 @@ def test_a_changed_base_offset_is_found_by_its_neighbours(store, bit):
     assert path.name in str(error.value)
 
 
-@pytest.mark.parametrize("size", [0, 40, 600])
+@pytest.mark.parametrize("size", [0, 40, 600, -1])
 @pytest.mark.parametrize("place", [1, -1])
 def test_a_truncated_log_file_is_named(store, size, place):
     path = store.paths[place]["log"]
