@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from stablelog.errors import InvalidConfig
+from stablelog.spark.objects.kafka_tiers.layouts import LAYOUTS
 from stablelog.spark.option_table import BATCH
 from stablelog.spark.options import ReadOptions, read_options
 from stablelog.spark.source.object_log import ObjectLog
@@ -51,6 +52,11 @@ def verify(given: Mapping[str, str] | None = None, **more: str) -> "DataFrame":
     log.partitions()
     units, size = [], 0
     for stored in log.stored_partitions():
+        if type(stored.partition) in LAYOUTS:
+            raise InvalidConfig(
+                f"verify compares objects with the manifests of stablelog, and Apache Kafka has written {stored.url}: a read "
+                "checks each batch"
+            )
         for segment in stored.manifest.segments:
             if segment.state is SegmentState.COPY_FINISHED:
                 topic, topic_id, number = stored.partition

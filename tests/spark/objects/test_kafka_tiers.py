@@ -16,7 +16,7 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.markers import Marker, MarkerType, encode_marker
 from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import Corrupt, InvalidConfig, StablelogError, Unavailable
-from stablelog.spark import count
+from stablelog.spark import count, verify
 from stablelog.spark.objects.kafka_tiers.names import LocalPartition as KafkasPartition
 from stablelog.spark.objects.kafka_tiers.names import aiven_topic_of, local_partition_of
 from stablelog.spark.objects.opening import opened_store
@@ -653,6 +653,11 @@ def test_a_plan_from_s3_reads_the_manifests_and_little_more(large, history, tmp_
 
 
 # -- Spark -------------------------------------------------------------------------------------------------------
+
+
+def test_a_verification_of_kafkas_segments_is_refused(spark, store):
+    with pytest.raises(InvalidConfig, match="Apache Kafka has written"):
+        verify({"path": store.url})
 
 
 def test_a_batch_and_a_stream_of_spark(spark, layout, history, tmp_path):
