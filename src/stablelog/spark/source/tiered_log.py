@@ -2,7 +2,6 @@
 or from the brokers.
 """
 
-import contextlib
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from uuid import UUID
 
 from stablelog.client.cluster import EARLIEST_LOCAL
 from stablelog.client.responses import Missing
-from stablelog.errors import Corrupt, InvalidConfig, NewerFormat, ObjectMissing, Refused, Unavailable
+from stablelog.errors import Corrupt, NewerFormat, ObjectMissing, Refused, Unavailable
 from stablelog.spark.objects.stored_partition import StoredPartition
 from stablelog.spark.objects.stored_topics import OwnTopics, stored_topics
 from stablelog.spark.options import ReadOptions
@@ -36,14 +35,8 @@ class TieredLog(SharedLog):
 
     def __init__(self, options: ReadOptions) -> None:
         super().__init__(replace(options, path=None, scan="auto"))
-        stored = stored_topics(options, self._first_needed)
-        if not isinstance(stored, OwnTopics):
-            raise InvalidConfig(
-                f"{options.store_url} was written by Apache Kafka: read it without kafka.bootstrap.servers, or read "
-                "everything from the brokers, without the path"
-            )
-        self._stored = stored
-        self._known: dict[RemotePartition, tuple[float, StoredPartition]] = {}
+        self._stored = stored_topics(options, self._first_needed)
+        self._known: dict[TopicPartition, tuple[float, StoredPartition]] = {}
         self._needed: dict[TopicPartition, int] = {}
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
@@ -51,10 +44,9 @@ class TieredLog(SharedLog):
         local = self._local_starts(ranges)
         self._needed |= {wanted.place: wanted.start for wanted in ranges}
         remote = {
-            RemotePartition(topic, UUID(hex=topic_ids[topic]), number): wanted
+            wanted: topic_ids[wanted.place[0]]
             for wanted in ranges
-            for topic, number in [wanted.place]
-            if wanted.start < local[wanted.place] and topic_ids.get(topic)
+            if wanted.start < local[wanted.place] and topic_ids.get(wanted.place[0])
         }
         stored = {one.place: one for one in self._read(remote)}
         for wanted in ranges:
@@ -83,29 +75,46 @@ class TieredLog(SharedLog):
             log.warning("%s is read through its broker: %s", name(wanted.place), error)
             return None
 
-    def _read(self, wanted: Mapping[RemotePartition, Range]) -> Iterator[StoredPartition]:
+    def _read(self, wanted: Mapping[Range, str]) -> Iterator[StoredPartition]:
         """Yield what the store has of partitions. A manifest that has the range, or that is not old, is not read again.
         If the store does not answer, the brokers serve all ranges.
+
+        Args:
+            wanted: the ranges, each with the id of its topic.
         """
         now_s = time.monotonic()
-        unknown = [
-            one
-            for one, part in wanted.items()
-            if one not in self._known
-            or (self._known[one][1].end_offset < part.end and self._known[one][0] + REFRESH_S < now_s)
-        ]
+        unknown = {
+            one.place: topic_id
+            for one, topic_id in wanted.items()
+            if not self._is_known(one, topic_id, now_s - REFRESH_S)
+        }
         try:
-            for stored in self._stored.read_all(unknown) if unknown else ():
-                self._known[stored.partition] = now_s, stored
+            for stored in self._load(unknown) if unknown else ():
+                self._known[stored.place] = now_s, stored
         except (Corrupt, Unavailable, NewerFormat) as error:
             log.warning("the store is not read, and the brokers serve all records: %s", error)
-        for one in wanted:
-            with contextlib.suppress(KeyError):
-                yield self._known[one][1]
+        for one, topic_id in wanted.items():
+            known = self._known.get(one.place)
+            if known is not None and known[1].partition.topic_id.hex == topic_id:
+                yield known[1]
+
+    def _is_known(self, wanted: Range, topic_id: str, after_s: float) -> bool:
+        read_s, stored = self._known.get(wanted.place, (0.0, None))
+        if stored is None or stored.partition.topic_id.hex != topic_id:
+            return False
+        return stored.end_offset >= wanted.end or read_s >= after_s
+
+    def _load(self, wanted: Mapping[TopicPartition, str]) -> Iterable[StoredPartition]:
+        if isinstance(self._stored, OwnTopics):
+            return self._stored.read_all(
+                RemotePartition(topic, UUID(hex=topic_id), number)
+                for (topic, number), topic_id in wanted.items()
+            )
+        return self._stored.of_topics({topic for topic, _ in wanted}, wanted.__contains__).values()
 
     def _first_needed(self, partition: RemotePartition) -> int:
         place = partition.topic, partition.partition
-        known = self._known.get(partition)
+        known = self._known.get(place)
         start = self._needed.get(place, 0)
         return 0 if known is None else known[1].first_needed(start)
 
