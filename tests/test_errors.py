@@ -1,6 +1,31 @@
-"""What messages of errors have in common."""
+"""The public classes of errors, and what messages of errors have in common."""
 
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+import stablelog
+from stablelog import errors
+from stablelog.client.responses import check
 from stablelog.errors import did_you_mean
+
+PUBLIC = {
+    "DamageError",
+    "DataLossError",
+    "FencedError",
+    "NewerFormatError",
+    "OffsetOutOfRangeError",
+    "ProducerFencedError",
+    "RefusedError",
+    "StablelogError",
+    "UnavailableError",
+    "UsageError",
+}
+# Each of these tells a program to do something else, so no class may be another one's base.
+KINDS = ("DamageError", "DataLossError", "FencedError", "RefusedError", "UnavailableError", "UsageError")
 
 
 def test_a_wrong_name_is_answered_with_the_most_similar_ones():
@@ -8,3 +33,66 @@ def test_a_wrong_name_is_answered_with_the_most_similar_ones():
     assert did_you_mean("retention.msec", known) == "; did you mean retention.ms?"
     assert did_you_mean("retention", known, count_max=2) == "; did you mean retention.ms or retention.bytes?"
     assert did_you_mean("zzz", known) == ""
+
+
+def test_the_package_exports_its_errors():
+    exported = {
+        name
+        for name in stablelog.__all__
+        if inspect.isclass(getattr(stablelog, name)) and issubclass(getattr(stablelog, name), Exception)
+    }
+    assert exported == PUBLIC
+    assert all(getattr(stablelog, name) is getattr(errors, name) for name in PUBLIC)
+
+
+def test_every_error_has_the_one_base_and_a_name_that_ends_in_error():
+    classes = [
+        one for one in vars(errors).values() if inspect.isclass(one) and one.__module__ == errors.__name__
+    ]
+    assert len(classes) > len(PUBLIC)
+    for one in classes:
+        assert issubclass(one, stablelog.StablelogError)
+        assert one.__name__.endswith("Error")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_program_can_tell_the_kinds_of_errors_apart(name):
+    one = getattr(stablelog, name)
+    assert [other for other in KINDS if issubclass(one, getattr(stablelog, other))] == [name]
+
+
+def test_the_tree_in_the_docstring_is_the_tree_of_the_classes():
+    above, drawn = [], {}
+    for line in errors.__doc__.splitlines():
+        found = re.match(r"^    ([│├└─ ]*)(\w+Error)\b", line)
+        if found:
+            depth = len(found[1]) // 4
+            above = [*above[:depth], found[2]]
+            drawn[found[2]] = above[depth - 1] if depth else "Exception"
+    defined = {
+        name: one.__bases__[0].__name__
+        for name, one in vars(errors).items()
+        if inspect.isclass(one) and one.__name__ == name and one.__module__ == errors.__name__
+    }
+    assert drawn == defined
+
+
+def test_a_refused_request_has_kafkas_number_and_name_of_the_error():
+    with pytest.raises(stablelog.RefusedError) as refused:
+        check(ErrorCode.unknown_topic_or_partition, "asking")
+    assert refused.value.code == 3
+    assert refused.value.code_name == "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+@pytest.mark.parametrize("code", [ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch])
+def test_a_fenced_producer_gets_an_error_of_fencing(code):
+    with pytest.raises(stablelog.FencedError) as fenced:
+        check(code, "appending")
+    assert isinstance(fenced.value, stablelog.RefusedError)
+    assert fenced.value.code == code
+
+
+def test_the_documents_name_each_public_error():
+    text = (Path(__file__).parents[1] / "docs" / "client.md").read_text()
+    rows = re.findall(r"^\| `(\w+Error)` \| (?=.*\|.*\|)", text.partition("\n## Errors\n")[2], re.M)
+    assert set(rows) == PUBLIC

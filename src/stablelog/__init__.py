@@ -1,22 +1,53 @@
 """stablelog: a transactional log in Python that every Kafka client can use."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stablelog import aio, spark
     from stablelog.client.native import connect
     from stablelog.embedded import EmbeddedBroker, serve
+    from stablelog.errors import (
+        DamageError,
+        DataLossError,
+        FencedError,
+        NewerFormatError,
+        OffsetOutOfRangeError,
+        ProducerFencedError,
+        RefusedError,
+        StablelogError,
+        UnavailableError,
+        UsageError,
+    )
 
     __version__: str
 
-__all__ = ["EmbeddedBroker", "__version__", "aio", "connect", "serve", "spark"]
+__all__ = [
+    "DamageError",
+    "DataLossError",
+    "EmbeddedBroker",
+    "FencedError",
+    "NewerFormatError",
+    "OffsetOutOfRangeError",
+    "ProducerFencedError",
+    "RefusedError",
+    "StablelogError",
+    "UnavailableError",
+    "UsageError",
+    "__version__",
+    "aio",
+    "connect",
+    "serve",
+    "spark",
+]
 
 
-_PLACES = {
+# The modules of the names that are not errors.
+_MODULES = {
     "EmbeddedBroker": "stablelog.embedded",
-    "serve": "stablelog.embedded",
-    "connect": "stablelog.client.native",
     "aio": "stablelog.aio",
+    "connect": "stablelog.client.native",
+    "serve": "stablelog.embedded",
     "spark": "stablelog.spark",
 }
 
@@ -24,12 +55,10 @@ _PLACES = {
 def __getattr__(name: str) -> Any:
     """Import a public name when a program first uses it, so that `import stablelog` is fast."""
     if name == "__version__":
-        from importlib.metadata import version
+        from importlib.metadata import version  # imported here, because the import takes long
 
         return version("stablelog")
-    if name not in _PLACES:
+    if name not in __all__:
         raise AttributeError(f"module 'stablelog' has no attribute {name!r}")
-    from importlib import import_module
-
-    module = import_module(_PLACES[name])
+    module = import_module(_MODULES.get(name, "stablelog.errors"))
     return module if module.__name__ == f"stablelog.{name}" else getattr(module, name)

@@ -1,22 +1,28 @@
 """The error classes of stablelog.
 
     StablelogError
-    ├── Refused              the broker cannot carry out a request; nothing changed; it has Kafka's error code
-    │   └── OffsetOutOfRange the requested offset is not in the log; the reader must choose another one
-    ├── Corrupt              bytes have changed since they were written: stop, and restore the named file
-    ├── NewerFormat          a later release has written a file or record: stop, and start that release
-    ├── Unavailable          the disk or the broker failed; nothing was acknowledged
-    │   ├── DiskError        one call to the disk failed; it has the operating system's error number
-    │   └── StoreError       one call to an object store failed
-    ├── ObjectMissing        an object store has no object with this key
-    ├── ObjectExists         an object with this key exists: another writer was first
-    ├── Fenced               a broker of a greater epoch has taken over: stop
-    ├── Unproven             a log file was not checked since the broker's start: check it, and read it again
-    ├── NotLoaded            bytes are in the object store and not in the cache: load them, and retry
-    └── InvalidConfig        a setting is unknown or outside its valid range
+    ├── UsageError               an argument or a setting is unknown or outside its valid range
+    ├── RefusedError             the broker cannot carry out a request; nothing changed; it has Kafka's error code
+    │   ├── OffsetOutOfRangeError the requested offset is not in the log; the reader must choose another one
+    │   └── ProducerFencedError  the transaction has ended, or another producer has taken it over; also a FencedError
+    ├── UnavailableError         the disk or the broker failed; nothing was acknowledged: retry later
+    │   ├── DiskError            one call to the disk failed; it has the operating system's error number
+    │   └── StoreError           one call to an object store failed
+    ├── DataLossError            records that the caller asked for were removed
+    ├── DamageError              bytes have changed since they were written: stop, and restore the named file
+    ├── FencedError              another broker or producer has taken over: stop
+    └── NewerFormatError         a later release has written a file or record: stop, and start that release
 
-A class exists only where a caller acts differently. Every other error for a Kafka client is a `Refused` with Kafka's
-error code. Any other exception is a bug: the broker logs it and closes the connection that caused it.
+`stablelog` exports these classes, except for `DiskError` and `StoreError`. Other classes stay inside the broker:
+
+    StablelogError
+    ├── ObjectMissingError       an object store has no object with this key
+    ├── ObjectExistsError        an object with this key exists: another writer was first
+    ├── UnprovenError            a log file was not checked since the broker's start: check it, and read it again
+    └── NotLoadedError           bytes are in the object store and not in the cache: load them, and retry
+
+A class exists only where a caller acts differently. Every other error for a Kafka client is a `RefusedError` with
+Kafka's error code. Any other exception is a bug: the broker logs it and closes the connection that caused it.
 """
 
 import contextlib
@@ -38,11 +44,11 @@ class StablelogError(Exception):
     """The base class of all errors of stablelog."""
 
 
-class Refused(StablelogError):
-    """A request that the broker cannot carry out. The request has changed nothing.
+class RefusedError(StablelogError):
+    """A request that the broker refuses, or a transaction that is aborted. A refused request has changed nothing.
 
     Args:
-        code: the error code for a Kafka client.
+        code: the number of the error in Kafka's protocol.
         message: what was wrong and what to do, for the user.
     """
 
@@ -50,23 +56,28 @@ class Refused(StablelogError):
         super().__init__(message)
         self.code = code
 
+    @property
+    def code_name(self) -> str:
+        """The name of the error in Kafka's protocol, such as "UNKNOWN_TOPIC_OR_PARTITION"."""
+        return ErrorCode(self.code).name.upper()
 
-class OffsetOutOfRange(Refused):
+
+class OffsetOutOfRangeError(RefusedError):
     """The requested offset is before the log's start or past its end."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.offset_out_of_range, message)
 
 
-class Corrupt(StablelogError):
+class DamageError(StablelogError):
     """Bytes that differ from what was written. The message names the file and the position, or the offset."""
 
 
-class NewerFormat(StablelogError):
+class NewerFormatError(StablelogError):
     """A later release has written this file or record, in a version that this release does not know. Nothing of it was
     read or changed.
 
-    This error is not a `Corrupt`, because code that gets a `Corrupt` may rebuild the damaged file; a newer file must be
+    This error is not a `DamageError`, because code that gets a `DamageError` may rebuild the damaged file; a newer file must be
     left as it is.
 
     Args:
@@ -89,33 +100,33 @@ class NewerFormat(StablelogError):
 
 
 def refuse_newer(what: str, found: int, known: int) -> None:
-    """Raise `NewerFormat` if a later release may have written this version.
+    """Raise `NewerFormatError` if a later release may have written this version.
 
     Any other unknown version raises nothing here: the caller must treat it as damage.
 
     Raises:
-        NewerFormat: the version is greater than `known` by at most `NEWER_MAX`.
+        NewerFormatError: the version is greater than `known` by at most `NEWER_MAX`.
     """
     if known < found <= known + NEWER_MAX:
-        raise NewerFormat(what, found, known)
+        raise NewerFormatError(what, found, known)
 
 
 @contextlib.contextmanager
 def naming(place: object) -> Iterator[None]:
-    """Add the path of a file (`place`) to a `NewerFormat` that the `with` block raises without a path."""
+    """Add the path of a file (`place`) to a `NewerFormatError` that the `with` block raises without a path."""
     try:
         yield
-    except NewerFormat as newer:
+    except NewerFormatError as newer:
         if newer.place:
             raise
-        raise NewerFormat(newer.what, newer.found, newer.known, str(place)) from None
+        raise NewerFormatError(newer.what, newer.found, newer.known, str(place)) from None
 
 
-class Unavailable(StablelogError):
-    """The disk or the broker failed. The broker has not acknowledged the request."""
+class UnavailableError(StablelogError):
+    """The disk or the broker failed. The broker has not acknowledged the request. A later call may succeed."""
 
 
-class DiskError(Unavailable):
+class DiskError(UnavailableError):
     """A call to the disk failed. `Disk` and `File` raise this and FileNotFoundError, and nothing else.
 
     Args:
@@ -139,7 +150,7 @@ class DiskError(Unavailable):
         return self.number in FULL
 
 
-class StoreError(Unavailable):
+class StoreError(UnavailableError):
     """A call to an object store failed. Unless the store rejected the call, it may apply the call, now or later.
 
     Args:
@@ -153,21 +164,35 @@ class StoreError(Unavailable):
         self.is_rejected = is_rejected
 
 
-class ObjectMissing(StablelogError):
+class ObjectMissingError(StablelogError):
     """An object store has no object of this key."""
 
 
-class ObjectExists(StablelogError):
+class ObjectExistsError(StablelogError):
     """An object was not created, because the store has an object with this key and other content: another writer was
     first.
     """
 
 
-class Fenced(StablelogError):
-    """Another broker, with a greater epoch, has taken over the data that this broker tried to change."""
+class DataLossError(StablelogError):
+    """Records that the caller asked for were removed: by retention, by DeleteRecords, or because their topic was deleted.
+    The message names the offsets or commit sequences that are left.
+    """
 
 
-class Unproven(StablelogError):
+class FencedError(StablelogError):
+    """Another process has taken over: a broker with a greater epoch, or a producer with a later producer epoch. This one
+    must stop. It has changed nothing after the other one took over.
+    """
+
+
+class ProducerFencedError(RefusedError, FencedError):
+    """The transaction of this producer has ended without its last request: another producer has taken the transactional
+    id over, or the transaction was open for longer than its timeout.
+    """
+
+
+class UnprovenError(StablelogError):
     """A log file is not proven: it was not checked since the broker's start, so the broker must not serve reads from
     it.
 
@@ -176,7 +201,7 @@ class Unproven(StablelogError):
     Args:
         path: the path of the log file.
         prove: a generator function that proves the file. Each step of the generator checks a part of the file, in any
-            thread. It raises Corrupt or DiskError.
+            thread. It raises DamageError or DiskError.
     """
 
     def __init__(self, path: Path, prove: Callable[[], Iterator[None]]) -> None:
@@ -185,7 +210,7 @@ class Unproven(StablelogError):
         self.prove = prove
 
 
-class NotLoaded(StablelogError):
+class NotLoadedError(StablelogError):
     """A read needs bytes of objects in the object store that are not in the broker's cache.
 
     Args:
@@ -199,8 +224,10 @@ class NotLoaded(StablelogError):
         self.size = size
 
 
-class InvalidConfig(StablelogError):
-    """A setting that is unknown or out of range. The message names the setting and the valid range."""
+class UsageError(StablelogError):
+    """An argument or a setting is unknown or out of range. The message names it, and its valid range or the nearest valid
+    name. Nothing was done.
+    """
 
 
 def in_words(error: Exception) -> str:
@@ -230,3 +257,17 @@ def did_you_mean(name: str, known: Iterable[str], count_max: int = 1) -> str:
     spellings = {one.lower(): one for one in known}
     near = difflib.get_close_matches(name.lower(), spellings, n=count_max)
     return f"; did you mean {' or '.join(spellings[one] for one in near)}?" if near else ""
+
+
+# The names that the sources still use.
+Refused = RefusedError
+OffsetOutOfRange = OffsetOutOfRangeError
+Corrupt = DamageError
+NewerFormat = NewerFormatError
+Unavailable = UnavailableError
+ObjectMissing = ObjectMissingError
+ObjectExists = ObjectExistsError
+Fenced = FencedError
+Unproven = UnprovenError
+NotLoaded = NotLoadedError
+InvalidConfig = UsageError

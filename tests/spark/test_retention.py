@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 import stablelog
-from stablelog.errors import Corrupt, InvalidConfig, Refused, Unavailable
+from stablelog.errors import Corrupt, DataLossError, InvalidConfig, Refused, Unavailable
 from stablelog.spark import record_count
 from stablelog.spark.option_table import STREAM
 from stablelog.spark.options import read_options
@@ -84,7 +84,7 @@ def test_what_was_removed_meanwhile_is_told(keeping_broker, scan, caplog):
     for path in logs(keeping_broker, topic, "*.deleted"):
         path.unlink()
     with pytest.raises(
-        Unavailable, match=f"{topic}-0 begins at offset 150 now: offsets 0 to .* were removed while"
+        DataLossError, match=f"{topic}-0 begins at offset 150 now: offsets 0 to .* were removed while"
     ):
         rows(asked, "offset", planned=planned)
     left = rows({**asked, "failOnDataLoss": "false"}, "offset", planned=planned)
@@ -118,7 +118,7 @@ def test_without_a_broker_a_file_that_is_gone_is_told(stablelog_broker, tmp_path
     second = sorted(copy.glob("*.log"))[1]
     second.unlink()
     with pytest.raises(
-        Unavailable, match=f"{second}.* was removed while it was read: offsets 0 to 199 of {topic}-0"
+        DataLossError, match=f"{second}.* was removed while it was read: offsets 0 to 199 of {topic}-0"
     ):
         rows(asked, "offset", planned=planned)
     with pytest.raises(Unavailable, match=r"with the offsets .* was removed while the read was planned"):
@@ -134,7 +134,7 @@ def test_a_topic_that_was_created_again_is_not_taken_for_the_old_one(stablelog_b
     admin.delete_topics([topic])[topic].result(30)
     make(stablelog_broker.bootstrap, topic, 1)
     Confluent(stablelog_broker.bootstrap).produce(topic, [b"new"] * 300)
-    with pytest.raises(Unavailable, match=f"{topic} was deleted and created again"):
+    with pytest.raises(DataLossError, match=f"{topic} was deleted and created again"):
         rows(asked, "value", planned=planned)
 
 
@@ -186,7 +186,7 @@ def test_a_file_that_compaction_has_put_in_place_of_another_is_noticed(stablelog
     other = first.with_suffix(".swap")
     other.write_bytes(first.read_bytes())
     other.replace(first)
-    with pytest.raises(Unavailable, match=f"{first}.* was removed while it was read"):
+    with pytest.raises(DataLossError, match=f"{first}.* was removed while it was read"):
         rows(asked, "offset", planned=planned)
     assert len(rows(asked, "offset")) == 200
 

@@ -156,7 +156,7 @@ class AsyncTransaction:
             Refused: the transaction is aborted, and all futures have failed.
             Unavailable: it is unknown whether the transaction is committed, or at which positions. Repeat the call, or
                 call `abort`. Until then the futures are not done.
-            OffsetOutOfRange: the transaction is committed, but its records were removed before their positions were
+            DataLossError: the transaction is committed, but its records were removed before their positions were
                 known.
         """
         return await self._end(self.writing.commit)
@@ -277,7 +277,7 @@ class AsyncClient:
         Raises:
             InvalidConfig: another order, no topic, or an invalid group name.
             Refused: a topic does not exist, is not commit-ordered or is in another group; or the client is closed.
-            OffsetOutOfRange: transactions were removed before they were read.
+            DataLossError: transactions were removed before they were read.
             Unavailable: no response within the deadline.
         """
         return self._read(self._client.reading(topics, order, cut=cut, after=after, wait_s=wait, group=group))

@@ -7,7 +7,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.client.cluster import Cluster
 from stablelog.client.connection import Connection
-from stablelog.client.responses import RETRIABLE_CODES, Missing, RetriableError
+from stablelog.client.responses import RETRIABLE_CODES, Missing, RetriableError, refusal
 from stablelog.errors import Refused
 
 # The broker that serves the request has all topics. So unknown_topic_or_partition means that the topic does not exist,
@@ -64,5 +64,5 @@ def ask_of_topics(cluster: Cluster, connect: Callable[[], Connection], request: 
     if response.error_code is ErrorCode.unknown_topic_or_partition:
         raise Missing(message)
     if response.error_code is not ErrorCode.none:
-        raise Refused(response.error_code, message)
+        raise refusal(response.error_code, message)
     return response

@@ -22,8 +22,7 @@ from kio.static.primitive import i16, i32, i64
 
 from stablelog.client.cluster import Cluster
 from stablelog.client.extension import call_extension
-from stablelog.client.responses import RetriableError
-from stablelog.errors import Refused
+from stablelog.client.responses import RetriableError, refusal
 from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.children import VERSION_MAX, Child, child_id, child_of
 from stablelog.wire.extension.joint import (
@@ -292,5 +291,5 @@ def _ask(cluster: Cluster, request: Any, what: str) -> Any:
     what = f"{what} version {request.version} of {request.key!r}"
     answer = call_extension(cluster, lambda: cluster.coordinator(child), request, what, _RETRIABLE)
     if answer.error_code is not ErrorCode.none:
-        raise Refused(answer.error_code, f"{what}: {answer.error_message}")
+        raise refusal(answer.error_code, f"{what}: {answer.error_message}")
     return answer

@@ -134,7 +134,7 @@ class Client:
         Raises:
             InvalidConfig: another order, no topic, or an invalid group name.
             Refused: a topic does not exist, is not commit-ordered or is in another group; or the client is closed.
-            OffsetOutOfRange: transactions were removed before they were read.
+            DataLossError: transactions were removed before they were read.
             Unavailable: no response within the deadline.
         """
         return self.reading(topics, order, cut=cut, after=after, wait_s=wait, group=group).whole()

@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.client.cluster import Cluster
 from stablelog.client.commits import describe_commits
-from stablelog.errors import OffsetOutOfRange, Refused, Unavailable
+from stablelog.errors import DataLossError, Refused, Unavailable
 from stablelog.types import TopicPartition
 
 POLL_FIRST_S, POLL_MAX_S = 0.0005, 0.02
@@ -37,7 +37,7 @@ def offsets_after_commit(
         batches: the base offset of each batch, -1 if unknown, and how many records it has.
 
     Raises:
-        OffsetOutOfRange: the transaction has been removed.
+        DataLossError: the transaction has been removed.
         Unavailable: the broker did not list the transaction within the deadline.
     """
     try:
@@ -55,7 +55,7 @@ def _start_in_commit_order(cluster: Cluster, target: TopicPartition, commit_sequ
     partition.
 
     Raises:
-        OffsetOutOfRange: the transaction has been removed.
+        DataLossError: the transaction has been removed.
         Refused: with the code invalid_request, the topic is not commit-ordered.
         Unavailable: the broker did not list the transaction within the deadline.
     """
@@ -67,7 +67,7 @@ def _start_in_commit_order(cluster: Cluster, target: TopicPartition, commit_sequ
         if found and found[0].commit_sequence == commit_sequence:
             return found[0].start_offset
         if found:
-            raise OffsetOutOfRange(f"{what}: its records were removed before their positions were read")
+            raise DataLossError(f"{what}: its records were removed before their positions were read")
         if time.monotonic() > deadline:
             raise Unavailable(
                 f"{what}: it is committed, but its commit marker is not durable yet, so its positions are unknown"

@@ -27,7 +27,7 @@ from stablelog.batch.stamping import stamp
 from stablelog.client.batch_queue import BatchQueue, Pending
 from stablelog.client.cluster import Cluster
 from stablelog.client.connection import Connection
-from stablelog.client.responses import RETRIABLE_CODES, RetriableError, in_text, is_retriable
+from stablelog.client.responses import RETRIABLE_CODES, RetriableError, in_text, is_retriable, refusal
 from stablelog.client.topics import by_topic
 from stablelog.errors import Refused, Unavailable
 from stablelog.types import TopicPartition
@@ -411,7 +411,7 @@ class Producer:
             return
         transaction = f"the transaction of {self._transactional_id!r}"
         if code in _ENDED:
-            raise Refused(
+            raise refusal(
                 code,
                 f"{transaction} has ended: {what} was refused ({in_text(code)}). It was aborted after its timeout of "
                 f"{self._transaction_timeout_ms} ms, fenced by a later producer, or committed without this batch",
@@ -421,7 +421,7 @@ class Producer:
                 code,
                 f"{transaction} has lost a batch: {what} was refused ({in_text(code)}). Abort it and write it again",
             )
-        raise Refused(code, f"{what} for {self._transactional_id!r}: {in_text(code)}")
+        raise refusal(code, f"{what} for {self._transactional_id!r}: {in_text(code)}")
 
     def _start_over(self, failure: Exception) -> None:
         """Receive all outstanding responses, queue the unacknowledged batches again in order, and wait a little.

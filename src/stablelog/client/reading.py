@@ -22,7 +22,7 @@ from stablelog.batch.records import Header, Record, decode_records
 from stablelog.client.cluster import Cluster
 from stablelog.client.commits import Commit, describe_commits
 from stablelog.client.cuts import Cut, describe_cut
-from stablelog.errors import OffsetOutOfRange, Unavailable
+from stablelog.errors import DataLossError, Unavailable
 from stablelog.types import TopicPartition
 
 LISTED_MAX: Final = 200  # maximum of transactions in one DescribeCommits response
@@ -87,7 +87,7 @@ class _Stream:
                 their markers are durable in all partitions. None for any transaction.
 
         Raises:
-            OffsetOutOfRange: transactions may have been removed before they were read, or the topic was deleted and
+            DataLossError: transactions may have been removed before they were read, or the topic was deleted and
                 created again.
         """
         if not self._listed and (up_to is None or self._known < up_to):
@@ -99,7 +99,7 @@ class _Stream:
         return self._listed[0]
 
     def _list(self) -> None:
-        """Request the next transactions of the partition. Raise OffsetOutOfRange if some may have been removed."""
+        """Request the next transactions of the partition. Raise DataLossError if some may have been removed."""
         found = describe_commits(
             self._cluster,
             *self._target,
@@ -108,13 +108,13 @@ class _Stream:
             count_max=LISTED_MAX,
         )
         if self._topic_id not in (None, found.topic_id):
-            raise OffsetOutOfRange(
+            raise DataLossError(
                 f"{self._target[0]} was deleted and created again: {self._target[0]}-{self._target[1]} of the deleted "
                 f"topic was read up to {self._position}"
             )
         self._topic_id = found.topic_id
         if 0 <= self._position < found.start_offset:
-            raise OffsetOutOfRange(
+            raise DataLossError(
                 f"{self._target[0]}-{self._target[1]} begins at {found.start_offset} and was read up to "
                 f"{self._position}: the part between was removed"
             )
@@ -129,7 +129,7 @@ class _Stream:
         partition, but may come from two DescribeCommits responses.
 
         Raises:
-            OffsetOutOfRange: the transaction may have been removed, or the topic was deleted and created again.
+            DataLossError: the transaction may have been removed, or the topic was deleted and created again.
         """
         sequence = self._listed[0].commit_sequence
         records: list[ReadRecord] = []
@@ -211,7 +211,7 @@ def read_partitions(
 
     Raises:
         Refused: a topic does not exist or is not commit-ordered.
-        OffsetOutOfRange: transactions were removed before they were read.
+        DataLossError: transactions were removed before they were read.
         Unavailable: no response within the deadline.
     """
     return _with_pauses(_in_partitions(cluster, topics, after), wait_s)
@@ -246,12 +246,12 @@ def _check_nothing_removed(cut: Cut, after: int) -> None:
     """Check before the first read that retention has removed no transaction after a commit sequence.
 
     Raises:
-        OffsetOutOfRange: records may have been removed. If the broker does not know the last commit sequence in the
+        DataLossError: records may have been removed. If the broker does not know the last commit sequence in the
             deleted segments, it reports the commit sequence before the first remaining transaction.
     """
     whole_after = min(cut.whole_after(), cut.commit_sequence)
     if whole_after > after:
-        raise OffsetOutOfRange(
+        raise DataLossError(
             f"records of transactions after commit sequence {after} may have been removed: all transactions after "
             f"{whole_after} are whole"
         )
@@ -271,7 +271,7 @@ def read_cuts(
 
     Raises:
         Refused: a topic does not exist, is not commit-ordered or is in another group.
-        OffsetOutOfRange: transactions were removed before they were read.
+        DataLossError: transactions were removed before they were read.
         Unavailable: no response within the deadline.
     """
     return _with_pauses(_at_cuts(cluster, topics, after, group), wait_s)
@@ -289,7 +289,7 @@ def _at_cuts(
                 after = cut.whole_after()  # skip transactions that have lost records in some partition
             _check_nothing_removed(cut, after)
         elif max(cut.torn.values(), default=-1) > after:
-            raise OffsetOutOfRange(
+            raise DataLossError(
                 f"records of transactions up to commit sequence {max(cut.torn.values())} were removed, and the reader has "
                 f"read up to {after}"
             )

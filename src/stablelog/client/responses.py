@@ -4,7 +4,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.errors import Refused, Unavailable
+from stablelog.errors import ProducerFencedError, Refused, Unavailable
 
 # Errors that occur while the cluster changes, for example while a leader moves. The client requests metadata and
 # retries.
@@ -31,6 +31,10 @@ RETRIABLE_CODES: Final = frozenset(
 )
 
 
+# The broker accepts no more requests of the producer: a later producer has its transactional id.
+FENCED_CODES: Final = frozenset({ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch})
+
+
 class RetriableError(Exception):
     """A failure that a retry can resolve. `Cluster.retrying` catches it, so no caller of the client gets it."""
 
@@ -49,6 +53,11 @@ def is_retriable(error: Exception) -> bool:
     return isinstance(error, RetriableError | Unavailable)
 
 
+def refusal(code: ErrorCode, message: str) -> Refused:
+    """Return the error for the error code of a response: a `ProducerFencedError` if the producer is fenced."""
+    return ProducerFencedError(code, message) if code in FENCED_CODES else Refused(code, message)
+
+
 def in_text(code: ErrorCode) -> str:
     """Return the name of an error code for messages to the user, such as "unknown topic or partition"."""
     return code.name.replace("_", " ")
@@ -61,4 +70,4 @@ def check(code: ErrorCode, what: str) -> None:
         Refused: the message has the error's name.
     """
     if code is not ErrorCode.none:
-        raise Refused(code, f"{what}: {in_text(code)}")
+        raise refusal(code, f"{what}: {in_text(code)}")

@@ -91,7 +91,7 @@ class Transaction:
             Refused: the transaction is aborted, and all futures have failed.
             Unavailable: it is unknown whether the transaction is committed, or at which positions. Repeat the call, or
                 call `abort`. Until then the futures are not done.
-            OffsetOutOfRange: the transaction is committed, but its records were removed before their positions were
+            DataLossError: the transaction is committed, but its records were removed before their positions were
                 known.
         """
         return self.writing.commit()

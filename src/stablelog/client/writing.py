@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final
+from typing import Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -29,7 +29,7 @@ from stablelog.client.keys import ENDING_WAIT_S, LOST, WriterKey
 from stablelog.client.positions import Position, offsets_after_commit
 from stablelog.client.producer import Producer
 from stablelog.client.record_buffer import Headers, RecordBuffer
-from stablelog.errors import OffsetOutOfRange, Refused, Unavailable
+from stablelog.errors import DataLossError, Refused, Unavailable
 from stablelog.types import TopicPartition
 
 RETENTION_S: Final = 86_400  # how long the broker remembers the key of a joint commit after the commit
@@ -50,7 +50,8 @@ class Committed:
     last: Position | None
 
 
-Outcome = list[Position] | Refused
+Outcome = list[Position] | Refused | DataLossError
+FailureT = TypeVar("FailureT", Refused, DataLossError)
 
 
 class _State(Enum):
@@ -99,7 +100,7 @@ class Writing:
         self.key = key
         self.is_key_free = True
         self.deadline = time.monotonic() + timeout_s
-        self.failure: Refused | None = None
+        self.failure: Refused | DataLossError | None = None
         self.timeout_s = timeout_s
         self._on_end = on_end
         self._release = release
@@ -247,7 +248,7 @@ class Writing:
         Raises:
             Refused: the transaction is aborted.
             Unavailable: it is unknown whether it is committed, or at which positions. Repeat the call, or call `abort`.
-            OffsetOutOfRange: it is committed, but its records were removed before their positions were known.
+            DataLossError: it is committed, but its records were removed before their positions were known.
         """
         with self.turn:
             if self._committed is not None:
@@ -265,7 +266,7 @@ class Writing:
                 self._commit_sequence = self._ask_to_commit()
             try:
                 offsets = {target: self._offsets(target) for target in self._batches}
-            except OffsetOutOfRange as removed:
+            except DataLossError as removed:
                 self._fail(removed, _State.COMMITTED)
                 raise
             return self._settle(self._commit_sequence, offsets)
@@ -300,7 +301,7 @@ class Writing:
         Raises:
             Refused: the transaction is aborted, and `error` is None.
             Unavailable: it is unknown whether the transaction is committed.
-            OffsetOutOfRange: it is committed, but its records were removed before their positions were known.
+            DataLossError: it is committed, but its records were removed before their positions were known.
         """
         with self.turn:
             if error is None:
@@ -469,7 +470,7 @@ class Writing:
             self.is_key_free = False
         return self._fail(cause)
 
-    def _fail(self, failure: Refused, state: _State = _State.ABORTED) -> Refused:
+    def _fail(self, failure: FailureT, state: _State = _State.ABORTED) -> FailureT:
         self._state, self.failure = state, failure
         self._end(failure)
         return failure

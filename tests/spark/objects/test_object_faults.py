@@ -11,7 +11,7 @@ from crc32c import crc32c
 from stablelog.batch.header import HEADER, headers_in
 from stablelog.batch.records import Record, encode_batch
 from stablelog.env.objects.opening import open_store
-from stablelog.errors import Corrupt, StablelogError, Unavailable
+from stablelog.errors import Corrupt, DataLossError, StablelogError
 from stablelog.spark import count
 from stablelog.spark.objects.opening import opened_store
 from stablelog.spark.objects.stored_partition import StoredPartition
@@ -154,7 +154,9 @@ def test_what_was_deleted_while_a_query_ran_is_named_exactly(s3, topic):
     whole = rows(given, "offset")
     planned = tasks(given)
     log_start = delete_up_to(server, options, topic, 3)
-    with pytest.raises(Unavailable, match=f"offsets 0 to {log_start - 1} of {topic}-0 were deleted") as error:
+    with pytest.raises(
+        DataLossError, match=f"offsets 0 to {log_start - 1} of {topic}-0 were deleted"
+    ) as error:
         rows(given, "offset", planned=planned)
     assert f"begins at offset {log_start} now" in str(error.value)
     found = rows({**given, "failOnDataLoss": "false"}, "offset", planned=planned)
@@ -174,7 +176,7 @@ def test_a_transaction_that_loses_its_first_records_while_it_is_read_is_named(s3
     assert piece.stored.segments[0].base_offset < piece.start
     log_start = delete_up_to(server, options, "ordered", 3)
     assert log_start <= piece.start
-    with pytest.raises(Unavailable, match=f"have transactions that began before offset {log_start}"):
+    with pytest.raises(DataLossError, match=f"have transactions that began before offset {log_start}"):
         rows(given, "offset", planned=planned)
     found = rows({**given, "failOnDataLoss": "false"}, "offset", planned=planned)
     assert set(found) < {row for row in whole if row[0] >= piece.start}

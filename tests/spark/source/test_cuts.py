@@ -15,7 +15,7 @@ from stablelog.client.cluster import Cluster
 from stablelog.client.commits import describe_commits
 from stablelog.client.connection import Connection
 from stablelog.client.cuts import describe_cut
-from stablelog.errors import InvalidConfig, Refused, Unavailable
+from stablelog.errors import DataLossError, InvalidConfig, Refused, Unavailable
 from stablelog.spark.option_table import BATCH
 from stablelog.spark.options import read_options
 from stablelog.spark.record_count import count
@@ -244,7 +244,7 @@ def test_a_topic_that_was_created_again_is_lost(stablelog_broker, admin, client,
     make(stablelog_broker.bootstrap, topics[0], 2, **{"stablelog.order": "commit"})
     with stablelog.connect(stablelog_broker.bootstrap) as other:
         transfer(other, (topics[0], 0), (topics[1], 0), name="new")
-    with pytest.raises(Unavailable, match="was deleted and created again"):
+    with pytest.raises(DataLossError, match="was deleted and created again"):
         reading.start().batch()
     assert names_in(reading.start(failOnDataLoss="false").batch()) == ["new"]
 
@@ -335,11 +335,11 @@ def test_what_was_removed_is_lost_and_the_earliest_cut_lies_behind_it(
     before = TopicPartition(topics[0], second.partition, second.offset + 1)
     deleted = admin.delete_records([before])
     deleted[before].result(60)
-    with pytest.raises(Unavailable, match=f"{topics[0]}-{second.partition} begins at offset"):
+    with pytest.raises(DataLossError, match=f"{topics[0]}-{second.partition} begins at offset"):
         reading.batch()
     fresh = query(stablelog_broker, topics).start()
     assert len(names_in(fresh.batch())) == 1
-    with pytest.raises(Unavailable, match=f"all transactions after {sequences[1]} are whole"):
+    with pytest.raises(DataLossError, match=f"all transactions after {sequences[1]} are whole"):
         query(stablelog_broker, topics, startingCut=str(sequences[0])).start()
     lenient = {"startingCut": str(sequences[0]), "failOnDataLoss": "false"}
     assert len(query(stablelog_broker, topics, **lenient).start().batch()) == 7
@@ -375,7 +375,7 @@ def test_a_checkpoint_of_another_group_or_of_another_commit_log_is_told(stablelo
         ({"commitSequence": 2**40, "group": ""}, "the commit log was lost"),
     ]:
         reading.planned = [{**start, "#cut": cut}]
-        with pytest.raises((InvalidConfig, Unavailable), match=message):
+        with pytest.raises((DataLossError, InvalidConfig), match=message):
             reading.batch()
     assert len(names_in(reading.start(failOnDataLoss="false").batch())) == 1
 
@@ -568,9 +568,9 @@ def test_a_transaction_that_retention_has_torn_is_lost_in_words(
 
     monkeypatch.setattr(cuts, "describe_cut", torn)
     message = f"were removed from {topics[1]}-0"
-    with pytest.raises(Unavailable, match=message):
+    with pytest.raises(DataLossError, match=message):
         reading.batch()
-    with pytest.raises(Unavailable, match=message):
+    with pytest.raises(DataLossError, match=message):
         reading.start().batch()  # planned from what was written down
 
 

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import StructType
 
-from stablelog.errors import Unavailable
+from stablelog.errors import DataLossError
 from stablelog.spark.option_table import STREAM
 from stablelog.spark.options import read_options
 from stablelog.spark.schema import Columns
@@ -149,7 +149,7 @@ def test_offsets_of_a_topic_that_was_created_again_are_never_taken_for_the_old_o
     made.source.partitions = lambda **_how: dict.fromkeys((A, B), "another")
     made.source.ends = {A: 40, B: 40}
     clock.now += 1  # less than metadata is kept for
-    with pytest.raises(Unavailable, match="x was deleted and created again"):
+    with pytest.raises(DataLossError, match="x was deleted and created again"):
         made.latestOffset(end, ReadAllAvailable())
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from stablelog.errors import InvalidConfig, Unavailable
+from stablelog.errors import DataLossError, InvalidConfig, Unavailable
 from stablelog.spark.offsets import StreamOffsets
 from stablelog.spark.option_table import BATCH, STREAM
 from stablelog.spark.options import read_options
@@ -68,7 +68,7 @@ def test_a_time_after_the_last_record():
     ],
 )
 def test_offsets_that_are_gone_or_never_were(offsets, message, caplog):
-    with pytest.raises(Unavailable, match=message):
+    with pytest.raises(DataLossError, match=message):
         ranges(startingOffsets=offsets)
     assert ranges(startingOffsets=offsets, failOnDataLoss="false")
     assert message in caplog.text
@@ -111,7 +111,7 @@ def test_a_partition_that_came_later_is_read_from_its_beginning():
 
 def test_what_retention_took_before_it_was_read_is_lost():
     start, end = StreamOffsets({A: 8, B: 5}), StreamOffsets({A: 20, B: 5})
-    with pytest.raises(Unavailable, match="x-0 begins at offset 10 now: offsets 8 to 9 were removed"):
+    with pytest.raises(DataLossError, match="x-0 begins at offset 10 now: offsets 8 to 9 were removed"):
         planned(start, end)
     assert planned(start, end, LENIENT) == [Range(A, 10, 20)]
 
@@ -137,7 +137,7 @@ def test_a_stream_goes_on_to_the_ends():
     ],
 )
 def test_a_stream_is_told_what_is_lost(start, latest, message):
-    with pytest.raises(Unavailable, match=message):
+    with pytest.raises(DataLossError, match=message):
         end_of(start, latest)
     assert end_of(start, latest, LENIENT).topic_ids == {"x": "id"}
 

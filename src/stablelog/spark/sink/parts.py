@@ -10,7 +10,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
-from stablelog.errors import Refused
+from stablelog.errors import ProducerFencedError, Refused
 from stablelog.spark.options import WriteOptions
 
 EXACTLY_ONCE = "exactly-once"
@@ -77,14 +77,15 @@ def explained(options: WriteOptions, part: Part) -> Iterator[None]:
     """Context in which the error of a fenced request is extended by the possible causes, for the user of the query.
 
     Raises:
-        Refused: the broker has refused a request. If the request was fenced, the message is the extended one.
+        Refused: the broker has refused a request.
+        ProducerFencedError: the request was fenced; the message is the extended one.
     """
     try:
         yield
     except Refused as refused:
         if refused.code is not ErrorCode.producer_fenced:
             raise
-        raise Refused(
+        raise ProducerFencedError(
             refused.code,
             f"{refused}. Nothing of version {part.version} was committed by this run. Either another driver uses the same checkpoint or txnAppId: stop one of them. Or a task's transaction was open for longer than transactionTimeout ({options.transaction_timeout_ms} ms): increase it",
         ) from refused

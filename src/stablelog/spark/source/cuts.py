@@ -238,7 +238,7 @@ class Cuts:
                 read again, so only torn transactions, whose beginning was removed, matter there.
 
         Raises:
-            Unavailable: records may have been removed, and failOnDataLoss is true.
+            DataLossError: records may have been removed, and failOnDataLoss is true.
         """
         cut = self._ask(RESOLVED, after.next_offsets)
         removed = {

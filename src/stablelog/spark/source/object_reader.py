@@ -129,7 +129,7 @@ def _after_deletion(
     """Return what is left of a piece after an object was found to be missing. Report the records that are gone.
 
     Raises:
-        Unavailable: records are gone, and failOnDataLoss is true.
+        DataLossError: records are gone, and failOnDataLoss is true.
         Corrupt: the store still lists the object.
     """
     assert rest.stored is not None

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from stablelog.client.responses import Missing
-from stablelog.errors import InvalidConfig, Unavailable
+from stablelog.errors import DataLossError, InvalidConfig, Unavailable
 from stablelog.spark.offsets import EARLIEST, LATEST, Bound, StreamOffsets
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Span
@@ -113,10 +113,10 @@ def lost(options: ReadOptions, message: str) -> None:
     """Report that records are lost.
 
     Raises:
-        Unavailable: unless failOnDataLoss is false.
+        DataLossError: unless failOnDataLoss is false.
     """
     if options.fail_on_data_loss:
-        raise Unavailable(
+        raise DataLossError(
             f"{message}. Set failOnDataLoss to false to continue without them, or give other starting offsets"
         )
     log.warning("%s; the read continues without them, because failOnDataLoss is false", message)
@@ -218,7 +218,7 @@ def stream_ranges(options: ReadOptions, log_: Log, start: StreamOffsets, end: St
     """Return the ranges that a micro-batch reads. Equal offsets give equal ranges, as long as no records are lost.
 
     Raises:
-        Unavailable: some of the records were removed, and failOnDataLoss is true.
+        DataLossError: some of the records were removed, and failOnDataLoss is true.
     """
     replaced = start.replaced(end.topic_ids)
     # A partition that was added later, or whose topic was created again, is read from its beginning.
@@ -265,7 +265,7 @@ def stream_end(
         latest: the end offset of each partition.
 
     Raises:
-        Unavailable: a partition was deleted, replaced or truncated, and failOnDataLoss is true.
+        DataLossError: a partition was deleted, replaced or truncated, and failOnDataLoss is true.
     """
     ids = topic_ids_of(partitions)
     gone = set(start.next_offsets) - set(partitions)
