@@ -73,7 +73,7 @@ class Turn:
         self.broker = broker
         self.count = count
         self._section = section
-        self._log = broker.data.with_name(f"{broker.data.name}.log")
+        self._log = broker.log_path
 
     def start(self, what: str) -> None:
         """Start the broker, and note how long it took until every partition was open."""

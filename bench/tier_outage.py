@@ -190,7 +190,7 @@ def remote_reader(broker: EmbeddedBroker) -> Iterator[list[float]]:
 def until_copied_s(broker: EmbeddedBroker) -> float:
     """Wait until all sealed segments are copied. Return how long that took."""
     begun_s = time.perf_counter()
-    log = broker.data.with_name(f"{broker.data.name}.log")
+    log = broker.log_path
     active = int(local_logs(broker.data, STEADY)[-1].stem)
     wait_until(
         lambda: max([0, *map(int, COPIED_END.findall(log.read_text()))]) >= active,

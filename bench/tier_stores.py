@@ -140,7 +140,7 @@ def empty_cache(broker: EmbeddedBroker) -> None:
 
 def loaded_size(broker: EmbeddedBroker) -> float:
     """Return how many bytes the store has returned to reads since the broker's start, by the broker's own metrics."""
-    log = broker.data.with_name(f"{broker.data.name}.log").read_text()
+    log = broker.log_path.read_text()
     with urllib.request.urlopen(METRICS.findall(log)[-1], timeout=PATIENCE_S) as answer:
         found = READ_BYTES.search(answer.read().decode())
     assert found is not None, "the broker has no metric of this name"
@@ -277,7 +277,7 @@ def copied(broker: EmbeddedBroker, topic: Topic, segment_size: int) -> Copy:
     sealed = local_logs(broker.data, topic.name)[:-1]
     size = sum(log.stat().st_size for log in sealed)
     os.sync()
-    log = broker.data.with_name(f"{broker.data.name}.log")
+    log = broker.log_path
     seen, begun_s, used_s = len(log.read_text()), time.perf_counter(), processor_s(broker.pid)
     configure(broker.bootstrap, topic.name, {"remote.log.copy.disable": "false"})
 

@@ -1,18 +1,22 @@
 """`stablelog.serve()`: a start that hangs ends, and no broker outlives the process that started it."""
 
+import asyncio
 import contextlib
 import fcntl
+import gc
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 import stablelog
 from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE
-from stablelog.errors import Unavailable
+from stablelog.client.cluster import Cluster
+from stablelog.errors import Unavailable, UsageError
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[1]
@@ -30,6 +34,12 @@ def is_running(process_id):
         return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def topic_names(broker):
+    """The topics of a broker, which has to answer for that."""
+    with Cluster(broker.bootstrap) as cluster:
+        return {name for name, topic in cluster.metadata().items() if not topic.is_internal}
 
 
 @contextlib.contextmanager
@@ -66,6 +76,30 @@ def test_a_broker_stops_in_order_when_its_parent_is_killed(tmp_path, number):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can wait for the end of another process")
+def test_a_broker_stops_when_its_parent_is_killed_and_a_forked_process_lives_on(tmp_path):
+    fork = "child = os.fork() or time.sleep(600); print(child, flush=True); time.sleep(600)"
+    with serving(tmp_path / "data", f"import os; {fork}") as (process, broker_id):
+        forked_id = int(process.stdout.readline())
+        try:
+            process.kill()
+            process.wait()
+            until(lambda: not is_running(broker_id), "the broker ends, too")
+            assert is_running(forked_id)
+        finally:
+            os.kill(forked_id, signal.SIGKILL)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_a_broker_runs_on_when_the_thread_that_started_it_ends(tmp_path):
+    broker = stablelog.serve(tmp_path / "data")
+    starting = threading.Thread(target=broker.start)
+    starting.start()
+    starting.join()
+    with broker:
+        assert topic_names(broker) == set()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_a_broker_stops_when_its_parent_leaves_without_a_word(tmp_path):
     with serving(tmp_path / "data", "import os; os._exit(3)") as (process, broker_id):
@@ -94,12 +128,12 @@ while True:
 def test_a_start_that_hangs_is_given_up_with_the_end_of_the_log(tmp_path):
     data = tmp_path / "data"
     data.mkdir()
-    (tmp_path / "data.log").write_text("what an earlier broker said\n")
+    (data / ".broker.log").write_text("what an earlier broker said\n")
     os.mkfifo(data / "meta.properties")  # whoever opens it waits for a writer
     with pytest.raises(Unavailable) as given_up, stablelog.serve(data, start_timeout_s=3):
         pass
     assert str(given_up.value).startswith(
-        f"the broker on {data} was not ready within 3 s; its log {data}.log ends"
+        f"the broker on {data} was not ready within 3 s; its log {data}/.broker.log ends"
     )
     assert "what an earlier broker said" in str(given_up.value)
     with (data / ".lock").open() as lock:
@@ -112,7 +146,7 @@ def test_a_start_that_fails_is_told_with_the_end_of_the_log(tmp_path):
     (data / "cluster.json").write_text("garbage")
     with (
         pytest.raises(
-            Unavailable, match=r"did not start; its log .*data.log ends with:\n(.|\n)*cluster.json"
+            Unavailable, match=r"did not start; its log .*data/.broker.log ends with:\n(.|\n)*cluster.json"
         ),
         stablelog.serve(data),
     ):
@@ -130,3 +164,143 @@ def test_a_data_directory_that_cannot_be_made_is_an_error_that_names_it(tmp_path
     ):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
+
+
+def test_a_broker_is_started_and_stopped_without_a_block_and_keeps_its_data_and_port():
+    broker = stablelog.serve()
+    try:
+        assert not broker.is_running
+        broker.start()
+        address = broker.bootstrap
+        with Cluster(address) as cluster:
+            cluster.partition_counts(["kept"])
+        broker.kill()
+        broker.kill()
+        assert not broker.is_running
+        broker.start()
+        assert broker.is_running
+        assert (broker.bootstrap, topic_names(broker)) == (address, {"kept"})
+        with pytest.raises(UsageError, match="is running: stop it before"):
+            broker.start()
+        broker.stop()
+        assert broker.data.exists()
+    finally:
+        broker.close()
+    assert not broker.data.parent.exists()
+    with broker:
+        assert topic_names(broker) == set()
+    assert not broker.data.parent.exists()
+
+
+def test_a_broker_that_ended_by_itself_can_be_started_again(tmp_path):
+    with stablelog.serve(tmp_path / "data") as broker:
+        os.kill(broker.pid, signal.SIGKILL)
+        until(lambda: not broker.is_running, "the broker ends")
+        broker.start()
+        assert topic_names(broker) == set()
+
+
+def test_a_broker_that_is_forgotten_ends_and_its_temporary_directory_with_it():
+    broker = stablelog.serve()
+    broker.start()
+    broker_id, directory = broker.pid, broker.data.parent
+    del broker
+    gc.collect()
+    until(lambda: not is_running(broker_id), "the broker ends")
+    assert not directory.exists()
+
+
+def test_a_broker_runs_in_a_block_of_asyncio(tmp_path):
+    async def work():
+        async with stablelog.serve(tmp_path / "data", settings={"num.partitions": 3}) as broker:
+            with Cluster(broker.bootstrap) as cluster:
+                counts = await asyncio.to_thread(cluster.partition_counts, ["t"])
+            return broker.pid, counts
+
+    broker_id, counts = asyncio.run(work())
+    assert counts == {"t": 3}
+    assert not is_running(broker_id)
+
+
+def test_a_cancelled_start_leaves_no_process(tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    os.mkfifo(tmp_path / "data" / "meta.properties")  # the start waits for a writer
+    broker = stablelog.serve(tmp_path / "data")
+
+    async def started():
+        async with broker:
+            pytest.fail("the broker cannot start")
+
+    async def work():
+        starting = asyncio.create_task(started())
+        await asyncio.sleep(0)  # the task runs up to its first wait
+        assert broker.is_running
+        broker_id = broker.pid
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        return broker_id
+
+    broker_id = asyncio.run(work())
+    assert not broker.is_running
+    assert not is_running(broker_id)
+
+
+def test_nothing_is_written_outside_the_data_directory(tmp_path):
+    places = {name: tmp_path / name for name in ("home", "temporary", "current")}
+    for place in places.values():
+        place.mkdir()
+    program = """
+import sys, stablelog
+with stablelog.serve(sys.argv[1]) as broker:
+    with stablelog.connect(broker.bootstrap) as client, client.transaction() as txn:
+        txn.write("t", None, b"x")
+    assert "stablelog" in broker.log_path.read_text()
+with stablelog.serve() as broker:
+    pass
+"""
+    environment = os.environ | {"HOME": str(places["home"]), "TMPDIR": str(places["temporary"])}
+    environment["PYTHONPATH"] = str(ROOT / "src")
+    subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "data")],
+        cwd=places["current"],
+        env=environment,
+        check=True,
+    )
+    assert {name: list(place.iterdir()) for name, place in places.items()} == {name: [] for name in places}
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*places, "data"])
+
+
+def test_a_directory_of_another_program_is_refused_and_left_as_it_is(tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(UsageError, match="is not empty and no data directory"), stablelog.serve(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_partition": 4}, "'num_partition' .*; did you mean num_partitions?"),
+        ({"prot": 9092}, "'prot' is neither an argument of serve nor a setting .*; did you mean port?"),
+        ({"start_timeout": 3}, "'start_timeout' .*; did you mean start_timeout_s?"),
+        ({"num_partitions": "many"}, "num_partitions='many' is not valid: 1 to "),
+        ({"num_partitions": [3]}, r"num_partitions=\[3\] is not valid: write text, a number, True or False"),
+        ({"settings": {"num.partition": 4}}, "'num.partition'; did you mean num.partitions?"),
+        ({"settings": {"num.partitions": 0}}, "num.partitions='0' is not valid: 1 to "),
+        ({"settings": {"num.partitions": 3}, "num_partitions": 4}, "num.partitions is given twice"),
+        ({"settings": "num.partitions=3"}, "settings='num.partitions=3' is not valid: a dict of settings"),
+        ({"listeners": "PLAINTEXT://localhost:1"}, "use the arguments host and port"),
+        ({"port": "9092"}, "port='9092' is not valid: 0 to 65535"),
+        ({"port": 65536}, "port=65536 is not valid"),
+        ({"host": ""}, "host='' is not valid"),
+        ({"host": None}, "host=None is not valid"),
+        ({"data": 3}, "data=3 is not valid: a path"),
+        ({"data": ""}, "data='' is not valid: a path"),
+        ({"start_timeout_s": 0}, "start_timeout_s=0 is not valid: a number of seconds above 0"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+)
+def test_a_wrong_argument_fails_at_once_by_its_name(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        stablelog.serve(**arguments)

@@ -1,5 +1,6 @@
 """stablelog: a transactional log in Python that every Kafka client can use."""
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -60,5 +61,13 @@ def __getattr__(name: str) -> Any:
         return version("stablelog")
     if name not in __all__:
         raise AttributeError(f"module 'stablelog' has no attribute {name!r}")
-    module = import_module(_MODULES.get(name, "stablelog.errors"))
+    # The library kio imports an installed hypothesis, which writes to the current directory, unless this entry is None.
+    is_hidden = "hypothesis" not in sys.modules
+    if is_hidden:
+        sys.modules["hypothesis"] = None  # type: ignore[assignment]
+    try:
+        module = import_module(_MODULES.get(name, "stablelog.errors"))
+    finally:
+        if is_hidden:
+            del sys.modules["hypothesis"]
     return module if module.__name__ == f"stablelog.{name}" else getattr(module, name)

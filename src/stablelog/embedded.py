@@ -1,13 +1,13 @@
-"""A broker in its own process, which runs as long as a `with` block of Python.
+"""A broker in its own process, which a Python program starts and stops.
 
 with stablelog.serve() as broker:
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
 
-The broker's standard input is a pipe from this process. When this process ends in any way, the pipe ends, and the
-broker stops (see `stablelog.cli.serve.run_process`).
+The broker ends with the process that started it, also if that process is killed (see
+`stablelog.cli.serve.stop_with_parent`).
 """
 
-import contextlib
+import asyncio
 import os
 import selectors
 import shutil
@@ -17,13 +17,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from stablelog.env.local_disk import LocalDisk
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError, UsageError, did_you_mean
 
 # The broker's process does not import the command line. It does not import hypothesis either: the entry None in
 # `sys.modules` prevents that kio imports an installed hypothesis. Both imports would take half of the start time. The
@@ -38,60 +41,143 @@ run_process(sys.argv[1:])
 READY_LINE = "stablelog is ready on "
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 20.0
+LOG_FILE: Final = ".broker.log"  # In the data directory. A start ignores hidden files.
+PORT_MAX: Final = 65_535
+ARGUMENTS: Final = ("data", "settings", "host", "port", "start_timeout_s")
+
+
+@dataclass
+class _Running:
+    """What a broker occupies. It is an object of its own, so that it can be released after the broker was collected."""
+
+    process: "subprocess.Popen[bytes] | None" = None
+    held_port: socket.socket | None = None
+    temporary: Path | None = None
+
+    def release(self) -> None:
+        """Release the port, and remove the temporary directory. A process that still runs stops because its standard
+        input ends; with a temporary directory it is killed.
+        """
+        if self.process is not None:
+            if self.temporary is not None:
+                _end(self.process, signal.SIGKILL)
+            elif self.process.stdin is not None:
+                self.process.stdin.close()
+            self.process = None
+        if self.held_port is not None:
+            self.held_port.close()
+            self.held_port = None
+        if self.temporary is not None:
+            shutil.rmtree(self.temporary, ignore_errors=True)
+            self.temporary = None
 
 
 class EmbeddedBroker:
-    """A broker in a process of its own.
+    """A broker in a process of its own. `serve` makes it.
+
+    A `with` block, or an `async with` block, starts the broker and closes it at its end. Without a block, call `start`,
+    and `close` at the end. A broker that is closed, stopped or killed can be started again, on the same data and port;
+    only `close` removes a temporary data directory.
 
     Attributes:
         data: the broker's data directory.
         host: the host on which the broker listens.
-        port: the port on which the broker listens; 0 before the first start. A later `start` uses the same port.
+        port: the port on which the broker listens; 0 before the first start if the broker chooses it.
+
+    Example:
+        broker = stablelog.serve(num_partitions=4)
+        broker.start()
+        print(broker.bootstrap)  # 127.0.0.1:40001
+        broker.kill()  # a crash
+        broker.start()
+        broker.close()
     """
 
-    def __init__(self, data: Path, host: str, port: int, settings: dict[str, str]) -> None:
-        self.data = data
+    def __init__(
+        self,
+        data: Path | None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        settings: Mapping[str, str] | None = None,
+        start_timeout_s: float = START_TIMEOUT_S,
+    ) -> None:
+        self._running = _Running()
+        self._is_temporary = data is None
+        self.data = self._temporary_data() if data is None else data
         self.host = host
         self.port = port
-        self._settings = settings
-        self._held_port: socket.socket | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log_path = data.parent / f"{data.name}.log"
+        self._settings = dict(settings or {})
+        self._start_timeout_s = start_timeout_s
+        weakref.finalize(self, _Running.release, self._running)
+
+    def _temporary_data(self) -> Path:
+        self._running.temporary = Path(tempfile.mkdtemp(prefix="stablelog-")).resolve()
+        return self._running.temporary / "data"
 
     @property
     def bootstrap(self) -> str:
-        """The broker's address in the form of `bootstrap.servers`."""
+        """The broker's address in the form of `bootstrap.servers`, such as "127.0.0.1:40001"."""
         return f"{self.host}:{self.port}"
+
+    @property
+    def log_path(self) -> Path:
+        """The file with the log messages of the broker's process, in the data directory."""
+        return self.data / LOG_FILE
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the broker's process runs."""
+        process = self._running.process
+        return process is not None and process.poll() is None
 
     @property
     def pid(self) -> int:
         """The process id of the running broker.
 
         Raises:
-            Unavailable: no process is running.
+            UnavailableError: no process is running.
         """
-        if self._process is None:
-            raise Unavailable("the broker is not running, so it has no process id: start it first")
-        return self._process.pid
+        if self._running.process is None:
+            raise UnavailableError("the broker is not running, so it has no process id: start it first")
+        return self._running.process.pid
 
-    def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
+    def start(self, timeout_s: float | None = None) -> None:
         """Start the process and wait until it accepts connections.
 
         Args:
-            timeout_s: the time after which a process that is not ready is killed.
+            timeout_s: the time after which a process that is not ready is killed; None for the one of `serve`.
 
         Raises:
-            Unavailable: the process ended or was not ready in time; the message contains the end of the broker's log.
+            UnavailableError: the process ended or was not ready in time; the message contains the end of the broker's
+                log. Or the data directory cannot be made.
+            UsageError: the broker is running, or the data directory contains files of another program.
         """
-        assert self._process is None, "the broker is running"
+        self._wait_until_ready(self._launch(), timeout_s)
+
+    def _launch(self) -> "subprocess.Popen[bytes]":
+        """Start the process, and do not wait for it."""
+        from stablelog.broker.directory.foreign import refuse_foreign
+
+        if self.is_running:
+            raise UsageError(f"the broker at {self.bootstrap} is running: stop it before you start it again")
+        self._end(signal.SIGKILL)  # close the pipes of a process that has ended by itself
+        if self._is_temporary and self._running.temporary is None:  # it was closed
+            self.data = self._temporary_data()
+        disk = LocalDisk()
+        refuse_foreign(disk, self.data)
+        disk.make_dir(self.data)
+        self.data = self.data.resolve()
         self._hold_port()
-        command = [sys.executable, "-c", PROCESS, str(self.data), self.host, str(self.port)]
+        command = [sys.executable, "-c", PROCESS, str(os.getpid()), str(self.data), self.host, str(self.port)]
         command += [f"{name}={value}" for name, value in self._settings.items()]
-        with self._log_path.open("ab") as log:
+        with self.log_path.open("ab") as log:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
-        # Set this attribute before the wait for the process: if an interrupt ends the wait, `stop` can still end the
-        # process.
-        self._process = process
+        # Keep the process before the wait for it: if an interrupt ends the wait, `stop` can still end the process.
+        self._running.process = process
+        return process
+
+    def _wait_until_ready(self, process: "subprocess.Popen[bytes]", timeout_s: float | None = None) -> None:
+        timeout_s = self._start_timeout_s if timeout_s is None else timeout_s
         try:
             port = _port_when_ready(process, timeout_s)
         except TimeoutError:
@@ -103,9 +189,8 @@ class EmbeddedBroker:
                 return
             why = "did not start"
             self.stop()
-        self._release_port()
-        raise Unavailable(
-            f"the broker on {self.data} {why}; its log {self._log_path} ends with:\n{self.log_tail()}"
+        raise UnavailableError(
+            f"the broker on {self.data} {why}; its log {self.log_path} ends with:\n{self.log_tail()}"
         )
 
     def _hold_port(self) -> None:
@@ -124,21 +209,16 @@ class EmbeddedBroker:
         except OSError:  # the broker's own bind will fail with the same error, and the broker reports it
             held.close()
             return
-        self._held_port, self.port = held, held.getsockname()[1]
-
-    def _release_port(self) -> None:
-        if self._held_port is not None:
-            self._held_port.close()
-            self._held_port = None
+        self._running.held_port, self.port = held, held.getsockname()[1]
 
     def log_tail(self, line_count: int = 20) -> str:
         """Return the last `line_count` lines of the file with the broker's log messages; empty if there is no file."""
-        lines = self._log_path.read_text(errors="replace").splitlines() if self._log_path.exists() else []
+        lines = self.log_path.read_text(errors="replace").splitlines() if self.log_path.exists() else []
         return "\n".join(lines[-line_count:])
 
     def stop(self) -> None:
         """Stop the broker with SIGTERM, so that the broker closes its partitions. Kill the process if it does not end
-        within `STOP_TIMEOUT_S`. If no process is running, do nothing.
+        within 20 s. If no process is running, do nothing.
         """
         self._end(signal.SIGTERM)
 
@@ -147,72 +227,178 @@ class EmbeddedBroker:
         self._end(signal.SIGKILL)
 
     def _end(self, number: int) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        # If the process has ended, `Popen` sends no signal, because another process may have the same id by now.
-        process.send_signal(number)
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
+        process, self._running.process = self._running.process, None
+        if process is not None:
+            _end(process, number)
+
+    def close(self) -> None:
+        """Stop the broker as `stop` does, release its port, and remove a temporary data directory."""
+        self.stop()
+        self._running.release()
 
     def __enter__(self) -> Self:
+        if not self.is_running:
+            try:
+                self.start()
+            except BaseException:
+                self.close()
+                raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.stop()
-        self._release_port()
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        """Start the broker, and wait in a thread until it is ready. A cancellation kills the process and waits for its
+        end.
+        """
+        try:
+            if not self.is_running:
+                process = self._launch()
+                waiting = asyncio.create_task(asyncio.to_thread(self._wait_until_ready, process))
+                try:
+                    await asyncio.shield(waiting)
+                except asyncio.CancelledError:
+                    process.kill()
+                    with suppress(UnavailableError):
+                        await waiting
+                    raise
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the broker in a thread. A cancellation waits for the end of the process."""
+        closing = asyncio.create_task(asyncio.to_thread(self.close))
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            await closing
+            raise
 
 
-@contextlib.contextmanager
 def serve(
     data: str | os.PathLike[str] | None = None,
     *,
+    settings: Mapping[str, object] | None = None,
     host: str = "127.0.0.1",
     port: int = 0,
     start_timeout_s: float = START_TIMEOUT_S,
-    **settings: object,
-) -> Iterator[EmbeddedBroker]:
-    """Run a broker in a process of its own while the block runs.
+    **more_settings: object,
+) -> EmbeddedBroker:
+    """Make a broker that runs in a process of its own: in a `with` block, in an `async with` block, or from `start` to
+    `close`.
 
-    The broker also stops when this process ends without leaving the block, for example by `kill -9`.
+    The broker also stops when this process ends in another way, for example by `kill -9`. It writes nothing outside its
+    data directory. Its log messages go to the file `.broker.log` in the data directory.
 
     Args:
-        data: the data directory, which is kept. None makes a temporary one, which is removed at the end. The broker's
-            log goes to a file beside it, with its name and the suffix `.log`.
+        data: the data directory, which is made if it is missing, and kept. None makes a temporary one, which is removed
+            when the broker is closed.
+        settings: settings of the broker by their names: `{"num.partitions": 4}`. A value is text, a number or a bool.
         host: the host to listen on.
         port: the port to listen on; 0 for a free one.
-        start_timeout_s: how long the start may take, in seconds.
-        settings: settings of the broker, with `_` for each `.` of the name: `num_partitions=4`.
+        start_timeout_s: how long a start may take, in seconds.
+        more_settings: settings as keyword arguments, with `_` for each `.` of the name: `num_partitions=4`.
+
+    Returns:
+        The broker, which is not started yet. Its address is `bootstrap`.
 
     Raises:
-        Unavailable: the data directory cannot be made, or the broker did not start in time; in that case the message
-            contains the end of the broker's log.
-        InvalidConfig: a setting is unknown or out of range.
+        UsageError: an argument or a setting is unknown or out of range. The message has its nearest valid name or its
+            valid range. Nothing was written.
+        UnavailableError: at the start: the data directory cannot be made, or the broker did not start in time. The
+            message contains the end of the broker's log.
+
+    Example:
+        with stablelog.serve(num_partitions=4) as broker:
+            producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+            producer.produce("greetings", b"hello")
+            producer.flush()
+
+        async def main():
+            async with stablelog.serve("log", settings={"log.retention.hours": 1}) as broker:
+                client = stablelog.aio.connect(broker.bootstrap)
+    """
+    _check_arguments(data, settings, host, port, start_timeout_s)
+    given = _settings(settings or {}, more_settings)
+    directory = None if data is None else Path(os.fsdecode(data)).absolute()
+    return EmbeddedBroker(directory, host, port, given, start_timeout_s)
+
+
+def _check_arguments(data: object, settings: object, host: object, port: object, timeout_s: object) -> None:
+    """Check the arguments of `serve`.
+
+    Raises:
+        UsageError: an argument is out of range, or of another type than expected.
+    """
+    for name, value, is_valid, valid in (
+        ("data", data, data is None or (isinstance(data, str | os.PathLike) and os.fspath(data)), "a path"),
+        ("settings", settings, settings is None or isinstance(settings, Mapping), "a dict of settings"),
+        ("host", host, isinstance(host, str) and host.strip(), "the name or address of a host"),
+        ("port", port, type(port) is int and 0 <= port <= PORT_MAX, f"0 to {PORT_MAX}"),
+        (
+            "start_timeout_s",
+            timeout_s,
+            isinstance(timeout_s, int | float) and timeout_s > 0,
+            "a number of seconds above 0",
+        ),
+    ):
+        if not is_valid:
+            raise UsageError(f"{name}={value!r} is not valid: {valid}")
+
+
+def _settings(by_name: Mapping[str, object], by_keyword: Mapping[str, object]) -> dict[str, str]:
+    """Return the settings of the broker as text, by their names with dots.
+
+    Raises:
+        UsageError: a setting is unknown, out of range, or given twice.
     """
     from stablelog.broker.config import BrokerConfig
     from stablelog.broker.settings import SETTINGS
 
-    names = {setting.name.replace(".", "_"): setting.name for setting in SETTINGS}
-    given = {names.get(name, name): _text(value) for name, value in settings.items()}
+    known = {setting.name.replace(".", "_"): setting for setting in SETTINGS}
+    given = {name: _text(name, value) for name, value in by_name.items()}
+    for keyword, value in by_keyword.items():
+        if keyword not in known:
+            hint = did_you_mean(keyword, [*known, *ARGUMENTS])
+            raise UsageError(f"{keyword!r} is neither an argument of serve nor a setting of the broker{hint}")
+        setting = known[keyword]
+        if setting.name in given:
+            raise UsageError(f"{setting.name} is given twice: in settings and as {keyword}. Give it once")
+        given[setting.name] = _text(keyword, value)
+        setting.kind.read(keyword, given[setting.name], setting.default)
+    if "listeners" in given:
+        raise UsageError("listeners cannot be set here: use the arguments host and port")
     BrokerConfig(given)
-    temporary = None if data is not None else tempfile.mkdtemp(prefix="stablelog-")
-    directory = Path(data).absolute() if data is not None else Path(str(temporary)) / "data"
+    return given
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float | os.PathLike):
+        return str(value)
+    raise UsageError(f"{name}={value!r} is not valid: write text, a number, True or False")
+
+
+def _end(process: "subprocess.Popen[bytes]", number: int) -> None:
+    """Send a signal to a process and wait for its end. Kill it if it does not end within `STOP_TIMEOUT_S`."""
+    # If the process has ended, `Popen` sends no signal, because another process may have the same id by now.
+    process.send_signal(number)
     try:
-        LocalDisk().make_dir(directory)
-        with EmbeddedBroker(directory.resolve(), host, port, given) as broker:
-            broker.start(start_timeout_s)
-            yield broker
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
 
 
 def _port_when_ready(process: "subprocess.Popen[bytes]", timeout_s: float) -> int | None:
@@ -240,7 +426,3 @@ def _port_when_ready(process: "subprocess.Popen[bytes]", timeout_s: float) -> in
             for line in lines:
                 if line.startswith(READY_LINE.encode()):
                     return int(line.removeprefix(READY_LINE.encode()).split(b",")[0].rpartition(b":")[2])
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -31,10 +31,10 @@ import stablelog.embedded
 from demo.children import Children
 
 class Broker(stablelog.embedded.EmbeddedBroker):
-    def __setattr__(self, name, value):
-        super().__setattr__(name, value)
-        if name == "_process" and value is not None:
-            print("it is started", flush=True)
+    def _launch(self):
+        process = super()._launch()
+        print("it is started", flush=True)
+        return process
 
 stablelog.embedded.EmbeddedBroker = Broker
 stablelog.embedded.PROCESS = "import time; time.sleep(600)"

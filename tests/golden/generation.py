@@ -33,7 +33,7 @@ GENERATIONS = Path(__file__).parent / "generations"
 NAMES = ("stopped", "killed")
 SPARK = "spark"
 MANIFEST = "manifest.json"
-LEFT_OUT = (".lock", "disk-reserve")
+LEFT_OUT = (".broker.log", ".lock", "disk-reserve")
 SETTINGS = {
     "log_cleaner_backoff_ms": 50,
     "transaction_max_timeout_ms": 2**31 - 1,
@@ -250,7 +250,15 @@ def records_of(directory):
 
 
 # Kinds of files that have no version: of indexes, the summary beside them has one.
-WITHOUT_VERSION = (".index", ".timeindex", ".commitindex", ".commitextents", ".lock", "disk-reserve")
+WITHOUT_VERSION = (
+    ".index",
+    ".timeindex",
+    ".commitindex",
+    ".commitextents",
+    ".broker.log",
+    ".lock",
+    "disk-reserve",
+)
 BY_NUMBER = (".summary", ".snapshot", ".commitsummary", ".txnindex")  # their first two bytes
 BY_JSON = ("cluster.json", "broker.json", ".kafka_cleanshutdown")
 BY_LINE = ("log-start-offset", "view-start-offset", "partition.metadata", "meta.properties")

@@ -237,7 +237,9 @@ def main():
             kafka.stop()
             del held
         shutil.rmtree(GOLDEN, ignore_errors=True)
-        shutil.copytree(data, GOLDEN / "data", ignore=shutil.ignore_patterns("*.deleted", ".lock"))
+        shutil.copytree(
+            data, GOLDEN / "data", ignore=shutil.ignore_patterns("*.deleted", ".broker.log", ".lock")
+        )
     _save(seen, readers_committed)
     sys.stdout.write(f"{GOLDEN}: {sum(path.stat().st_size for path in GOLDEN.rglob('*.*'))} bytes\n")
 

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import logging
 import os
+import selectors
 import signal
 import sys
 import threading
@@ -102,19 +103,31 @@ def _run_serve(
     run_server(loaded, data.absolute(), ready=ready)
 
 
-def stop_with_parent(fd: int, stop_timeout_s: float) -> None:
+def stop_with_parent(fd: int, stop_timeout_s: float, parent_id: int | None = None) -> None:
     """Stop this process when the process that started it has ended.
+
+    Linux's PR_SET_PDEATHSIG is not used, because it sends its signal already when the thread that started this process
+    ends.
 
     Args:
         fd: the reading end of a pipe. The parent holds the writing end, which the operating system closes when the
-            parent ends, also by `kill -9`. While another process that the parent has forked holds the writing end, too,
-            this process continues.
+            parent ends, also by `kill -9`. A process that the parent has forked may hold the writing end, too.
         stop_timeout_s: how long an orderly stop may take before the process is killed.
+        parent_id: the process id of the parent. On Linux, this process then stops with the parent even if another
+            process holds the writing end of the pipe. None to wait for the end of the pipe only.
     """
 
     def wait() -> None:
-        while os.read(fd, 1 << 10):
-            pass
+        with selectors.DefaultSelector() as ends:
+            ends.register(fd, selectors.EVENT_READ)
+            if parent_id is not None and hasattr(os, "pidfd_open"):
+                with contextlib.suppress(OSError):  # an older kernel, or the parent has ended
+                    ends.register(os.pidfd_open(parent_id), selectors.EVENT_READ)
+            is_ended = (
+                parent_id is not None and os.getppid() != parent_id
+            )  # it ended before its id was opened
+            while not is_ended:
+                is_ended = any(key.fd != fd or not os.read(fd, 1 << 10) for key, _ in ends.select())
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(stop_timeout_s)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -126,10 +139,10 @@ def run_process(arguments: Sequence[str]) -> None:
     """Run the process that `stablelog.serve()` starts, until a signal stops it or its parent has ended.
 
     Args:
-        arguments: data directory, host, port and settings, in this order.
+        arguments: the process id of the parent, data directory, host, port and settings, in this order.
     """
-    data, host, port, *settings = arguments
-    stop_with_parent(sys.stdin.fileno(), STOP_TIMEOUT_S)
+    parent_id, data, host, port, *settings = arguments
+    stop_with_parent(sys.stdin.fileno(), STOP_TIMEOUT_S, int(parent_id))
     try:
         run_serve(Path(data), host, int(port), None, settings)
     except StablelogError as error:

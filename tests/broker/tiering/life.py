@@ -16,6 +16,7 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.client.cluster import Cluster
 from stablelog.client.producer import Producer as BatchProducer
+from stablelog.embedded import LOG_FILE
 from stablelog.env.local_disk import LocalDisk
 from stablelog.env.objects.store import ObjectStore
 from stablelog.testing.s3 import serve_s3
@@ -335,7 +336,7 @@ def lived(directory, monkeypatch, *, before=lambda _s3: None, **settings):
 @contextlib.contextmanager
 def alive(data, s3, *, url=URL, **settings):
     """A broker on a data directory, from a start to a stop, with an S3 server that runs."""
-    log = data.with_name(f"{data.name}.log")
+    log = data / LOG_FILE
     earlier = len(log.read_text().splitlines()) if log.exists() else 0
     with stablelog.serve(data, stablelog_remote_url=url, **{**SETTINGS, **settings}) as broker:
         life = Life(broker, s3, earlier)
