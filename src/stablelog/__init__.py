@@ -1,4 +1,13 @@
-"""stablelog: a transactional log in Python that every Kafka client can use."""
+"""stablelog: a transactional log in Python that every Kafka client can use.
+
+    serve           run a broker in a process of its own, in a `with` block; returns an `EmbeddedBroker`
+    connect         make a client that writes and reads whole transactions
+    aio.connect     make the same client for asyncio
+    spark.session   make a Spark session that knows format("stablelog")
+    StablelogError  the base class of all errors; `stablelog.errors` has the tree of the classes
+
+For all other purposes use any Kafka client with the address `EmbeddedBroker.bootstrap`.
+"""
 
 import sys
 from importlib import import_module
@@ -51,6 +60,11 @@ _MODULES = {
     "serve": "stablelog.embedded",
     "spark": "stablelog.spark",
 }
+
+
+def __dir__() -> list[str]:
+    """List the public names, also those that are not imported yet."""
+    return sorted({*__all__, "__all__", "__doc__", "__file__", "__name__", "__path__"})
 
 
 def __getattr__(name: str) -> Any:

@@ -317,13 +317,16 @@ def serve(
 
     Example:
         with stablelog.serve(num_partitions=4) as broker:
-            producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
-            producer.produce("greetings", b"hello")
-            producer.flush()
+            with confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap}) as producer:
+                producer.produce("greetings", b"hello")
 
         async def main():
-            async with stablelog.serve("log", settings={"log.retention.hours": 1}) as broker:
-                client = stablelog.aio.connect(broker.bootstrap)
+            async with stablelog.serve("log", settings={"log.retention.ms": 3_600_000}) as broker:
+                async with stablelog.aio.connect(broker.bootstrap) as client:
+                    async with client.transaction() as txn:
+                        await txn.write("greetings", "en", b"hello")
+
+        asyncio.run(main())
     """
     _check_arguments(data, settings, host, port, start_timeout_s)
     given = _settings(settings or {}, more_settings)

@@ -297,11 +297,28 @@ class AsyncClient:
 def connect(bootstrap: str, *, deadline: float = DEADLINE_S) -> AsyncClient:
     """Make a client of the brokers at these addresses. This sends no request yet.
 
+    The client needs a stablelog broker. Its methods are `transaction`, `read` and `close`.
+
     Args:
         bootstrap: "host:port,host:port"; one reachable address is enough.
         deadline: for how many seconds a request is retried before the call fails.
 
+    Returns:
+        The client, for one event loop. At the end of an `async with` block it is closed.
+
     Raises:
         InvalidConfig: an address is invalid.
+
+    Example:
+        async def main():
+            async with stablelog.aio.connect(broker.bootstrap) as client:
+                async with client.transaction(timeout=30) as txn:
+                    order = await txn.write("orders", "o-18", b"a table")
+                print(await order)  # Position(topic='orders', partition=0, offset=43)
+
+                async for transaction in client.read("orders", wait=1):
+                    print(transaction.commit_sequence, [record.value for record in transaction.records])
+
+        asyncio.run(main())
     """
     return AsyncClient(native.connect(bootstrap, deadline=deadline))

@@ -226,11 +226,26 @@ def _check_group(group: str | None) -> None:
 def connect(bootstrap: str, *, deadline: float = DEADLINE_S) -> Client:
     """Make a client of the brokers at these addresses. This sends no request yet.
 
+    The client needs a stablelog broker. Its methods are `transaction`, `read` and `close`.
+
     Args:
         bootstrap: "host:port,host:port"; one reachable address is enough.
         deadline: for how many seconds a request is retried before the call fails.
 
+    Returns:
+        The client. Several threads may use it. At the end of a `with` block it is closed.
+
     Raises:
         InvalidConfig: an address is invalid.
+
+    Example:
+        with stablelog.connect(broker.bootstrap) as client:
+            with client.transaction(timeout=30) as txn:  # commits at the end, aborts on an exception
+                order = txn.write("orders", "o-17", b"3 chairs")
+                txn.write("stock", "chair", b"-3")
+            print(order.result())  # Position(topic='orders', partition=1, offset=41)
+
+            for transaction in client.read(["orders", "stock"], cut=True, wait=1):
+                print(transaction.commit_sequence, [record.value for record in transaction.records])
     """
     return Client(ClusterPool(bootstrap, deadline))

@@ -1,0 +1,86 @@
+"""The public names of the package: `dir` lists them, and their docstrings are enough to use them."""
+
+import asyncio
+import inspect
+import re
+import subprocess
+import sys
+import textwrap
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+import stablelog
+
+FUNCTIONS = {
+    "serve": stablelog.serve,
+    "connect": stablelog.connect,
+    "aio.connect": stablelog.aio.connect,
+}
+METHODS = {
+    f"{kind.__name__}.{name}": member
+    for kind in (
+        stablelog.EmbeddedBroker,
+        type(stablelog.connect("localhost:1")),
+        stablelog.aio.AsyncClient,
+        stablelog.aio.AsyncTransaction,
+    )
+    for name, member in vars(kind).items()
+    if inspect.isfunction(member) and not name.startswith("_")
+}
+WITH_EXAMPLES = {**FUNCTIONS, "EmbeddedBroker": stablelog.EmbeddedBroker}
+INTERNAL = {"Client.begin", "Client.reading"}
+
+
+@pytest.fixture(scope="module")
+def own_broker():
+    """A broker with the topics of the examples."""
+    with stablelog.serve() as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        topics = [NewTopic(topic, 2, config={"stablelog.order": "commit"}) for topic in ("orders", "stock")]
+        for made in admin.create_topics(topics).values():
+            made.result()
+        yield broker
+
+
+def test_dir_lists_the_public_names_before_they_are_imported():
+    program = "import stablelog, sys; print(*dir(stablelog)); print('stablelog.embedded' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    names, is_imported, _ = found.split("\n")
+    assert {name for name in names.split() if not name.startswith("__")} == {
+        name for name in stablelog.__all__ if not name.startswith("__")
+    }
+    assert is_imported == "False"
+
+
+def test_each_public_name_is_there_and_documented():
+    for name in stablelog.__all__:
+        assert inspect.getdoc(getattr(stablelog, name)), name
+
+
+def test_a_name_that_is_missing_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'server'"):
+        _ = stablelog.server
+
+
+@pytest.mark.parametrize("name", sorted({*FUNCTIONS, *METHODS} - INTERNAL))
+def test_a_docstring_describes_each_argument(name):
+    function = {**FUNCTIONS, **METHODS}[name]
+    described = re.findall(r"^    (\w+): ", inspect.getdoc(function), re.M)
+    arguments = set(inspect.signature(function).parameters) - {"self"}
+    assert arguments <= set(described) | {"line_count"}, "each argument has its line under Args"
+
+
+@pytest.mark.parametrize("name", sorted(WITH_EXAMPLES))
+def test_the_example_of_a_docstring_runs(name, own_broker, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    example = inspect.getdoc(WITH_EXAMPLES[name]).partition("\nExample:\n")[2]
+    assert example
+    names = {"broker": own_broker} if "connect" in name else {}
+    known = {"asyncio": asyncio, "confluent_kafka": confluent_kafka, "stablelog": stablelog}
+    exec(textwrap.dedent(example), known | names)
+    printed = capfd.readouterr().out
+    for line in re.findall(r"print\(.*\)  # (.*)$", example, re.M):
+        pattern = re.sub(r"\d+", r"\\d+", re.escape(line))
+        assert re.search(f"^{pattern}$", printed, re.M), printed
