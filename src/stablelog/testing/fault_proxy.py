@@ -1,0 +1,246 @@
+"""A TCP proxy before a broker, which delays, drops, duplicates or fails requests. It works with every client library.
+
+The broker advertises the proxy's address, so that clients send all requests through the proxy. The proxy understands
+the header of a request, and its body only to build an error response.
+
+Two threads serve a connection: one passes requests on, and one passes responses back in the order of the requests. A fault
+is reported before the client notices it, so a test that has seen its effect also sees that it has happened.
+"""
+
+import contextlib
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Self
+
+from stablelog.errors import RefusedError
+from stablelog.testing.error_responses import error_response
+from stablelog.testing.faults import Fault, Faults, Kind
+from stablelog.wire.api import ApiKey
+from stablelog.wire.messages import CLIENT_ID_SIZE, PREFIX, decode_request
+
+LENGTH: Final = struct.Struct(">i")
+CORRELATION_ID: Final = struct.Struct(">i")
+CONNECT_TIMEOUT_S: Final = 10.0
+HOST: Final = "127.0.0.1"
+
+
+class FaultProxy:
+    """A proxy on a port of its own. It is open until `close`.
+
+    Attributes:
+        port: the port on which clients connect.
+        target_port: the port of the broker on this host; None while there is no broker. Connections are refused then.
+        faults: the faults that apply to the requests.
+    """
+
+    def __init__(self) -> None:
+        self.faults = Faults()
+        self.target_port: int | None = None
+        self._lock = threading.Lock()
+        self._links: set[_Link] = set()
+        self._listener = socket.create_server((HOST, 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, name="stablelog-proxy", daemon=True).start()
+
+    @property
+    def bootstrap(self) -> str:
+        """The proxy's address in the form of `bootstrap.servers`."""
+        return f"{HOST}:{self.port}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the port and all connections."""
+        self.faults.clear()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        """Close the connections of all clients."""
+        with self._lock:
+            links = list(self._links)
+        for link in links:
+            link.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:  # the proxy is closed
+                return
+            try:
+                if self.target_port is None:
+                    raise ConnectionRefusedError
+                broker = socket.create_connection((HOST, self.target_port), CONNECT_TIMEOUT_S)
+            except OSError:
+                client.close()
+                continue
+            broker.settimeout(None)
+            for connection in (client, broker):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            link = _Link(client, broker, self.faults)
+            with self._lock:
+                self._links.add(link)
+            for work in (link.pass_requests, link.pass_responses):
+                threading.Thread(target=self._run, args=(link, work), daemon=True).start()
+
+    def _run(self, link: "_Link", work: Callable[[], None]) -> None:
+        try:
+            with contextlib.suppress(OSError):
+                work()
+        finally:
+            link.close()
+            with self._lock:
+                self._links.discard(link)
+
+
+@dataclass(eq=False)
+class _Awaited:
+    """A response that is due, in the order of the requests.
+
+    Attributes:
+        correlation_id: that of the request.
+        fault: the fault that happens when the response is passed on.
+        is_local: whether the proxy responds, and not the broker.
+        local: the proxy's response; None to close the connection.
+        is_dropped: whether the connection is closed instead of passing the response on.
+        is_swallowed: whether the response is not passed on, because the client has got the first one.
+    """
+
+    correlation_id: int
+    fault: Fault | None = None
+    is_local: bool = False
+    local: bytes | None = None
+    is_dropped: bool = False
+    is_swallowed: bool = False
+
+
+class _Link:
+    """A connection of a client, with the connection to the broker that belongs to it."""
+
+    def __init__(self, client: socket.socket, broker: socket.socket, faults: Faults) -> None:
+        self._client = client
+        self._broker = broker
+        self._faults = faults
+        self._lock = threading.Lock()
+        self._awaited: deque[_Awaited] = deque()
+
+    def close(self) -> None:
+        """Close both connections."""
+        for connection in (self._client, self._broker):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+
+    def pass_requests(self) -> None:
+        """Pass requests to the broker until the connection ends."""
+        while (frame := _receive(self._client)) is not None:
+            api_key, _, correlation_id = PREFIX.unpack_from(frame)
+            fault = self._faults.take(api_key, _client_id(frame))
+            if fault is not None and fault.kind is Kind.DELAY:
+                fault.report()
+                fault.hold()
+                fault = None
+            is_silent = api_key == ApiKey.PRODUCE and _acks(frame) == 0
+            if fault is None:
+                self._deliver(frame, [] if is_silent else [_Awaited(correlation_id)])
+            elif fault.kind is Kind.FAIL or not fault.is_delivered or (is_silent and fault.kind is Kind.DROP):
+                if fault.kind is Kind.DROP and fault.is_delivered:
+                    self._deliver(frame, [])
+                local = error_response(frame, fault.error) if fault.kind is Kind.FAIL else None
+                self._deliver(None, [_Awaited(correlation_id, fault, is_local=True, local=local)])
+            elif fault.kind is Kind.DROP:
+                self._deliver(frame, [_Awaited(correlation_id, fault, is_dropped=True)])
+            else:
+                self._duplicate(frame, correlation_id, fault, is_silent=is_silent)
+
+    def _duplicate(self, frame: bytes, correlation_id: int, fault: Fault, *, is_silent: bool) -> None:
+        if is_silent:
+            self._deliver(frame, [])
+            self._deliver(frame, [])
+            fault.report()
+        else:
+            self._deliver(frame, [_Awaited(correlation_id)])
+            self._deliver(frame, [_Awaited(correlation_id, fault, is_swallowed=True)])
+
+    def _deliver(self, frame: bytes | None, awaited: list[_Awaited]) -> None:
+        """Note the responses that are due, and send a request to the broker."""
+        with self._lock:
+            self._awaited.extend(awaited)
+        if frame is not None:
+            self._broker.sendall(LENGTH.pack(len(frame)) + frame)
+        self._respond()
+
+    def pass_responses(self) -> None:
+        """Pass responses to the client until the connection ends."""
+        while (frame := _receive(self._broker)) is not None:
+            with self._lock:
+                awaited = self._awaited.popleft()
+                assert CORRELATION_ID.unpack_from(frame)[0] == awaited.correlation_id
+                if awaited.is_dropped:
+                    self._end(awaited)
+                    return
+                if not awaited.is_swallowed:
+                    self._client.sendall(LENGTH.pack(len(frame)) + frame)
+                if awaited.fault is not None:
+                    awaited.fault.report()
+            self._respond()
+
+    def _respond(self) -> None:
+        """Send the proxy's own responses that are due now."""
+        with self._lock:
+            while self._awaited and self._awaited[0].is_local:
+                awaited = self._awaited.popleft()
+                if awaited.local is None:
+                    self._end(awaited)
+                    return
+                assert awaited.fault is not None
+                awaited.fault.report()
+                self._client.sendall(LENGTH.pack(len(awaited.local)) + awaited.local)
+
+    def _end(self, awaited: _Awaited) -> None:
+        """Close the connections in place of a response."""
+        assert awaited.fault is not None
+        awaited.fault.report()
+        self.close()
+
+
+def _receive(connection: socket.socket) -> bytes | None:
+    """Receive a frame without its length prefix; None at the end of the connection."""
+    size = _receive_exactly(connection, LENGTH.size)
+    return None if size is None else _receive_exactly(connection, LENGTH.unpack(size)[0])
+
+
+def _receive_exactly(connection: socket.socket, size: int) -> bytes | None:
+    received = bytearray()
+    while len(received) < size:
+        piece = connection.recv(size - len(received))
+        if not piece:
+            return None
+        received += piece
+    return bytes(received)
+
+
+def _client_id(frame: bytes) -> str | None:
+    (size,) = CLIENT_ID_SIZE.unpack_from(frame, PREFIX.size)
+    at = PREFIX.size + CLIENT_ID_SIZE.size
+    return None if size < 0 else frame[at : at + size].decode(errors="replace")
+
+
+def _acks(frame: bytes) -> int:
+    """Return the field acks of a Produce request; 1 if the broker will refuse the request."""
+    _, version, _ = PREFIX.unpack_from(frame)
+    try:
+        return int(decode_request(ApiKey.PRODUCE, version, frame)[1].acks)
+    except RefusedError:
+        return 1

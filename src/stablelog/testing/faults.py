@@ -1,0 +1,192 @@
+"""Faults that a test requests for the next requests of clients: which requests they apply to, and what happens to them.
+
+The rules are without sockets; `stablelog.testing.fault_proxy` carries them out.
+"""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.errors import UsageError, did_you_mean
+from stablelog.testing.error_responses import WITHOUT_ERRORS, error_named
+from stablelog.wire.api import APIS, ApiKey
+
+WAIT_S: Final = 30.0
+OWN_CLIENT_ID: Final = "stablelog-testing"  # Requests of the test tools; no fault applies to them.
+
+
+class Kind(Enum):
+    """What happens to a request."""
+
+    DELAY = auto()
+    DROP = auto()
+    DUPLICATE = auto()
+    FAIL = auto()
+
+
+def api_named(name: str) -> ApiKey:
+    """Return the API of a name such as "Produce", "EndTxn" or "end_txn".
+
+    Raises:
+        UsageError: there is no such API; the message has the nearest name.
+    """
+    known = {api.message_name: api for api in ApiKey}
+    spellings = {spelling.lower().replace("_", ""): api for spelling, api in known.items()}
+    found = spellings.get(name.lower().replace("_", ""))
+    if found is None:
+        raise UsageError(f"the broker has no API {name!r}{did_you_mean(name, known)}")
+    return found
+
+
+@dataclass(eq=False)
+class Fault:
+    """A fault that a test has requested. The methods of `Faults` make it.
+
+    Attributes:
+        kind: what happens to the requests.
+        api: the API of the requests.
+        count: to how many requests the fault applies.
+        client_id: the client id of the requests; None for every client.
+        seconds: DELAY: how long each request is held; None to hold it until `release`.
+        is_delivered: DROP: whether the broker gets the request.
+        error: FAIL: the error of the response.
+        happened: to how many requests the fault has happened.
+    """
+
+    kind: Kind
+    api: ApiKey
+    count: int
+    client_id: str | None
+    seconds: float | None = None
+    is_delivered: bool = True
+    error: ErrorCode = ErrorCode.none
+    happened: int = 0
+    _taken: int = 0
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _released: threading.Event = field(default_factory=threading.Event)
+
+    def __str__(self) -> str:
+        of_client = f" of client {self.client_id!r}" if self.client_id is not None else ""
+        return f"{self.kind.name.lower()} {self.api.message_name}{of_client}"
+
+    def wait(self, timeout_s: float = WAIT_S) -> None:
+        """Wait until the fault has happened to all its requests. A delayed request counts from its arrival on.
+
+        Raises:
+            TimeoutError: fewer requests came within `timeout_s`.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.happened >= self.count, timeout_s):
+                raise TimeoutError(
+                    f"{self}: it happened to {self.happened} of {self.count} requests within {timeout_s:g} s"
+                )
+
+    def release(self) -> None:
+        """Let the requests go on that a delay holds, and those that come later. May be called before they come."""
+        self._released.set()
+
+    def take(self, api_key: int, client_id: str | None) -> bool:
+        """Whether the fault applies to a request. If so, the request is one of the `count` requests."""
+        if api_key != self.api or self._taken >= self.count or client_id == OWN_CLIENT_ID:
+            return False
+        if self.client_id is not None and client_id != self.client_id:
+            return False
+        self._taken += 1
+        return True
+
+    def hold(self) -> None:
+        """Wait as long as a delay holds a request."""
+        self._released.wait(self.seconds)
+
+    def report(self) -> None:
+        """Note that the fault has happened to a request."""
+        with self._changed:
+            self.happened += 1
+            self._changed.notify_all()
+
+
+class Faults:
+    """The faults that a test has requested. Each request gets the first one that applies to it.
+
+    The arguments of all methods:
+
+    - `api`: the API of the requests by its name in Kafka's protocol, such as "Produce", "Fetch" or "EndTxn".
+    - `count`: the fault applies to this many requests, beginning with the next one.
+    - `client_id`: only requests with this client id count; None for every client.
+
+    All methods raise UsageError if there is no such API, and return the fault, for which a test can wait.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._faults: list[Fault] = []
+        self._counts: dict[int, int] = {}
+
+    def delay(
+        self, api: str, seconds: float | None = None, *, count: int = 1, client_id: str | None = None
+    ) -> Fault:
+        """Hold requests before the broker gets them, for some seconds or until `Fault.release` is called. Later
+        requests of the same connection wait, too.
+        """
+        return self._add(Fault(Kind.DELAY, api_named(api), count, client_id, seconds=seconds))
+
+    def drop(
+        self, api: str, *, is_delivered: bool = True, count: int = 1, client_id: str | None = None
+    ) -> Fault:
+        """Close the client's connection instead of a response. `is_delivered` says whether the broker gets the request:
+        if so, only the response is lost.
+        """
+        return self._add(Fault(Kind.DROP, api_named(api), count, client_id, is_delivered=is_delivered))
+
+    def duplicate(self, api: str, *, count: int = 1, client_id: str | None = None) -> Fault:
+        """Deliver requests twice, one after the other on the same connection. The client gets the first response."""
+        return self._add(Fault(Kind.DUPLICATE, api_named(api), count, client_id))
+
+    def fail(self, api: str, error: str, *, count: int = 1, client_id: str | None = None) -> Fault:
+        """Respond with an error, such as "NOT_LEADER_OR_FOLLOWER", for all that a request asks for. The broker does not
+        get the request. A Produce request with acks=0 has no response: its connection is closed.
+
+        Raises:
+            UsageError: there is no such error, or responses of this API have no place for it.
+        """
+        api_key = api_named(api)
+        if api_key in WITHOUT_ERRORS:
+            raise UsageError(f"a response of {api_key.message_name} cannot report an error: drop it instead")
+        return self._add(Fault(Kind.FAIL, api_key, count, client_id, error=error_named(error)))
+
+    def _add(self, fault: Fault) -> Fault:
+        if fault.count < 1:
+            raise UsageError(f"count={fault.count} is not valid: 1 or more")
+        with self._lock:
+            self._faults.append(fault)
+        return fault
+
+    def take(self, api_key: int, client_id: str | None) -> Fault | None:
+        """Count a request, and return the fault that applies to it."""
+        with self._lock:
+            if client_id != OWN_CLIENT_ID:
+                self._counts[api_key] = self._counts.get(api_key, 0) + 1
+            return next((fault for fault in self._faults if fault.take(api_key, client_id)), None)
+
+    def requests(self) -> Mapping[str, int]:
+        """Return how many requests of each API have come, such as {"Produce": 3}. Those of the test tools are left
+        out.
+        """
+        with self._lock:
+            return {_name(api_key): count for api_key, count in self._counts.items()}
+
+    def clear(self) -> None:
+        """Cancel all faults, release the held requests, and count requests from 0 on."""
+        with self._lock:
+            faults, self._faults = self._faults, []
+            self._counts = {}
+        for fault in faults:
+            fault.release()
+
+
+def _name(api_key: int) -> str:
+    return ApiKey(api_key).message_name if api_key in APIS else f"API {api_key}"

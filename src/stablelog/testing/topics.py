@@ -1,0 +1,48 @@
+"""Topics with fresh names, for tests that share a broker."""
+
+import itertools
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kio.schema.errors import ErrorCode
+
+from stablelog.client.cluster import Cluster
+from stablelog.client.responses import RETRIABLE_CODES, RetriableError, refusal
+from stablelog.testing.faults import OWN_CLIENT_ID
+
+_numbers: Final = itertools.count(1)
+
+
+def fresh_name(name: str) -> str:
+    """Return a name that no other test has got, also in another process: `orders-4711-3` for `orders`."""
+    return f"{name}-{os.getpid()}-{next(_numbers)}"
+
+
+def create_topic(bootstrap: str, name: str, partitions: int, settings: Mapping[str, object]) -> None:
+    """Create a topic, and return when clients see it.
+
+    Raises:
+        RefusedError: the broker refuses the topic; the message says why.
+        UnavailableError: no response within the deadline.
+    """
+    configs = tuple(
+        CreatableTopicConfig(name=key, value=str(value).lower() if isinstance(value, bool) else str(value))
+        for key, value in settings.items()
+    )
+    topic = CreatableTopic(
+        name=name, num_partitions=partitions, replication_factor=1, assignments=(), configs=configs
+    )
+    with Cluster(bootstrap, client_id=OWN_CLIENT_ID) as cluster:
+
+        def attempt() -> None:
+            (result,) = cluster.any_connection().ask(CreateTopicsRequest(topics=(topic,))).topics
+            code, message = result.error_code, result.error_message or result.error_code.name
+            if code in RETRIABLE_CODES:
+                raise RetriableError(message)
+            if code is not ErrorCode.none:
+                raise refusal(code, f"creating {name}: {message}")
+
+        cluster.retrying(f"creating {name}", attempt)
+        cluster.metadata((name,))
