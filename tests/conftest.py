@@ -20,6 +20,9 @@ settings.register_profile(
 )
 settings.load_profile("any machine")
 
+# A broker of a test may take long to answer on a loaded machine. Tests of the timeout set their own.
+os.environ["STABLELOG_TIMEOUT"] = "60"
+
 
 def pytest_configure(config):
     if not hasattr(config, "workerinput"):  # a worker of pytest-xdist reports to the controller

@@ -35,7 +35,7 @@ class Told:
 
 
 def write(broker, lines, transactional_id=None):
-    produce.produce("t", lines, transactional_id=transactional_id, bootstrap=broker.bootstrap)
+    produce.produce("t", lines, transactional_id=transactional_id, bootstrap=[broker.bootstrap])
 
 
 @pytest.mark.parametrize("transactional_id", [None, "me"])
@@ -95,7 +95,7 @@ def below_half(broker):
 
 
 def read(broker, group="g"):
-    consume.consume("t", group=group, bootstrap=broker.bootstrap)
+    consume.consume("t", group=group, bootstrap=[broker.bootstrap])
 
 
 def test_consume_says_that_its_group_takes_no_members_and_goes_on_when_it_does(

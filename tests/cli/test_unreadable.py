@@ -74,7 +74,7 @@ def told(monkeypatch):
 
 
 def read(broker, topic, group=None, isolation="read_committed"):
-    consume.consume(topic, isolation, group=group, bootstrap=broker.bootstrap)
+    consume.consume(topic, isolation, group=group, bootstrap=[broker.bootstrap])
 
 
 @pytest.mark.parametrize("group", [None, "new"])
@@ -179,5 +179,5 @@ def test_hanging_transactions_are_found_beside_an_offline_partition(broker):
 
 def test_consume_from_an_offset_reads_beside_an_offline_partition(broker, told, capsys):
     with pytest.raises(Unavailable, match="half-1 is offline"):
-        consume.consume("half", start="50", bootstrap=broker.bootstrap)
+        consume.consume("half", start="50", bootstrap=[broker.bootstrap])
     assert len(capsys.readouterr().out.splitlines()) == 10

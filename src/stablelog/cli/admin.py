@@ -9,10 +9,11 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from stablelog.cli.broker import NoBroker
 from stablelog.cli.output import fail
 from stablelog.errors import did_you_mean
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 10.0  # how long a broker that was reached may take to respond
 
 
 def quiet(bootstrap: str, **settings: Any) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def ask(bootstrap: str, call: Callable[[], Any], what: str, messages: Mapping[in
             confluent-kafka.
 
     Raises:
-        Unavailable: the call failed; the message says why.
+        Unavailable: the call failed; the message says why. NoBroker: no broker responds.
     """
     try:
         result = call()
@@ -39,7 +40,7 @@ def ask(bootstrap: str, call: Callable[[], Any], what: str, messages: Mapping[in
     except KafkaException as error:
         kafka_error = error.args[0]
         if kafka_error.name() in ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN"):
-            fail(f"{what}: no broker responds at {bootstrap}")
+            raise NoBroker(f"{what}: no broker responds at {bootstrap}") from None
         if messages is not None and kafka_error.code() in messages:
             fail(messages[kafka_error.code()])
         fail(f"{what}: {kafka_error.str().removeprefix('Broker: ')}")

@@ -12,8 +12,9 @@ import typer
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from stablelog.cli.admin import TIMEOUT_S, ask, end_offsets, interrupts, known_topic, quiet
+from stablelog.cli.broker import Broker, with_broker
 from stablelog.cli.disk_watch import disk_watch, fail_if_full
-from stablelog.cli.options import BOOTSTRAP, AsJson, Bootstrap, command_app
+from stablelog.cli.options import AsJson, command_app
 from stablelog.cli.output import fail, print_json
 from stablelog.cli.partition_watch import PartitionWatch, unavailable_partitions
 
@@ -28,6 +29,7 @@ app = command_app()
 
 
 @app.command()
+@with_broker
 def consume(
     topic: str,
     isolation: Annotated[str, typer.Option(help="read_committed or read_uncommitted.")] = "read_committed",
@@ -39,11 +41,13 @@ def consume(
         str | None, typer.Option(help="Read as a member of this consumer group, and commit the offsets.")
     ] = None,
     follow: Annotated[bool, typer.Option(help="At the end, wait for new records.")] = False,
-    bootstrap: Bootstrap = BOOTSTRAP,
     as_json: AsJson = False,
+    *,
+    broker: Broker,
 ) -> None:
     """Print the records of a topic up to its end. With --follow, wait for new records at the end."""
     _check(isolation, start, group)
+    bootstrap = broker.reach()
     partitions = sorted(known_topic(bootstrap, topic).partitions)
     places = _places(bootstrap, topic, partitions, start, isolation)
     settings = {

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from stablelog.cli.admin import known_topic
-from stablelog.cli.options import BOOTSTRAP, AsJson, Bootstrap, command_app
+from stablelog.cli.broker import Broker, with_broker
+from stablelog.cli.options import AsJson, command_app
 from stablelog.cli.output import print_json, print_table
 from stablelog.client.cluster import Cluster
 from stablelog.client.cuts import describe_cut
@@ -18,17 +19,20 @@ app = command_app()
 
 
 @app.command()
+@with_broker
 def cut(
     topics: Annotated[list[str], typer.Argument(help="Commit-ordered topics of one transaction group.")],
     at: Annotated[
         int, typer.Option(help="A commit sequence; -1 for the last one that is resolved.")
     ] = RESOLVED,
-    bootstrap: Bootstrap = BOOTSTRAP,
     as_json: AsJson = False,
+    *,
+    broker: Broker,
 ) -> None:
     """Show a cut: a commit sequence R, and one offset for each partition. A reader up to these offsets gets exactly the
     transactions with a commit sequence up to R. The command also shows the commit markers that are not written yet.
     """
+    bootstrap = broker.reach()
     for topic in topics:
         # Check each topic first: for a missing topic `known_topic` fails at once, but `describe_cut` would retry until
         # its deadline.

@@ -15,8 +15,8 @@ from typing import Final, Self
 
 from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
 
+from stablelog.cli.broker import connect
 from stablelog.cli.output import fail
-from stablelog.client.connection import Connection
 from stablelog.errors import Refused, Unavailable
 from stablelog.wire.api import ApiKey
 
@@ -33,7 +33,7 @@ def full_disk(bootstrap: str) -> str | None:
     means that the disk is not full.
     """
     try:
-        with Connection(bootstrap) as connection:
+        with connect(bootstrap) as connection:
             if not connection.speaks(ApiKey.DESCRIBE_LOG_DIRS, USABLE_SINCE):
                 return None
             answer = connection.ask(DescribeLogDirsRequest(topics=()))

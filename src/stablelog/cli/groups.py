@@ -3,7 +3,8 @@
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError
 
 from stablelog.cli.admin import administer, end_offsets
-from stablelog.cli.options import BOOTSTRAP, AsJson, Bootstrap, command_app
+from stablelog.cli.broker import Broker, with_broker
+from stablelog.cli.options import AsJson, command_app
 from stablelog.cli.output import as_objects, counted, done, fail, print_json, print_table, show
 from stablelog.cli.partition_watch import unavailable_partitions
 
@@ -11,16 +12,20 @@ app = command_app("List, describe and delete consumer groups.")
 
 
 @app.command("list")
-def list_groups(bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False) -> None:
+@with_broker
+def list_groups(as_json: AsJson = False, *, broker: Broker) -> None:
     """List the consumer groups."""
+    bootstrap = broker.reach()
     listed = administer(bootstrap, lambda admin: admin.list_consumer_groups(), "listing groups")
     rows = sorted((group.group_id, group.state.name.lower() if group.state else "") for group in listed.valid)
     show("groups", ("group", "state"), rows, as_json=as_json)
 
 
 @app.command()
-def describe(group: str, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False) -> None:
+@with_broker
+def describe(group: str, as_json: AsJson = False, *, broker: Broker) -> None:
     """Show the members, offsets and lag of a group. The lag counts the records before the last stable offset."""
+    bootstrap = broker.reach()
     described = administer(
         bootstrap, lambda admin: admin.describe_consumer_groups([group])[group], f"group {group}"
     )
@@ -59,8 +64,10 @@ def describe(group: str, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = Fal
 
 
 @app.command()
-def delete(group: str, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False) -> None:
+@with_broker
+def delete(group: str, as_json: AsJson = False, *, broker: Broker) -> None:
     """Delete a group that has no members."""
+    bootstrap = broker.reach()
     administer(
         bootstrap,
         lambda admin: admin.delete_consumer_groups([group])[group],

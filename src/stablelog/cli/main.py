@@ -1,7 +1,6 @@
 """The command line. The module of a command is imported when the command runs or when its help is shown.
 
-Errors are one line on stderr. Exit codes: 1 if `verify` finds faults or `repair` leaves damage, 2 if the command fails,
-130 after Ctrl-C, 141 if standard output is a pipe whose reading process has ended.
+Errors are one line on stderr. docs/commands.md has the table of the exit codes.
 """
 
 import contextlib
@@ -15,10 +14,12 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from stablelog.cli.broker import NoBroker
 from stablelog.cli.options import PAIR
 from stablelog.cli.output import Output, OutputError
 from stablelog.errors import StablelogError
 
+FAILED, NO_BROKER = 2, 3
 READER_GONE = 128 + signal.SIGPIPE
 # The commands with their own module, which has the command's name. The module's Typer app is `app`.
 MODULES = (
@@ -127,7 +128,7 @@ def _run_and_flush() -> None:
 def _end(error: Exception) -> NoReturn:
     with contextlib.suppress(OSError):  # stderr may be closed, as standard output is
         sys.stderr.write(f"stablelog: {error}\n")
-    sys.exit(2)
+    sys.exit(NO_BROKER if isinstance(error, NoBroker) else FAILED)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,8 @@ from typing import Annotated
 
 import typer
 
-BOOTSTRAP = "127.0.0.1:9092"
 PAIR = "NAME=VALUE"
 
-Bootstrap = Annotated[str, typer.Option(help="The address of the broker.")]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON for programs: one document, or one on each line.")
 ]

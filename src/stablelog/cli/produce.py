@@ -12,8 +12,9 @@ import typer
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from stablelog.cli.admin import TIMEOUT_S, ask, interrupts, quiet
+from stablelog.cli.broker import Broker, with_broker
 from stablelog.cli.disk_watch import disk_watch, fail_if_full
-from stablelog.cli.options import BOOTSTRAP, AsJson, Bootstrap, command_app
+from stablelog.cli.options import AsJson, command_app
 from stablelog.cli.output import counted, done, fail
 from stablelog.errors import Unavailable
 
@@ -28,6 +29,7 @@ app = command_app()
 
 
 @app.command()
+@with_broker
 def produce(
     topic: str,
     file: Annotated[
@@ -40,8 +42,9 @@ def produce(
     transactional_id: Annotated[
         str | None, typer.Option(help="Append all lines in one transaction of this transactional id.")
     ] = None,
-    bootstrap: Bootstrap = BOOTSTRAP,
     as_json: AsJson = False,
+    *,
+    broker: Broker,
 ) -> None:
     """Append each line as a record. With a transactional id, append all lines or none."""
     settings: dict[str, Any] = {
@@ -54,6 +57,7 @@ def produce(
         if not transactional_id:
             fail("--transactional-id '' is not valid: an id has one character or more")
         settings["transactional.id"] = transactional_id
+    bootstrap = broker.reach()
     producer = Producer(quiet(bootstrap, **settings))
     calling = threading.Event()
     with interrupts(), disk_watch(bootstrap, lambda: calling.is_set() or len(producer) > 0) as watch:

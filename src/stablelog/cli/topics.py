@@ -13,12 +13,12 @@ from confluent_kafka.admin import (
 )
 
 from stablelog.cli.admin import administer, cluster, end_offsets, known_topic
-from stablelog.cli.options import BOOTSTRAP, PAIR, AsJson, Bootstrap, command_app
+from stablelog.cli.broker import Broker, connect, with_broker
+from stablelog.cli.options import PAIR, AsJson, command_app
 from stablelog.cli.output import as_objects, counted, done, fail, print_json, print_table, show
 from stablelog.cli.partition_watch import unavailable_partitions
 from stablelog.cli.serve import pair
 from stablelog.cli.transactions import open_in_topic
-from stablelog.client.connection import Connection
 
 PARTITIONS_MAX = 100_000  # the maximum of partitions per topic in librdkafka
 SET_FOR_THE_TOPIC = 1  # the value of `source` in DescribeConfigs for a setting of the topic itself
@@ -27,6 +27,7 @@ app = command_app("Create, list, describe, alter and delete topics.")
 
 
 @app.command()
+@with_broker
 def create(
     name: str,
     partitions: Annotated[
@@ -39,10 +40,12 @@ def create(
         list[str] | None,
         typer.Option("--config", metavar=PAIR, help="A setting, name=value. The option may be repeated."),
     ] = None,
-    bootstrap: Bootstrap = BOOTSTRAP,
     as_json: AsJson = False,
+    *,
+    broker: Broker,
 ) -> None:
     """Create a topic."""
+    bootstrap = broker.reach()
     replica_count = 1 if partitions > 0 else -1
     topic = NewTopic(name, partitions, replica_count, config=dict(map(pair, configs or ())))
     administer(bootstrap, lambda admin: admin.create_topics([topic])[name], f"creating {name}")
@@ -51,28 +54,33 @@ def create(
 
 
 @app.command("list")
+@with_broker
 def list_topics(
     internal: Annotated[bool, typer.Option(help="List the internal topics of the broker, too.")] = False,
-    bootstrap: Bootstrap = BOOTSTRAP,
     as_json: AsJson = False,
+    *,
+    broker: Broker,
 ) -> None:
     """List the topics."""
+    bootstrap = broker.reach()
     topics = cluster(bootstrap).topics.values()
     rows = [(t.topic, len(t.partitions)) for t in topics if internal or not t.topic.startswith("__")]
     show("topics", ("topic", "partitions"), sorted(rows), as_json=as_json)
 
 
 @app.command()
-def describe(name: str, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False) -> None:
+@with_broker
+def describe(name: str, as_json: AsJson = False, *, broker: Broker) -> None:
     """Show the settings and partitions of a topic: offsets, and the oldest open transaction, which limits the last
     stable offset.
     """
+    bootstrap = broker.reach()
     partitions = [(name, index) for index in sorted(known_topic(bootstrap, name).partitions)]
     unavailable = unavailable_partitions(bootstrap, [name])
     served = [target for target in partitions if target not in unavailable]
     marks = end_offsets(bootstrap, served, "read_uncommitted")
     stable = end_offsets(bootstrap, served, "read_committed")
-    with Connection(bootstrap) as client:
+    with connect(bootstrap) as client:
         open_txns = open_in_topic(client, name, [index for _, index in served])
     rows: list[tuple[object, ...]] = []
     for target in partitions:
@@ -102,6 +110,7 @@ def describe(name: str, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = Fals
 
 
 @app.command()
+@with_broker
 def alter(
     name: str,
     configs: Annotated[
@@ -114,12 +123,14 @@ def alter(
             min=1, max=PARTITIONS_MAX, help="The new number of partitions, greater than the old one."
         ),
     ] = None,
-    bootstrap: Bootstrap = BOOTSTRAP,
     as_json: AsJson = False,
+    *,
+    broker: Broker,
 ) -> None:
     """Change the settings of a topic, or add partitions."""
     if not configs and partitions is None:
         fail(f"nothing to change of {name}: give --config name=value or --partitions")
+    bootstrap = broker.reach()
     known_topic(bootstrap, name)
     if configs:
         resource = ConfigResource(ResourceType.TOPIC, name)
@@ -138,8 +149,10 @@ def alter(
 
 
 @app.command()
-def delete(name: str, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False) -> None:
+@with_broker
+def delete(name: str, as_json: AsJson = False, *, broker: Broker) -> None:
     """Delete a topic and all its records."""
+    bootstrap = broker.reach()
     known_topic(bootstrap, name)
     administer(bootstrap, lambda admin: admin.delete_topics([name])[name], f"deleting {name}")
     done(f"deleted {name}", as_json=as_json, topic=name)

@@ -18,8 +18,9 @@ from kio.schema.write_txn_markers.v2.request import (
 )
 
 from stablelog.cli.admin import cluster, known_topic
+from stablelog.cli.broker import Broker, connect, with_broker
 from stablelog.cli.disk_watch import say
-from stablelog.cli.options import BOOTSTRAP, AsJson, Bootstrap, command_app
+from stablelog.cli.options import AsJson, command_app
 from stablelog.cli.output import done, fail, show
 from stablelog.cli.partition_watch import unavailable_partitions
 from stablelog.client.connection import Connection
@@ -60,6 +61,7 @@ def _listed(client: Connection, states: Iterable[str] = (), longer_than_ms: int 
 
 
 @app.command("list")
+@with_broker
 def list_transactions(
     state: Annotated[
         str | None, typer.Option(help="List only transactions in this state, such as Ongoing.")
@@ -67,11 +69,13 @@ def list_transactions(
     longer_than_ms: Annotated[
         int, typer.Option(help="List only transactions that are open for longer than this; -1 for all.")
     ] = -1,
-    bootstrap: Bootstrap = BOOTSTRAP,
     as_json: AsJson = False,
+    *,
+    broker: Broker,
 ) -> None:
     """List transactional ids and the states of their transactions."""
-    with Connection(bootstrap) as client:
+    bootstrap = broker.reach()
+    with connect(bootstrap) as client:
         found = _listed(client, (state,) if state else (), longer_than_ms)
     rows = [
         (
@@ -97,9 +101,11 @@ def _part_of(transactional_id: str) -> str | None:
 
 
 @app.command()
-def describe(transactional_id: str, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False) -> None:
+@with_broker
+def describe(transactional_id: str, as_json: AsJson = False, *, broker: Broker) -> None:
     """Show the transaction of a transactional id: its state, for how long it is open, and its partitions."""
-    with Connection(bootstrap) as client:
+    bootstrap = broker.reach()
+    with connect(bootstrap) as client:
         found = describe_transaction(client, transactional_id)
     started_ms = found.transaction_start_time
     partitions = [f"{topic.topic}-{index}" for topic in found.topics for index in topic.partitions]
@@ -148,22 +154,25 @@ def open_in_topic(client: Connection, topic: str, partitions: list[int]) -> dict
 
 
 @app.command("find-hanging")
+@with_broker
 def find_hanging(
     topic: Annotated[str | None, typer.Option(help="Search only this topic.")] = None,
     older_than_ms: Annotated[
         int, typer.Option(help="Find only transactions without a record for longer than this.")
     ] = 900_000,
-    bootstrap: Bootstrap = BOOTSTRAP,
     as_json: AsJson = False,
+    *,
+    broker: Broker,
 ) -> None:
     """Find hanging transactions: open in a partition, but unknown to their coordinator."""
+    bootstrap = broker.reach()
     topics = cluster(bootstrap).topics if topic is None else {topic: known_topic(bootstrap, topic)}
     unavailable = unavailable_partitions(bootstrap, topics)
     for (name, index), why in unavailable.items():
         say(f"{name}-{index} is left out: it is {why}")
     columns = ("topic", "partition", "producer id", "epoch", "start offset", "idle ms")
     rows: list[tuple[object, ...]] = []
-    with Connection(bootstrap) as client:
+    with connect(bootstrap) as client:
         for name, metadata in topics.items():
             served = [index for index in metadata.partitions if (name, index) not in unavailable]
             for transactions in open_in_topic(client, name, served).values():
@@ -183,6 +192,7 @@ def _is_coordinated(client: Connection, txn: OpenInPartition) -> bool:
 
 
 @app.command()
+@with_broker
 def abort(
     transactional_id: Annotated[
         str | None, typer.Argument(help="The transactional id whose open transaction to abort.")
@@ -192,13 +202,15 @@ def abort(
     start_offset: Annotated[
         int | None, typer.Option(help="The first offset of the hanging transaction.")
     ] = None,
-    bootstrap: Bootstrap = BOOTSTRAP,
     as_json: AsJson = False,
+    *,
+    broker: Broker,
 ) -> None:
     """Abort an open transaction and fence its producer, or abort a hanging transaction by topic, partition and start
     offset.
     """
-    with Connection(bootstrap) as client:
+    bootstrap = broker.reach()
+    with connect(bootstrap) as client:
         if transactional_id is not None:
             _abort_by_id(client, transactional_id)
             message = f"aborted the transaction of {transactional_id}"

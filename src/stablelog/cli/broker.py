@@ -1,0 +1,180 @@
+"""The broker of a command: its addresses, and how long the command waits for one of them to answer.
+
+Each setting comes from the command line, else from the environment, else from a profile, else from its default.
+"""
+
+import functools
+import inspect
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from stablelog.cli.profiles import read_profile
+from stablelog.errors import Unavailable
+
+if TYPE_CHECKING:
+    from stablelog.client.connection import Connection
+
+BOOTSTRAP: Final = "127.0.0.1:9092"
+# With the start of Python, a command ends within 3 s if no broker answers.
+TIMEOUT_S: Final = 2.5
+PAUSE_S: Final = 0.1  # between two attempts to reach one address
+
+Bootstrap = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--bootstrap",
+        metavar="HOST:PORT[,HOST:PORT...]",
+        envvar="STABLELOG_BOOTSTRAP",
+        help=f"The addresses of the brokers; one that answers is enough (default {BOOTSTRAP}). "
+        "The option may be repeated.",
+    ),
+]
+Profile = Annotated[
+    str | None,
+    typer.Option(
+        "--profile", metavar="NAME", envvar="STABLELOG_PROFILE", help="A profile of the file profiles.toml."
+    ),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=0,
+        envvar="STABLELOG_TIMEOUT",
+        help=f"How long to wait for a broker that does not answer (default {TIMEOUT_S:g}).",
+    ),
+]
+
+
+class NoBroker(Unavailable):
+    """No broker answers at the addresses of a command."""
+
+
+class Broker:
+    """The broker of one command. The command connects to it with the first call of `reach`.
+
+    Args:
+        addresses: the addresses as "host:port".
+        timeout_s: how long `reach` waits for an answer.
+
+    Attributes:
+        addresses: as given; after `reach`, the answering address comes first.
+        timeout_s: as given.
+    """
+
+    def __init__(self, addresses: Sequence[str], timeout_s: float = TIMEOUT_S) -> None:
+        self.addresses = list(addresses)
+        self.timeout_s = timeout_s
+        self._is_reached = False
+
+    @classmethod
+    def named(cls, bootstrap: Sequence[str] | None, profile: str | None, timeout_s: float | None) -> "Broker":
+        """Return the broker that the options of a command name. A profile replaces options that are None.
+
+        Raises:
+            InvalidConfig: the profile does not exist, or lacks the address that no option gives.
+        """
+        if profile is not None:
+            given = read_profile(profile, needs_bootstrap=not bootstrap)
+            bootstrap = bootstrap or given.bootstrap
+            timeout_s = given.timeout_s if timeout_s is None else timeout_s
+        named = [address.strip() for given in bootstrap or (BOOTSTRAP,) for address in given.split(",")]
+        addresses = list(dict.fromkeys(address for address in named if address))
+        return cls(addresses, TIMEOUT_S if timeout_s is None else timeout_s)
+
+    def reach(self) -> str:
+        """Wait until one address answers. Return all addresses with commas between them, the answering one first.
+
+        Raises:
+            NoBroker: no address answers within the timeout.
+            InvalidConfig: an address is not valid.
+        """
+        if not self._is_reached:
+            answering = self._answering()
+            self.addresses.sort(key=lambda address: address != answering)
+            self._is_reached = True
+        return ",".join(self.addresses)
+
+    def _answering(self) -> str:
+        """Return the first address that answers. Each address has its own thread, because an address may be silent, and
+        so may the name server.
+        """
+        from stablelog.client.cluster import Cluster  # imported here to keep the help of commands fast
+
+        deadline_s = time.monotonic() + self.timeout_s
+        # `Cluster` checks that the addresses are valid.
+        Cluster(",".join(self.addresses))
+        found: queue.SimpleQueue[str] = queue.SimpleQueue()
+        failures: dict[str, str] = {}
+        for address in self.addresses:
+            arguments = (address, deadline_s, found, failures)
+            threading.Thread(target=_probe, args=arguments, name="reach", daemon=True).start()
+        try:
+            return found.get(timeout=max(deadline_s - time.monotonic(), 0.001))
+        except queue.Empty:
+            why = "; ".join(dict.fromkeys(failures.values()))
+        raise NoBroker(
+            f"no broker responds at {','.join(self.addresses)} within {self.timeout_s:g} s"
+            f"{f' ({why})' if why else ''}: start it, name another address with --bootstrap, or wait longer with --timeout"
+        )
+
+
+def _probe(
+    address: str, deadline_s: float, found: "queue.SimpleQueue[str]", failures: dict[str, str]
+) -> None:
+    """Ask the broker at an address for its versions until it answers or the deadline has passed. Put the address into
+    `found` when it answers. Store the last failure in `failures`.
+    """
+    from stablelog.client.connection import Connection
+
+    while (left_s := deadline_s - time.monotonic()) > 0:
+        try:
+            with Connection(address, timeout_s=left_s) as connection:
+                assert connection.versions
+            found.put(address)
+            return
+        except Unavailable as failure:
+            cause = failure.__cause__
+            failures[address] = (
+                cause.strerror if isinstance(cause, OSError) and cause.strerror else str(failure)
+            )
+        time.sleep(min(PAUSE_S, left_s))
+
+
+def connect(bootstrap: str) -> "Connection":
+    """Return a new connection to the first address that answers.
+
+    Raises:
+        Unavailable: no address answers.
+    """
+    from stablelog.client.cluster import Cluster
+
+    return Cluster(bootstrap).any_connection()
+
+
+_OPTIONS: Final = {"bootstrap": Bootstrap, "profile": Profile, "timeout_s": Timeout}
+
+
+def with_broker(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `Broker.named`, and pass it the broker as the keyword argument `broker`."""
+
+    @functools.wraps(command)
+    def run(*arguments: Any, **options: Any) -> None:
+        given = [options.pop(name, None) for name in _OPTIONS]
+        command(*arguments, broker=Broker.named(*given), **options)
+
+    signature = inspect.signature(command)
+    parameters = [one for one in signature.parameters.values() if one.name != "broker"]
+    for name, annotation in _OPTIONS.items():
+        parameters.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        )
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run

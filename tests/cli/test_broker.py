@@ -1,0 +1,153 @@
+"""Commands find their broker by the command line, the environment or a profile."""
+
+import contextlib
+import socket
+import threading
+import time
+
+import pytest
+
+import stablelog
+from stablelog.cli.broker import TIMEOUT_S, Broker, NoBroker, connect
+from stablelog.errors import InvalidConfig
+from tests.cli.test_cli import run
+from tests.clients.drivers import unique
+
+GONE = "127.0.0.1:1"
+
+
+@contextlib.contextmanager
+def silent():
+    """The address of a listener that accepts connections and does not answer."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_an_address_that_answers_comes_first(stablelog_broker):
+    at = stablelog_broker.bootstrap
+    with silent() as quiet:
+        broker = Broker([GONE, quiet, at], timeout_s=60)
+        assert broker.reach() == f"{at},{GONE},{quiet}"
+        assert broker.reach() == f"{at},{GONE},{quiet}"
+        with connect(broker.reach()) as connection:
+            assert connection.address == at
+
+
+@pytest.mark.parametrize("timeout_s", [0, 0.2])
+def test_a_silent_listener_is_no_broker(timeout_s):
+    with silent() as quiet:
+        began_s = time.monotonic()
+        with pytest.raises(NoBroker, match=f"no broker responds at {quiet} within {timeout_s} s"):
+            Broker([quiet], timeout_s).reach()
+        assert time.monotonic() - began_s < 2
+
+
+def test_a_command_waits_no_more_than_three_seconds_unless_it_is_asked_to():
+    assert TIMEOUT_S < 3
+    assert Broker.named([GONE], None, None).timeout_s == TIMEOUT_S
+
+
+def test_a_broker_that_starts_within_the_timeout_is_reached(tmp_path):
+    with stablelog.serve(tmp_path / "data") as served:
+        served.kill()
+        reached = []
+        waiting = threading.Thread(
+            target=lambda: reached.append(Broker([served.bootstrap], timeout_s=120).reach())
+        )
+        waiting.start()
+        served.start()
+        waiting.join(120)
+        assert reached == [served.bootstrap]
+
+
+@pytest.mark.parametrize("address", ["here", "here:port", ""])
+def test_an_invalid_address_is_named(address):
+    with pytest.raises(InvalidConfig, match="write host:port"):
+        Broker([address]).reach()
+
+
+# -- the command line, the environment and profiles -------------------------------------------------------------------
+
+
+@pytest.fixture
+def profiles(tmp_path, monkeypatch):
+    """Write the file of the profiles."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "stablelog").mkdir()
+    return (tmp_path / "stablelog" / "profiles.toml").write_text
+
+
+def test_addresses_are_given_with_commas_and_by_repetition():
+    broker = Broker.named(["a:1, b:2", "c:3", "a:1,"], None, None)
+    assert broker.addresses == ["a:1", "b:2", "c:3"]
+
+
+def test_each_option_comes_from_the_first_place_that_has_it(profiles, monkeypatch, stablelog_broker):
+    at, name = stablelog_broker.bootstrap, unique("named")
+    assert run("topics", "create", name, bootstrap=f"{GONE},{at}").returncode == 0
+    profiles(
+        f'[here]\nbootstrap = ["{GONE}", "{at}"]\ntimeout = 60\n[gone]\nbootstrap = "{GONE}"\ntimeout = 0.1\n'
+    )
+
+    monkeypatch.delenv("STABLELOG_TIMEOUT")
+
+    def reaches(*words):
+        done = run("topics", "list", *words)
+        return name in done.stdout if done.returncode == 0 else done.stderr.partition(" (")[0]
+
+    no_broker = f"stablelog: no broker responds at {GONE} within 0.1 s"
+    assert reaches("--profile", "here") is True
+    assert reaches("--profile", "gone") == no_broker
+    monkeypatch.setenv("STABLELOG_PROFILE", "gone")
+    assert reaches() == no_broker
+    monkeypatch.setenv("STABLELOG_BOOTSTRAP", at)
+    assert reaches("--timeout", "60") is True
+    assert reaches("--bootstrap", GONE) == no_broker
+    assert reaches("--bootstrap", GONE, "--bootstrap", at, "--timeout", "60") is True
+    monkeypatch.setenv("STABLELOG_TIMEOUT", "0.2")
+    assert reaches("--bootstrap", GONE) == no_broker.replace("0.1 s", "0.2 s")
+
+
+def test_a_profile_may_lack_what_an_option_gives(profiles):
+    profiles("[slow]\ntimeout = 60\n")
+    assert Broker.named(["a:1"], "slow", None).timeout_s == 60
+    assert Broker.named(["a:1"], "slow", 2.0).timeout_s == 2
+    with pytest.raises(InvalidConfig, match=r"profile 'slow' in .*profiles.toml has no key bootstrap"):
+        Broker.named(None, "slow", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[tests]\n", "there is no profile 'test' in .*profiles.toml; did you mean tests?"),
+        ("test = 1\n", "profile 'test' in .* is not a table"),
+        ("[test]\nbootsrap = 'a:1'\n", "has the unknown key 'bootsrap'; did you mean bootstrap?"),
+        ("[test]\nbootstrap = 1\n", "bootstrap of profile 'test' in .* is not valid"),
+        ("[test]\nbootstrap = []\n", "bootstrap of profile 'test' in .* is not valid"),
+        ("[test]\nbootstrap = ['a:1', 2]\n", "bootstrap of profile 'test' in .* is not valid"),
+        ("[test]\nbootstrap = 'a:1'\ntimeout = -1\n", "timeout of profile 'test' in .* is not valid"),
+        ("[test]\nbootstrap = 'a:1'\ntimeout = true\n", "timeout of profile 'test' in .* is not valid"),
+        ("[test\n", "profiles.toml is not a TOML file: "),
+    ],
+)
+def test_a_profile_that_is_not_valid_is_refused(profiles, text, message):
+    profiles(text)
+    with pytest.raises(InvalidConfig, match=message):
+        Broker.named(None, "test", None)
+
+
+def test_a_file_of_profiles_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    with pytest.raises(InvalidConfig, match=r"no profile 'test': .*profiles.toml does not exist"):
+        Broker.named(None, "test", None)
+    (tmp_path / "stablelog" / "profiles.toml").mkdir(parents=True)
+    with pytest.raises(InvalidConfig, match=r"profiles.toml cannot be read: Is a directory"):
+        Broker.named(None, "test", None)
+
+
+def test_profiles_are_in_the_home_directory_by_default(tmp_path, monkeypatch):
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".config" / "stablelog").mkdir(parents=True)
+    (tmp_path / ".config" / "stablelog" / "profiles.toml").write_text("[test]\nbootstrap = 'a:1'\n")
+    assert Broker.named(None, "test", None).addresses == ["a:1"]
