@@ -329,7 +329,9 @@ def test_every_command_has_its_row_that_begins_with_its_help(words):
     # Options may stand in parentheses where a sentence of the help ends.
     text = " ".join(COMMANDS[words].help.split())
     assert re.sub(r" \([^)]*\)", "", rows[0]).startswith(text)
-    options = {name for parameter in COMMANDS[words].params for name in parameter.opts}
+    options = {
+        name for parameter in COMMANDS[words].params for name in (*parameter.opts, *parameter.secondary_opts)
+    }
     assert set(re.findall(r"--[a-z-]+", rows[0])) <= options
 
 

@@ -56,13 +56,13 @@ def answer(*words, bootstrap, given=None):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def opened(at, transactional_id, topic):
+def opened(at, transactional_id, topic, **record):
     """A producer with a transaction that has a record, and that the broker does not end while a test is slow."""
     settings = {"transactional.id": transactional_id, "transaction.timeout.ms": 600_000, "log_level": 0}
     producer = Producer({"bootstrap.servers": at, **settings})
     producer.init_transactions(60)
     producer.begin_transaction()
-    producer.produce(topic, b"x")
+    producer.produce(topic, b"x", **record)
     assert producer.flush(60) == 0
     return producer
 
@@ -273,9 +273,13 @@ def test_a_broker_that_does_not_respond_is_one_line_on_stderr(words):
         (("serve", "--data", "x", "--config", sys.executable), "is not a text file"),
         (("topics", "alter", "x"), "--config name=value or --partitions"),
         (("produce", "x", "--transactional-id", ""), "one character or more"),
-        (("consume", "x", "--from", "²"), "earliest, latest or an offset"),
-        (("consume", "x", "--from", str(1 << 63)), "earliest, latest or an offset"),
-        (("consume", "x", "--from", "5", "--group", "g"), "a group continues at its committed offsets"),
+        (("consume", "x", "--offset", "²"), "earliest (beginning), latest (end), an offset"),
+        (("consume", "x", "--offset", str(1 << 63)), "earliest (beginning), latest (end), an offset"),
+        (("consume", "x", "--offset", "@yesterday"), "--offset @yesterday is not valid: a time is"),
+        (("consume", "x", "--offset", "5", "--group", "g"), "a group continues at its committed offsets"),
+        (("consume", "x", "--partition", "5", "--group", "g"), "the group assigns the partitions"),
+        (("consume", "x", "--format", "%x"), "use %t %p %o %k"),
+        (("consume", "x", "--format", "%v", "--json"), "choose one of them"),
         (("consume", "x", "--group", ""), "one character or more"),
         (("transactions", "list", "--bootstrap", "here"), "host:port"),
     ],
@@ -335,10 +339,10 @@ def test_reading_begins_at_the_offset_that_was_asked_for_or_says_where_the_topic
     answer("topics", "create", name, "--partitions", "2", bootstrap=at)
     answer("produce", name, "--key-separator", ":", bootstrap=at, given="k:0\nk:1\nk:2\n")
     (taken,) = {record["partition"] for record in answer("consume", name, bootstrap=at)}
-    read = answer("consume", name, "--from", "1", bootstrap=at)
+    read = answer("consume", name, "--offset", "1", bootstrap=at)
     assert [(r["partition"], r["offset"]) for r in read] == [(taken, 1), (taken, 2)]
-    assert answer("consume", name, "--from", "3", bootstrap=at) == []
-    refused = run("consume", name, "--from", "4", bootstrap=at)
+    assert answer("consume", name, "--offset", "3", bootstrap=at) == []
+    refused = run("consume", name, "--offset", "4", bootstrap=at)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "ends at offset 3" in refused.stderr
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from stablelog.cli import admin, consume, disk_watch, produce
+from stablelog.cli import admin, consume, disk_watch, produce, record_reader
 from stablelog.errors import DiskError, Unavailable
 from tests.full_disk import served
 from tests.waiting import until
@@ -117,16 +117,16 @@ def test_consume_says_that_its_group_takes_no_members_and_goes_on_when_it_does(
 
 def test_offsets_that_a_full_disk_does_not_take_end_consume_with_a_sentence(broker, lines, monkeypatch):
     Told(monkeypatch)
-    monkeypatch.setattr(consume, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(record_reader, "TIMEOUT_S", 1.0)
     write(broker, lines)
-    print_record = consume.print_record
+    print_bytes = record_reader.print_bytes
 
-    def fill(message, *, as_json):
-        print_record(message, as_json=as_json)
-        if message.offset() == 0:
+    def fill(content):
+        print_bytes(content)
+        if content == b"0\n":
             below_half(broker)
 
-    monkeypatch.setattr(consume, "print_record", fill)
+    monkeypatch.setattr(record_reader, "print_bytes", fill)
     with pytest.raises(Unavailable, match=f"offsets of group g, .*: the disk of {broker.bootstrap} is full"):
         read(broker)
 

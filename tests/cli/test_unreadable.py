@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import stablelog
 from stablelog.batch.header import headers_in
-from stablelog.cli import consume, disk_watch, partition_watch
+from stablelog.cli import consume, disk_watch, partition_watch, record_reader
 from stablelog.cli.partition_watch import OPENING, PartitionWatch
 from stablelog.errors import Unavailable
 from tests.cli.test_cli import answer, run
@@ -68,7 +68,7 @@ def broker(tmp_path_factory):
 def told(monkeypatch):
     lines = []
     monkeypatch.setattr(disk_watch, "SILENCE_S", 0.2)
-    monkeypatch.setattr(consume, "UNREADABLE_S", 1.0)
+    monkeypatch.setattr(record_reader, "UNREADABLE_S", 1.0)
     monkeypatch.setattr(disk_watch, "say", lines.append)
     return lines
 
@@ -181,3 +181,11 @@ def test_consume_from_an_offset_reads_beside_an_offline_partition(broker, told, 
     with pytest.raises(Unavailable, match="half-1 is offline"):
         consume.consume("half", start="50", bootstrap=[broker.bootstrap])
     assert len(capsys.readouterr().out.splitlines()) == 10
+
+
+@pytest.mark.parametrize("start", ["-5", "@0"])
+def test_an_offset_that_is_to_be_found_in_an_offline_partition_is_refused(broker, start, capsys):
+    with pytest.raises(Unavailable, match=r"cannot be found in half-1, which is offline: .* --partition"):
+        consume.consume("half", start=start, bootstrap=[broker.bootstrap])
+    consume.consume("half", start="-5", partitions=[0], bootstrap=[broker.bootstrap])
+    assert len(capsys.readouterr().out.splitlines()) == 5

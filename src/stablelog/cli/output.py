@@ -63,6 +63,14 @@ class Output:
         """
         self._try(self._stream.flush)
 
+    def write_bytes(self, content: bytes) -> None:
+        """Write bytes.
+
+        Raises:
+            OutputError: the bytes could not be written.
+        """
+        self._try(lambda: self._stream.buffer.write(content))
+
     @staticmethod
     def discard() -> None:
         """Drop the buffered text, because the interpreter would try to write it again at exit."""
@@ -81,6 +89,14 @@ class Output:
 def print_json(value: Any) -> None:
     """Print one JSON document on one line."""
     sys.stdout.write(json.dumps(value, default=str) + "\n")
+
+
+def print_bytes(content: bytes) -> None:
+    """Write bytes to standard output as they are. A caller writes either bytes or text."""
+    if isinstance(sys.stdout, Output):
+        sys.stdout.write_bytes(content)
+    else:  # in a program that calls a command as a function
+        sys.stdout.buffer.write(content)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
