@@ -100,6 +100,7 @@ def test_a_reader_that_is_stopped_commits_what_it_has_written(written):
     made = reader(consumer, follow=True)
 
     def poll(_timeout_s, poll=consumer.poll):
+        assert consumer.messages, "the reader goes on"
         made.is_stopped = len(consumer.messages) == 5
         return poll(0)
 

@@ -1,10 +1,22 @@
-"""Writing records from the command line, where the broker does not answer."""
+"""`stablelog produce`: forms of input, options, and what is written if a record is not valid."""
 
+import os
+import pty
+import subprocess
+import sys
+
+import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError
+from pyarrow import parquet
 
-from stablelog.cli.produce import Lines
+from stablelog.batch.header import headers_in
+from stablelog.cli.record_input import read_lines
+from stablelog.cli.record_writer import Writer
 from stablelog.errors import Unavailable
+from tests.cli.test_cli import COMMAND, answer, run
+from tests.clients.drivers import unique
+from tests.spark.reading import settled
 
 
 class GoneProducer:
@@ -13,7 +25,7 @@ class GoneProducer:
     def __init__(self):
         self._told = []
 
-    def produce(self, _topic, on_delivery, **_record):
+    def produce(self, _topic, _value, _key, on_delivery):
         self._told.append(on_delivery)
 
     def poll(self, _timeout_s):
@@ -24,8 +36,183 @@ class GoneProducer:
         return 0
 
 
-def test_lines_are_read_no_further_than_to_the_first_that_is_given_up(tmp_path):
-    lines = tmp_path / "lines"
-    lines.write_text("x\n" * 1000)
+def test_records_are_read_no_further_than_to_the_first_that_is_given_up():
+    records = read_lines([b"x\n"] * 1000, None)
+    writer = Writer(GoneProducer(), "here:1", "t", None, lambda: None, lambda _count: None)
     with pytest.raises(Unavailable, match="1 of 1 records were not written to t"):
-        Lines(GoneProducer(), "here:1", "t", None, lambda: None).send(lines, as_json=True)
+        writer.send(records)
+    assert next(records).place == "line 3"
+
+
+@pytest.fixture
+def topic(stablelog_broker):
+    name = unique("produce")
+    answer("topics", "create", name, "--partitions", "2", bootstrap=stablelog_broker.bootstrap)
+    return name
+
+
+def read(broker, topic, *fields):
+    settled(broker.bootstrap, topic)
+    found = answer("consume", topic, bootstrap=broker.bootstrap)
+    return [tuple(record.get(name) for name in fields) for record in found]
+
+
+def test_what_consume_writes_as_json_is_what_produce_reads(stablelog_broker, topic):
+    at, copy = stablelog_broker.bootstrap, unique("copy")
+    answer("topics", "create", copy, "--partitions", "2", bootstrap=at)
+    given = (
+        '{"key": "k", "value": "v", "partition": 1, "timestamp_ms": 1790000000000, "headers": [{"name": "a", "value": null}]}\n'
+        '{"key_base64": "/w==", "value": null, "partition": 0, "headers": [{"name": "b", "value_base64": "/w=="}]}\n'
+    )
+    answer("produce", topic, "--input", "json", bootstrap=at, given=given)
+    lines = run("consume", topic, "--json", bootstrap=at).stdout
+    answer("produce", copy, "--input", "json", bootstrap=at, given=lines)
+    fields = ("partition", "offset", "timestamp_ms", "key", "key_base64", "value", "headers")
+    copied = read(stablelog_broker, copy, *fields)
+    assert copied == read(stablelog_broker, topic, *fields)
+    assert sorted(record[3:] for record in copied if record[0] == 1) == [
+        ("k", None, "v", [{"name": "a", "value": None}])
+    ]
+    assert [record[2] for record in copied if record[0] == 1] == [1_790_000_000_000]
+    assert [record[3:] for record in copied if record[0] == 0] == [
+        (None, "/w==", None, [{"name": "b", "value_base64": "/w=="}])
+    ]
+
+
+def test_options_complete_records_that_lack_a_part(stablelog_broker, topic):
+    words = ("--key", "K", "-p", "1", "-H", "a=1", "-H", "b=x=y", "--timestamp", "2026-09-21T13:46:40Z", "-Z")
+    text = "value,key,partition,timestamp_ms,header.c\nv,k,0,1790000000001,2\n,,,,\n"
+    given = ("--input", "csv", *words)
+    answer("produce", topic, *given, bootstrap=stablelog_broker.bootstrap, given=text)
+    found = read(stablelog_broker, topic, "partition", "key", "value", "timestamp_ms", "headers")
+    assert sorted(found, key=str) == [
+        (0, "k", "v", 1_790_000_000_001, [{"name": "c", "value": "2"}]),
+        (1, "K", None, 1_789_998_400_000, [{"name": "a", "value": "1"}, {"name": "b", "value": "x=y"}]),
+    ]
+
+
+def test_rows_of_parquet_are_written(stablelog_broker, topic, tmp_path):
+    path = tmp_path / "rows.parquet"
+    parquet.write_table(pa.table({"key": ["a", "b"], "value": ["1", None], "partition": [0, 0]}), path)
+    words = ("--input", "parquet", "--file", str(path), "--transaction")
+    (done,) = answer("produce", topic, *words, bootstrap=stablelog_broker.bootstrap)
+    assert done == {"topic": topic, "records": 2, "transactions": 1}
+    assert read(stablelog_broker, topic, "offset", "key", "value") == [(0, "a", "1"), (1, "b", None)]
+
+
+@pytest.mark.parametrize(("codec", "number"), [("gzip", 1), ("snappy", 2), ("lz4", 3), ("zstd", 4)])
+def test_batches_are_compressed(stablelog_broker, topic, codec, number):
+    given = "the same line\n" * 100
+    words = ("-p", "0", "--compression", codec)
+    answer("produce", topic, *words, bootstrap=stablelog_broker.bootstrap, given=given)
+    (log,) = (stablelog_broker.data / f"{topic}-0").glob("*.log")
+    codecs = {header.attributes & 7 for _, header in headers_in(log.read_bytes())}
+    assert number in codecs
+
+
+@pytest.mark.parametrize(
+    ("words", "written", "said"),
+    [
+        ((), ["a", "b"], "Before it, 2 records were written"),
+        (("--transaction",), [], "Nothing was written"),
+        (("--transactional-id", "ID"), [], "Nothing was written"),
+        (("--batch", "1"), ["a", "b"], "Before it, 2 records were written, in 2 transactions"),
+        (("--batch", "2"), ["a", "b"], "Before it, 2 records were written, in 1 transaction"),
+        (("--batch", "3"), [], "Nothing was written"),
+    ],
+)
+def test_a_bad_line_is_refused_and_nothing_of_its_transaction_is_committed(
+    stablelog_broker, topic, words, written, said
+):
+    given = '{"value": "a"}\n{"value": "b"}\n{"valeu": "c"}\n{"value": "d"}\n'
+    words = [unique("id") if word == "ID" else word for word in words]
+    done = run(
+        "produce",
+        topic,
+        "--input",
+        "json",
+        "-p",
+        "0",
+        *words,
+        bootstrap=stablelog_broker.bootstrap,
+        given=given,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("stablelog: line 3 has the unknown field 'valeu'; did you mean value?")
+    assert done.stderr.endswith(f". {said}\n")
+    assert [value for (value,) in read(stablelog_broker, topic, "value")] == written
+
+
+def test_batches_are_transactions_of_their_own(stablelog_broker, topic):
+    at = stablelog_broker.bootstrap
+    given = "".join(f"{number}\n" for number in range(7))
+    (done,) = answer("produce", topic, "--batch", "3", "-p", "0", bootstrap=at, given=given)
+    assert done == {"topic": topic, "records": 7, "transactions": 3}
+    settled(at, topic)
+    offsets = [offset for (offset,) in read(stablelog_broker, topic, "offset")]
+    assert offsets == [0, 1, 2, 4, 5, 6, 8]  # a marker follows each transaction
+    assert answer("produce", topic, "--batch", "3", bootstrap=at, given="")[0]["transactions"] == 0
+    assert "in 1 transaction\n" in run("produce", topic, "--batch", "3", bootstrap=at, given="x").stdout
+
+
+def test_a_new_transactional_id_belongs_to_the_group_of_the_topic(stablelog_broker):
+    at, name, group = stablelog_broker.bootstrap, unique("paid"), unique("payments")
+    answer("topics", "create", name, "--config", f"stablelog.group={group}", bootstrap=at)
+    answer("produce", name, "--transaction", bootstrap=at, given="x\n")
+    ids = [row["transactional_id"] for row in answer("transactions", "list", bootstrap=at)[0]]
+    assert any(one.startswith(f"{group}/stablelog-produce-") for one in ids)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('{"value": "v", "partition": 2}', "line 2: {topic} has no partition 2, only 0 to 1"),
+        ('{"value": "LONG"}', "line 2: "),
+    ],
+)
+def test_a_record_that_the_topic_cannot_have_is_named(stablelog_broker, topic, line, why):
+    given = f'{{"value": "a"}}\n{line}\n'.replace("LONG", "x" * 2_000_000)
+    words = ("produce", topic, "--input", "json", "--transaction")
+    done = run(*words, bootstrap=stablelog_broker.bootstrap, given=given)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"stablelog: {why.format(topic=topic)}")
+    assert done.stderr.endswith(". Nothing was written\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--transaction", "--batch", "2"), "choose one of them"),
+        (("--input", "parquet"), "needs --file"),
+        (("--header", "a"), "--header 'a' is not valid: write NAME=VALUE"),
+        (("--timestamp", "soon"), "--timestamp soon is not valid: a time is"),
+        (("--input", "xml"), "'lines', 'json', 'csv', 'parquet'"),
+    ],
+)
+def test_options_that_are_not_valid_are_refused_before_a_broker_is_asked(words, why):
+    done = run("produce", "t", *words, "--timeout", "0", bootstrap="127.0.0.1:1", given="")
+    assert done.returncode == 2
+    assert why in done.stderr
+
+
+def test_progress_is_shown_at_a_terminal_only(stablelog_broker, topic):
+    command = [sys.executable, "-c", COMMAND, "produce", topic, "--bootstrap", stablelog_broker.bootstrap]
+    reading, terminal = pty.openpty()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=terminal) as writer:
+        os.close(terminal)
+        writer.stdin.write(b"x\n" * 2500)
+        writer.stdin.close()
+        shown = b""
+        while piece := _read(reading):
+            shown += piece
+        assert (writer.wait(60), writer.stdout.read()) == (0, b"wrote 2500 records to %s\n" % topic.encode())
+    os.close(reading)
+    assert b"2,500 records" in shown
+    assert run("produce", topic, bootstrap=stablelog_broker.bootstrap, given="x\n").stderr == ""
+
+
+def _read(terminal):
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:  # Linux says so at the end of a terminal
+        return b""

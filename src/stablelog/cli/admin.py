@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, ResourceType
 
 from stablelog.cli.broker import NoBroker
 from stablelog.cli.output import fail
@@ -75,6 +75,21 @@ def known_topic(bootstrap: str, name: str) -> Any:
     if name not in topics:
         fail(f"there is no topic {name!r}{did_you_mean(name, topics, count_max=3)}")
     return topics[name]
+
+
+def configs_of(bootstrap: str, kind: ResourceType, name: str, what: str) -> dict[str, ConfigEntry]:
+    """Return the settings of a topic or of a broker by name."""
+    resource = ConfigResource(kind, name)
+    found: dict[str, ConfigEntry] = administer(
+        bootstrap, lambda admin: admin.describe_configs([resource])[resource], what
+    )
+    return found
+
+
+def group_of_topic(bootstrap: str, topic: str) -> str:
+    """Return the transaction group of a topic that exists; empty for the default group."""
+    configs = configs_of(bootstrap, ResourceType.TOPIC, topic, f"settings of {topic}")
+    return (configs["stablelog.group"].value or "") if "stablelog.group" in configs else ""
 
 
 def end_offsets(

@@ -1,66 +1,255 @@
-"""`stablelog produce`: append lines as records."""
+"""`stablelog produce`: append the records of a file or of standard input."""
 
 import contextlib
+import itertools
+import secrets
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaException, Producer
 
-from stablelog.cli.admin import TIMEOUT_S, ask, interrupts, quiet
+from stablelog.cli.admin import TIMEOUT_S, ask, cluster, group_of_topic, interrupts, quiet
 from stablelog.cli.broker import Broker, with_broker
 from stablelog.cli.disk_watch import disk_watch, fail_if_full
-from stablelog.cli.options import AsJson, command_app
+from stablelog.cli.offsets import parse_time_ms
+from stablelog.cli.options import PAIR, AsJson, command_app
 from stablelog.cli.output import counted, done, fail
+from stablelog.cli.parquet_input import read_parquet
+from stablelog.cli.record_input import (
+    PARTITION_MAX,
+    BadRecord,
+    Header,
+    Record,
+    read_csv,
+    read_json,
+    read_lines,
+)
+from stablelog.cli.record_writer import DELIVERY_TIMEOUT_MS, Writer
 from stablelog.errors import Unavailable
 
-POLL_S = 0.5
-PROGRESS_COUNT = 1000
-DELIVERY_TIMEOUT_MS = 60_000  # how long a record is retried; librdkafka allows no more in a transaction
-# Additional wait in which librdkafka reports the reasons for records that it could not deliver.
-FLUSH_MARGIN_S = 5
 INTERRUPTED_S = 2.0  # after Ctrl-C, how long the command waits for a broker that may not respond
+TRANSACTION_TIMEOUT_S = 60.0
 
 app = command_app()
+
+
+class Form(StrEnum):
+    """The forms of the input."""
+
+    LINES = "lines"
+    JSON = "json"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+class Compression(StrEnum):
+    """The codecs of Kafka's record batches."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+File = Annotated[Path | None, typer.Option(help="The file to read; by default standard input.")]
+Input = Annotated[Form, typer.Option("--input", help="The form of the input.")]
+KeySeparator = Annotated[
+    str | None,
+    typer.Option(help="The text between key and value in a line; by default a line has no key."),
+]
+EmptyIsNull = Annotated[
+    bool, typer.Option("--empty-is-null", "-Z", help="Write an empty value of a line or CSV row as null.")
+]
+Key = Annotated[str | None, typer.Option(help="The key of records that have none.")]
+Partition = Annotated[
+    int | None,
+    typer.Option(
+        "--partition", "-p", min=0, max=PARTITION_MAX, help="The partition of records that name none."
+    ),
+]
+Headers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--header",
+        "-H",
+        metavar=PAIR,
+        help="A header of records that have none. The option may be repeated.",
+    ),
+]
+Timestamp = Annotated[
+    str | None,
+    typer.Option(help="The timestamp of records that have none, in ms or ISO 8601; by default the time now."),
+]
+Codec = Annotated[Compression, typer.Option(help="How to compress batches.")]
+InTransaction = Annotated[bool, typer.Option("--transaction", help="Append all records in one transaction.")]
+Batch = Annotated[
+    int | None, typer.Option(min=1, help="Append each N records in a transaction of their own.", metavar="N")
+]
+TransactionalId = Annotated[
+    str | None, typer.Option(help="The transactional id. Without --batch, it implies --transaction.")
+]
+TransactionTimeout = Annotated[
+    float,
+    typer.Option(
+        "--transaction-timeout",
+        min=1,
+        metavar="SECONDS",
+        help="The time after which a transaction is aborted.",
+    ),
+]
 
 
 @app.command()
 @with_broker
 def produce(
     topic: str,
-    file: Annotated[
-        Path | None, typer.Option(help="The file with the lines; by default standard input.")
-    ] = None,
-    key_separator: Annotated[
-        str | None,
-        typer.Option(help="The text between key and value in a line; by default a line has no key."),
-    ] = None,
-    transactional_id: Annotated[
-        str | None, typer.Option(help="Append all lines in one transaction of this transactional id.")
-    ] = None,
+    file: File = None,
+    form: Input = Form.LINES,
+    key_separator: KeySeparator = None,
+    empty_is_null: EmptyIsNull = False,
+    key: Key = None,
+    partition: Partition = None,
+    headers: Headers = None,
+    timestamp: Timestamp = None,
+    compression: Codec = Compression.NONE,
+    transaction: InTransaction = False,
+    batch: Batch = None,
+    transactional_id: TransactionalId = None,
+    transaction_timeout_s: TransactionTimeout = TRANSACTION_TIMEOUT_S,
     as_json: AsJson = False,
     *,
     broker: Broker,
 ) -> None:
-    """Append each line as a record. With a transactional id, append all lines or none."""
+    """Append records from lines, JSON lines, CSV or Parquet. In a transaction, append all records or none."""
+    if transactional_id == "":
+        fail("--transactional-id '' is not valid: an id has one character or more")
+    if transaction and batch is not None:
+        fail("--transaction is not valid with --batch: choose one of them")
+    if form is Form.PARQUET and file is None:
+        fail("--input parquet needs --file: Parquet cannot be read from standard input")
+    given = Record(
+        "",
+        None if key is None else key.encode(),
+        None,
+        partition,
+        None if timestamp is None else parse_time_ms(timestamp, "--timestamp "),
+        [_header(one) for one in headers] if headers else None,
+    )
+    records = _completed(_records(file, form, key_separator, empty_is_null=empty_is_null), given)
+    bootstrap = broker.reach()
+    partition_count = _partition_count(bootstrap, topic)
+    if transactional_id is None and (transaction or batch is not None):
+        transactional_id = _new_id(group_of_topic(bootstrap, topic) if partition_count else "")
     settings: dict[str, Any] = {
         "acks": "all",
         "enable.idempotence": True,
         "linger.ms": 5,
         "message.timeout.ms": DELIVERY_TIMEOUT_MS,
+        "compression.type": compression.value,
     }
     if transactional_id is not None:
-        if not transactional_id:
-            fail("--transactional-id '' is not valid: an id has one character or more")
+        timeout_ms = round(transaction_timeout_s * 1000)
         settings["transactional.id"] = transactional_id
-    bootstrap = broker.reach()
+        settings["transaction.timeout.ms"] = timeout_ms
+        settings["message.timeout.ms"] = min(timeout_ms, DELIVERY_TIMEOUT_MS)
     producer = Producer(quiet(bootstrap, **settings))
+    with interrupts(), _progress(as_json=as_json) as advance:
+        target = Target(producer, bootstrap, topic, partition_count, transactional_id, advance)
+        count, transaction_count = _write(target, records, batch)
+    said = f" in {counted(transaction_count, 'transaction')}" if batch is not None else ""
+    done(
+        f"wrote {counted(count, 'record')} to {topic}{said}",
+        as_json=as_json,
+        topic=topic,
+        records=count,
+        transactions=transaction_count,
+    )
+
+
+def _header(text: str) -> Header:
+    name, equals, value = text.partition("=")
+    if not equals:
+        fail(f"--header {text!r} is not valid: write {PAIR}")
+    return name, value.encode()
+
+
+def _partition_count(bootstrap: str, topic: str) -> int | None:
+    """Return the number of partitions of a topic; None if it does not exist yet."""
+    found = cluster(bootstrap).topics.get(topic)
+    return None if found is None or found.error is not None else len(found.partitions)
+
+
+def _new_id(group: str) -> str:
+    """Return a transactional id in a transaction group that no other producer has."""
+    own = f"stablelog-produce-{secrets.token_hex(8)}"
+    return f"{group}/{own}" if group else own
+
+
+def _records(
+    file: Path | None, form: Form, key_separator: str | None, *, empty_is_null: bool
+) -> Iterator[Record]:
+    """Read the records of the input."""
+    if form is Form.PARQUET:
+        assert file is not None
+        yield from read_parquet(file)
+        return
+    try:
+        with contextlib.nullcontext(sys.stdin.buffer) if file is None else file.open("rb") as stream:
+            if form is Form.JSON:
+                yield from read_json(stream)
+            elif form is Form.CSV:
+                yield from read_csv(stream, empty_is_null=empty_is_null)
+            else:
+                separator = key_separator.encode() if key_separator else None
+                yield from read_lines(stream, separator, empty_is_null=empty_is_null)
+    except OSError as error:
+        fail(f"{file or 'standard input'} cannot be read: {error.strerror}")
+
+
+def _completed(records: Iterator[Record], given: Record) -> Iterator[Record]:
+    """Add what the options give to records that do not have it."""
+    for record in records:
+        yield record._replace(
+            key=given.key if record.key is None else record.key,
+            partition=given.partition if record.partition is None else record.partition,
+            timestamp_ms=given.timestamp_ms if record.timestamp_ms is None else record.timestamp_ms,
+            headers=given.headers if record.headers is None else record.headers,
+        )
+
+
+class Target(NamedTuple):
+    """The topic to which a command writes, and its producer.
+
+    `partition_count` is None if the topic does not exist yet. `transactional_id` is None outside transactions.
+    `advance` shows how many more records were read.
+    """
+
+    producer: Producer
+    bootstrap: str
+    topic: str
+    partition_count: int | None
+    transactional_id: str | None
+    advance: Callable[[int], None]
+
+
+def _write(target: Target, records: Iterator[Record], batch: int | None) -> tuple[int, int]:
+    """Write the records: in one transaction, in transactions of `batch` records, or in none.
+
+    Returns:
+        How many records were written, and in how many transactions.
+
+    Raises:
+        Unavailable: not all records were written; the message says which, and why.
+    """
+    producer, bootstrap, topic = target.producer, target.bootstrap, target.topic
     calling = threading.Event()
-    with interrupts(), disk_watch(bootstrap, lambda: calling.is_set() or len(producer) > 0) as watch:
+    with disk_watch(bootstrap, lambda: calling.is_set() or len(producer) > 0) as watch:
 
         def call(work: Callable[[], Any], what: str) -> None:
             calling.set()
@@ -73,135 +262,58 @@ def produce(
                 calling.clear()
                 watch.progress()
 
-        lines = Lines(producer, bootstrap, topic, key_separator, watch.progress)
-        if transactional_id is None:
-            call(lambda: producer.list_topics(timeout=TIMEOUT_S), f"writing to {topic}")
-            count = lines.send(file, as_json=as_json)
-        else:
-            call(lambda: producer.init_transactions(TIMEOUT_S), f"transactional id {transactional_id}")
-            producer.begin_transaction()
+        writer = Writer(producer, bootstrap, topic, target.partition_count, watch.progress, target.advance)
+        if target.transactional_id is None:
             try:
-                count = lines.send(file, as_json=as_json)
-            except BaseException as error:
-                # Abort also after Ctrl-C: until its timeout, an open transaction would keep read-committed readers from
-                # later records.
-                with contextlib.suppress(KafkaException):
-                    producer.abort_transaction(TIMEOUT_S if isinstance(error, Unavailable) else INTERRUPTED_S)
-                raise
-            call(lambda: producer.commit_transaction(TIMEOUT_S), "committing")
-    done(f"wrote {counted(count, 'record')} to {topic}", as_json=as_json, topic=topic, records=count)
+                return writer.send(records), 0
+            except BadRecord as bad:
+                fail(f"{bad}. {_were_written(writer.finish(), 0)}")
+        call(lambda: producer.init_transactions(TIMEOUT_S), f"transactional id {target.transactional_id}")
+        count = transaction_count = 0
+        try:
+            for part in _parts(records, batch):
+                producer.begin_transaction()
+                with _aborting(producer):
+                    added = writer.send(part)
+                call(lambda: producer.commit_transaction(TIMEOUT_S), "committing")
+                count, transaction_count = count + added, transaction_count + 1
+        except BadRecord as bad:
+            fail(f"{bad}. {_were_written(count, transaction_count)}")
+    return count, transaction_count
 
 
-class Lines:
-    """Sender of lines as records.
-
-    Args:
-        producer: the producer of librdkafka.
-        bootstrap: the address of the broker.
-        topic: the topic to write to.
-        separator: the text between key and value; None or "" if the whole line is the value.
-        written: called when the broker has acknowledged a record.
+@contextlib.contextmanager
+def _aborting(producer: Producer) -> Iterator[None]:
+    """Abort the transaction on any error, also on Ctrl-C: until its timeout, an open transaction would keep
+    read-committed readers from later records.
     """
-
-    def __init__(
-        self,
-        producer: Producer,
-        bootstrap: str,
-        topic: str,
-        separator: str | None,
-        written: Callable[[], None],
-    ) -> None:
-        self._producer = producer
-        self._bootstrap = bootstrap
-        self._topic = topic
-        self._separator = separator.encode() if separator else None
-        self._written = written
-        self._failures: list[KafkaError] = []
-
-    def send(self, file: Path | None, *, as_json: bool) -> int:
-        """Send each line, up to the first one that the broker refuses, and wait until all sent lines are written.
-
-        Args:
-            file: the file with the lines; None for standard input.
-            as_json: whether the output is for programs, so that no progress is shown.
-
-        Returns:
-            How many lines were written.
-
-        Raises:
-            Unavailable: not all lines were written; the message says why.
-        """
-        count = 0
-        with _progress(as_json=as_json) as advance:
-            for line in _lines(file):
-                if not self._send(line):
-                    break
-                count += 1
-                if count % PROGRESS_COUNT == 0:
-                    advance(PROGRESS_COUNT)
-            left = self._flush()
-        if self._failures or left:
-            what = f"{len(self._failures) + left} of {count} records were not written to {self._topic}"
-            why = self._reason() if self._failures else f"no broker responds at {self._bootstrap}"
-            fail_if_full(self._bootstrap, what)
-            fail(f"{what}: {why}")
-        return count
-
-    def _send(self, line: bytes) -> bool:
-        """Pass a line to the producer. If an earlier record has failed, return False without passing the line, because
-        its record would time out, too.
-        """
-        key, found, value = line.partition(self._separator) if self._separator else (b"", b"", line)
-        record: dict[str, bytes] = {"key": key, "value": value} if found else {"value": line}
-        while not self._failures:
-            try:
-                self._producer.produce(self._topic, on_delivery=self._note, **record)
-            except BufferError:
-                self._producer.poll(POLL_S)
-            except KafkaException as error:
-                fail(f"writing to {self._topic}: {error.args[0].str()}")
-            else:
-                self._producer.poll(0)
-                return True
-        return False
-
-    def _note(self, error: KafkaError | None, _message: object) -> None:
-        if error is not None:
-            self._failures.append(error)
-        else:
-            self._written()
-
-    def _flush(self) -> int:
-        """Wait until each record is written or has failed. Return how many records still wait, for example after
-        Ctrl-C.
-        """
-        deadline_s = time.monotonic() + DELIVERY_TIMEOUT_MS / 1000 + FLUSH_MARGIN_S
-        while (left := int(self._producer.flush(POLL_S))) and time.monotonic() < deadline_s:
-            pass
-        return left
-
-    def _reason(self) -> str:
-        """Return the reason why a record was not written. If the transaction has failed, librdkafka gives the reason
-        only at the commit.
-        """
-        failure = self._failures[0]
-        if failure.code() == KafkaError._PURGE_QUEUE:  # noqa: SLF001 - its public name
-            try:
-                self._producer.commit_transaction(TIMEOUT_S)
-            except KafkaException as error:
-                return str(error.args[0].str())
-        return str(failure.str())
-
-
-def _lines(file: Path | None) -> Iterator[bytes]:
     try:
-        with contextlib.nullcontext(sys.stdin.buffer) if file is None else file.open("rb") as lines:
-            yield from (line.rstrip(b"\r\n") for line in lines)
-    except OSError as error:
-        fail(f"{file or 'standard input'} cannot be read: {error.strerror}")
+        yield
+    except BaseException as error:
+        with contextlib.suppress(KafkaException):
+            producer.abort_transaction(TIMEOUT_S if isinstance(error, Unavailable) else INTERRUPTED_S)
+        raise
+
+
+def _parts(records: Iterator[Record], batch: int | None) -> Iterator[Iterator[Record]]:
+    """Divide records into parts of `batch` records. None makes one part of all of them, also if there are none."""
+    if batch is None:
+        yield records
+        return
+    while (first := next(records, None)) is not None:
+        yield itertools.chain((first,), itertools.islice(records, batch - 1))
+
+
+def _were_written(count: int, transaction_count: int) -> str:
+    """Say which records before a bad one were written."""
+    if not count:
+        return "Nothing was written"
+    of_them = f", in {counted(transaction_count, 'transaction')}" if transaction_count else ""
+    return f"Before it, {counted(count, 'record')} {'was' if count == 1 else 'were'} written{of_them}"
 
 
 def _progress(*, as_json: bool) -> Any:
+    """Return a context with a function that shows how many more records were read, on stderr if it is a terminal."""
     if as_json or not sys.stderr.isatty():
         return contextlib.nullcontext(lambda _count: None)
     from rich.console import Console

@@ -12,7 +12,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from stablelog.cli.admin import administer, cluster, end_offsets, known_topic
+from stablelog.cli.admin import administer, cluster, configs_of, end_offsets, known_topic
 from stablelog.cli.broker import Broker, connect, with_broker
 from stablelog.cli.options import PAIR, AsJson, command_app
 from stablelog.cli.output import as_objects, counted, done, fail, print_json, print_table, show
@@ -96,10 +96,7 @@ def describe(name: str, as_json: AsJson = False, *, broker: Broker) -> None:
         last_stable = stable[target][1]
         held_back = high_watermark - last_stable
         rows.append((target[1], start, last_stable, high_watermark, held_back, held_by, None))
-    resource = ConfigResource(ResourceType.TOPIC, name)
-    entries = administer(
-        bootstrap, lambda admin: admin.describe_configs([resource])[resource], f"settings of {name}"
-    )
+    entries = configs_of(bootstrap, ResourceType.TOPIC, name, f"settings of {name}")
     configs = {entry.name: entry.value for entry in entries.values() if entry.source == SET_FOR_THE_TOPIC}
     columns = ("partition", "start", "last stable", "high watermark", "held back", "held by", "unavailable")
     if as_json:

@@ -1,0 +1,222 @@
+"""Input of `stablelog produce`: lines, JSON lines and CSV. Parquet is in `parquet_input`.
+
+Each form yields records with the number of their line. docs/commands.md describes the forms.
+"""
+
+import base64
+import binascii
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator
+from typing import IO, Any, Final, NamedTuple
+
+from stablelog.errors import Unavailable, did_you_mean
+
+FIELDS: Final = ("key", "key_base64", "value", "value_base64", "partition", "timestamp_ms", "headers")
+# Fields of `stablelog consume --json` that say where a record was.
+IGNORED: Final = ("topic", "offset")
+HEADER_PREFIX: Final = "header."  # of the CSV columns with headers
+COLUMNS: Final = ("key", "value", "partition", "timestamp_ms")
+TIMESTAMP_MS_MAX: Final = (1 << 63) - 1
+PARTITION_MAX: Final = (1 << 31) - 1
+CSV_FIELD_SIZE_MAX: Final = 1 << 30
+
+Header = tuple[str, bytes | None]
+
+
+class BadRecord(Unavailable):
+    """A record of the input is not valid. The message names its line or row."""
+
+
+class Record(NamedTuple):
+    """A record to write.
+
+    `place` names its line or row. None in `partition`, `timestamp_ms` and `headers` means that the input does not say.
+    """
+
+    place: str
+    key: bytes | None
+    value: bytes | None
+    partition: int | None = None
+    timestamp_ms: int | None = None
+    headers: list[Header] | None = None
+
+
+def read_lines(
+    stream: Iterable[bytes], separator: bytes | None, *, empty_is_null: bool = False
+) -> Iterator[Record]:
+    """Read lines: each is a value, or a key and a value with the separator between them. With `empty_is_null`, an empty
+    value is null.
+    """
+    for number, line in enumerate(stream, 1):
+        line = line.rstrip(b"\r\n")
+        key, found, value = line.partition(separator) if separator else (b"", b"", b"")
+        content = value if found else line
+        yield Record(
+            f"line {number}", key if found else None, None if empty_is_null and not content else content
+        )
+
+
+# --- JSON lines ---
+
+
+def read_json(stream: Iterable[bytes]) -> Iterator[Record]:
+    """Read JSON lines: each is an object with fields of a record. Empty lines are skipped.
+
+    Raises:
+        BadRecord: a line is not such an object.
+    """
+    for number, line in enumerate(stream, 1):
+        if line.strip():
+            yield _of_json(f"line {number}", line)
+
+
+def _of_json(place: str, line: bytes) -> Record:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise BadRecord(f"{place} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise BadRecord(f"{place} is not a JSON object")
+    check_names(place, "field", found, FIELDS)
+    if "value" not in found and "value_base64" not in found:
+        raise BadRecord(f"{place} has no field value; null is the value of a tombstone")
+    return Record(
+        place,
+        _content(place, "key", found),
+        _content(place, "value", found),
+        whole_number(place, "partition", found.get("partition"), 0, PARTITION_MAX),
+        whole_number(place, "timestamp_ms", found.get("timestamp_ms"), 1, TIMESTAMP_MS_MAX),
+        _headers(place, found.get("headers")),
+    )
+
+
+def _content(place: str, name: str, found: dict[str, Any]) -> bytes | None:
+    """Return a key or value from `name` as text or from `<name>_base64`."""
+    if name in found and f"{name}_base64" in found:
+        raise BadRecord(f"{place} has both {name} and {name}_base64")
+    text = found.get(name)
+    if text is not None:
+        if not isinstance(text, str):
+            raise BadRecord(f"{place}: {name} is neither text nor null")
+        try:
+            return text.encode()
+        except UnicodeEncodeError:
+            raise BadRecord(f"{place}: {name} has half of a surrogate pair") from None
+    encoded = found.get(f"{name}_base64")
+    if encoded is None:
+        return None
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except (TypeError, ValueError, binascii.Error):
+        raise BadRecord(f"{place}: {name}_base64 is not base64") from None
+
+
+def _headers(place: str, found: Any) -> list[Header] | None:
+    if found is None:
+        return None
+    if not isinstance(found, list) or not all(
+        isinstance(one, dict) and isinstance(one.get("name"), str) for one in found
+    ):
+        raise BadRecord(f'{place}: headers is not a list of objects with "name" and "value"')
+    for one in found:
+        check_names(f"{place}: a header", "field", one, ("name", "value", "value_base64"))
+    return [(one["name"], _content(f"{place}: header {one['name']!r}", "value", one)) for one in found]
+
+
+# --- CSV ---
+
+
+def read_csv(stream: IO[bytes], *, empty_is_null: bool) -> Iterator[Record]:
+    """Read CSV. The first row has the names of the columns. An empty cell is a missing key, partition or timestamp, no
+    header, and an empty value, which with `empty_is_null` is null.
+
+    Raises:
+        BadRecord: a row is not valid.
+    """
+    csv.field_size_limit(CSV_FIELD_SIZE_MAX)
+    # Bytes that are not UTF-8 pass through as surrogates.
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
+    rows = csv.reader(text, strict=True)
+    try:
+        columns: list[str] | None = None
+        while True:
+            place = f"line {rows.line_num + 1}"
+            try:
+                row = next(rows)
+            except StopIteration:
+                return
+            if columns is None:
+                columns = row
+                _check_columns(place, columns)
+            elif row:
+                yield _of_csv(place, columns, row, empty_is_null=empty_is_null)
+    except csv.Error as error:
+        raise BadRecord(f"line {rows.line_num} is not CSV: {error}") from None
+    finally:
+        text.detach()
+
+
+def _check_columns(place: str, columns: list[str]) -> None:
+    plain = [name for name in columns if not name.startswith(HEADER_PREFIX)]
+    check_names(place, "column", plain, (*COLUMNS, f"{HEADER_PREFIX}NAME"))
+    if "value" not in columns:
+        raise BadRecord(f"{place} has no column value: the first line has the names of the columns")
+    if len(set(columns)) < len(columns):
+        raise BadRecord(f"{place} has two columns of one name")
+
+
+def _of_csv(place: str, columns: list[str], row: list[str], *, empty_is_null: bool) -> Record:
+    if len(row) != len(columns):
+        raise BadRecord(f"{place} has {len(row)} cells, and there are {len(columns)} columns")
+    cells = {name: cell.encode(errors="surrogateescape") for name, cell in zip(columns, row, strict=True)}
+    headers: list[Header] = [
+        (name.removeprefix(HEADER_PREFIX), cell)
+        for name, cell in cells.items()
+        if name.startswith(HEADER_PREFIX) and cell
+    ]
+
+    def number(name: str, least: int, most: int) -> int | None:
+        cell = cells.get(name)
+        if not cell:
+            return None
+        return whole_number(place, name, int(cell) if cell.isdigit() else cell, least, most)
+
+    return Record(
+        place,
+        cells.get("key") or None,
+        cells["value"] or (None if empty_is_null else b""),
+        number("partition", 0, PARTITION_MAX),
+        number("timestamp_ms", 1, TIMESTAMP_MS_MAX),
+        headers or None,
+    )
+
+
+# --- for all forms ---
+
+
+def check_names(place: str, what: str, names: Iterable[str], known: tuple[str, ...]) -> None:
+    """Check the names of fields or columns.
+
+    Raises:
+        BadRecord: a name is unknown.
+    """
+    for name in names:
+        if name not in known and name not in IGNORED:
+            raise BadRecord(
+                f"{place} has the unknown {what} {name!r}{did_you_mean(name, known)}; valid are {', '.join(known)}"
+            )
+
+
+def whole_number(place: str, name: str, value: object, least: int, most: int) -> int | None:
+    """Return an integer in a range, or None for None.
+
+    Raises:
+        BadRecord: the value is not such an integer.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise BadRecord(f"{place}: {name} is not a whole number from {least} on")
+    return value
