@@ -1,5 +1,7 @@
 """Offsets as users name them."""
 
+import time
+
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -27,8 +29,13 @@ from tests.clients.drivers import unique
         ("@2026-01-31", ("time", 1_769_817_600_000)),
     ],
 )
-def test_an_offset_is_parsed(text, spec):
-    assert parse_offset(text, "--offset") == OffsetSpec(*spec)
+def test_an_offset_is_parsed_the_same_in_each_time_zone(monkeypatch, text, spec):
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        found = parse_offset(text, "--offset")
+    time.tzset()
+    assert found == OffsetSpec(*spec)
 
 
 @pytest.mark.parametrize(

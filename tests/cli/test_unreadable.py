@@ -159,7 +159,8 @@ def test_a_topic_with_an_offline_partition_is_described(broker):
     (found,) = answer("topics", "describe", "half", bootstrap=broker.bootstrap)
     whole, offline = found["partitions"]
     assert (whole["high_watermark"], whole["unavailable"]) == (60, None)
-    assert offline == {**dict.fromkeys(whole), "partition": 1, "unavailable": OFFLINE}
+    assert whole["state"] == "online"
+    assert offline == {**dict.fromkeys(whole), "partition": 1, "state": "offline", "unavailable": OFFLINE}
     assert OFFLINE in run("topics", "describe", "half", bootstrap=broker.bootstrap).stdout
 
 
@@ -169,6 +170,28 @@ def test_a_group_of_an_offline_partition_is_described(broker):
     assert (whole["end"], whole["lag"], whole["unavailable"]) == (60, 0, None)
     assert (offline["offset"], offline["end"], offline["lag"]) == (60, None, None)
     assert offline["unavailable"] == OFFLINE
+
+
+def test_offsets_are_reset_and_records_trimmed_beside_an_offline_partition(broker):
+    words = ("--to", "5", "--topic", "half", "--execute")
+    (found,) = answer("groups", "reset", unique("new"), *words, bootstrap=broker.bootstrap)
+    assert [(row["new_offset"], row["unavailable"]) for row in found["partitions"]] == [
+        (5, None),
+        (None, OFFLINE),
+    ]
+    (found,) = answer("topics", "trim", "half", "--before", "5", bootstrap=broker.bootstrap)
+    assert [(row["new_start"], row["unavailable"]) for row in found["partitions"]] == [
+        (5, None),
+        (None, OFFLINE),
+    ]
+
+
+def test_the_state_of_a_partition_is_one_word():
+    assert [partition_watch.state_of(why) for why in (None, OFFLINE, OPENING)] == [
+        "online",
+        "offline",
+        "opening",
+    ]
 
 
 def test_hanging_transactions_are_found_beside_an_offline_partition(broker):

@@ -1,7 +1,7 @@
 """Requests to a broker through confluent-kafka, for several commands."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -75,6 +75,20 @@ def known_topic(bootstrap: str, name: str) -> Any:
     if name not in topics:
         fail(f"there is no topic {name!r}{did_you_mean(name, topics, count_max=3)}")
     return topics[name]
+
+
+def chosen_partitions(bootstrap: str, topic: str, partitions: Iterable[int] | None) -> list[int]:
+    """Return these partitions of a topic, or all of them if none are given.
+
+    Raises:
+        Unavailable: the topic or a partition does not exist.
+    """
+    known = sorted(known_topic(bootstrap, topic).partitions)
+    chosen = sorted(set(partitions or known))
+    for index in chosen:
+        if index not in known:
+            fail(f"{topic} has no partition {index}, only 0 to {len(known) - 1}")
+    return chosen
 
 
 def configs_of(bootstrap: str, kind: ResourceType, name: str, what: str) -> dict[str, ConfigEntry]:

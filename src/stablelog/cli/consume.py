@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import typer
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, TopicPartition
 
-from stablelog.cli.admin import interrupts, known_topic, quiet
+from stablelog.cli.admin import chosen_partitions, interrupts, quiet
 from stablelog.cli.broker import Broker, with_broker
 from stablelog.cli.disk_watch import disk_watch
 from stablelog.cli.offsets import FORMS, OffsetSpec, find_offsets, parse_offset
-from stablelog.cli.options import AsJson, command_app
+from stablelog.cli.options import AsJson, Partitions, command_app
 from stablelog.cli.output import fail
 from stablelog.cli.partition_watch import PartitionWatch, unavailable_partitions
 from stablelog.cli.record_format import FIELDS, Render, parse_format, render_json, render_plain
@@ -31,10 +31,7 @@ def consume(
     topic: str,
     isolation: Annotated[str, typer.Option(help="read_committed or read_uncommitted.")] = "read_committed",
     start: Annotated[str, typer.Option("--offset", "-o", help=f"Where to begin: {FORMS}.")] = "earliest",
-    partitions: Annotated[
-        list[int] | None,
-        typer.Option("--partition", "-p", min=0, help="Only this partition. The option may be repeated."),
-    ] = None,
+    partitions: Partitions = None,
     count_max: Annotated[
         int | None, typer.Option("--count", "-c", min=1, help="Stop after this number of records.")
     ] = None,
@@ -62,11 +59,7 @@ def consume(
     spec = _check(isolation, start, partitions, group)
     render = _render(form, as_json=as_json)
     bootstrap = broker.reach()
-    known = sorted(known_topic(bootstrap, topic).partitions)
-    for index in partitions or ():
-        if index not in known:
-            fail(f"{topic} has no partition {index}, only 0 to {len(known) - 1}")
-    chosen = sorted(set(partitions)) if partitions else known
+    chosen = chosen_partitions(bootstrap, topic, partitions)
     places = _places(bootstrap, topic, chosen, spec, isolation) if group is None else []
     settings = {
         "group.id": group or "stablelog-cli",

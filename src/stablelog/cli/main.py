@@ -27,6 +27,7 @@ MODULES = (
     "produce",
     "consume",
     "groups",
+    "config",
     "transactions",
     "cut",
     "inspect",

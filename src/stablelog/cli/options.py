@@ -9,6 +9,13 @@ PAIR = "NAME=VALUE"
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON for programs: one document, or one on each line.")
 ]
+Execute = Annotated[
+    bool, typer.Option("--execute", help="Make the changes. Without this option they are only shown.")
+]
+Partitions = Annotated[
+    list[int] | None,
+    typer.Option("--partition", "-p", min=0, help="Only this partition. The option may be repeated."),
+]
 
 StoreUrl = Annotated[
     str,

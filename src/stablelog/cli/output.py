@@ -143,6 +143,33 @@ def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *
         print_table(title, columns, rows)
 
 
+def show_plan(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    is_executed: bool,
+    as_json: bool,
+    **facts: object,
+) -> None:
+    """Print what a command with `--execute` changes, or would change without this option.
+
+    Args:
+        title: the title of the table.
+        columns: the columns of the table, and with underscores the keys of the JSON objects.
+        rows: a row for each partition.
+        is_executed: whether the command was called with `--execute`.
+        as_json: whether to print JSON.
+        facts: further values for the JSON document.
+    """
+    if as_json:
+        print_json({**facts, "is_executed": is_executed, "partitions": as_objects(columns, rows)})
+        return
+    print_table(title, columns, rows)
+    if not is_executed:
+        sys.stdout.write("dry run: nothing was changed; --execute does it\n")
+
+
 def counted(count: int, what: str) -> str:
     """Return a count with its noun in singular or plural: "1 partition", "2 partitions"."""
     return f"{count} {what}{'' if count == 1 else 's'}"

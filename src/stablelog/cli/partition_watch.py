@@ -38,6 +38,17 @@ def without_leader(cluster: Cluster, topics: Iterable[str]) -> dict[TopicPartiti
     return found
 
 
+def state_of(unavailable: str | None) -> str:
+    """Return the state of a partition in one word: online, offline or opening.
+
+    Args:
+        unavailable: the reason why the partition has no leader; None if it has one.
+    """
+    if unavailable is None:
+        return "online"
+    return "offline" if unavailable == OFFLINE else "opening"
+
+
 def unavailable_partitions(bootstrap: str, topics: Iterable[str]) -> dict[TopicPartition, str]:
     """Return the partitions of these topics that have no leader, with the reason. Commands leave these partitions out.
 

@@ -1,9 +1,11 @@
-"""`stablelog topics`: create, list, describe, alter and delete topics."""
+"""`stablelog topics`: create, list, describe, alter, trim and delete topics."""
 
 from typing import Annotated
 
 import typer
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import (
+    AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
@@ -12,18 +14,27 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from stablelog.cli.admin import administer, cluster, configs_of, end_offsets, known_topic
+from stablelog.cli.admin import (
+    TIMEOUT_S,
+    administer,
+    chosen_partitions,
+    cluster,
+    configs_of,
+    end_offsets,
+    known_topic,
+)
 from stablelog.cli.broker import Broker, connect, with_broker
-from stablelog.cli.options import PAIR, AsJson, command_app
-from stablelog.cli.output import as_objects, counted, done, fail, print_json, print_table, show
-from stablelog.cli.partition_watch import unavailable_partitions
+from stablelog.cli.offsets import FORMS, find_offsets, parse_offset
+from stablelog.cli.options import PAIR, AsJson, Execute, Partitions, command_app
+from stablelog.cli.output import as_objects, counted, done, fail, print_json, print_table, show, show_plan
+from stablelog.cli.partition_watch import state_of, unavailable_partitions
 from stablelog.cli.serve import pair
 from stablelog.cli.transactions import open_in_topic
 
 PARTITIONS_MAX = 100_000  # the maximum of partitions per topic in librdkafka
 SET_FOR_THE_TOPIC = 1  # the value of `source` in DescribeConfigs for a setting of the topic itself
 
-app = command_app("Create, list, describe, alter and delete topics.")
+app = command_app("Create, list, describe, alter, trim and delete topics.")
 
 
 @app.command()
@@ -85,7 +96,8 @@ def describe(name: str, as_json: AsJson = False, *, broker: Broker) -> None:
     rows: list[tuple[object, ...]] = []
     for target in partitions:
         if target in unavailable:
-            rows.append((target[1], None, None, None, None, None, unavailable[target]))
+            why = unavailable[target]
+            rows.append((target[1], state_of(why), None, None, None, None, None, why))
             continue
         held_by = ""
         if target[1] in open_txns:
@@ -95,10 +107,19 @@ def describe(name: str, as_json: AsJson = False, *, broker: Broker) -> None:
         start, high_watermark = marks[target]
         last_stable = stable[target][1]
         held_back = high_watermark - last_stable
-        rows.append((target[1], start, last_stable, high_watermark, held_back, held_by, None))
+        rows.append((target[1], state_of(None), start, last_stable, high_watermark, held_back, held_by, None))
     entries = configs_of(bootstrap, ResourceType.TOPIC, name, f"settings of {name}")
     configs = {entry.name: entry.value for entry in entries.values() if entry.source == SET_FOR_THE_TOPIC}
-    columns = ("partition", "start", "last stable", "high watermark", "held back", "held by", "unavailable")
+    columns = (
+        "partition",
+        "state",
+        "start",
+        "last stable",
+        "high watermark",
+        "held back",
+        "held by",
+        "unavailable",
+    )
     if as_json:
         print_json({"topic": name, "configs": configs, "partitions": as_objects(columns, rows)})
         return
@@ -143,6 +164,44 @@ def alter(
         new = NewPartitions(name, partitions)
         administer(bootstrap, lambda admin: admin.create_partitions([new])[name], f"partitions of {name}")
     done(f"altered {name}", as_json=as_json, topic=name)
+
+
+@app.command()
+@with_broker
+def trim(
+    name: str,
+    before: Annotated[str, typer.Option(help=f"Delete the records before this offset: {FORMS}.")],
+    partitions: Partitions = None,
+    execute: Execute = False,
+    as_json: AsJson = False,
+    *,
+    broker: Broker,
+) -> None:
+    """Delete the records of a topic before an offset or a time. Without --execute, only show what would be deleted."""
+    spec = parse_offset(before, "--before")
+    bootstrap = broker.reach()
+    targets = [(name, index) for index in chosen_partitions(bootstrap, name, partitions)]
+    unavailable = unavailable_partitions(bootstrap, [name])
+    served = [target for target in targets if target not in unavailable]
+    found = find_offsets(bootstrap, spec, served, "read_committed")
+    wanted = [TopicPartition(*target, at.offset) for target, at in found.items() if at.offset > at.start]
+    if execute and wanted:
+
+        def delete_records(admin: AdminClient) -> None:
+            for future in admin.delete_records(wanted).values():
+                future.result(TIMEOUT_S)
+
+        administer(bootstrap, delete_records, f"trimming {name}")
+    rows: list[tuple[object, ...]] = []
+    for target in targets:
+        if target in unavailable:
+            rows.append((target[1], None, None, None, unavailable[target]))
+        else:
+            at = found[target]
+            rows.append((target[1], at.start, at.offset, at.offset - at.start, None))
+    columns = ("partition", "start", "new start", "deleted offsets", "unavailable")
+    title = f"{'deleted' if execute else 'to delete'} from {name}"
+    show_plan(title, columns, rows, is_executed=execute, as_json=as_json, topic=name)
 
 
 @app.command()
