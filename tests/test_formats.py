@@ -66,12 +66,13 @@ def test_the_examples_are_read(example):
             assert crc_holds(content, 0, read_header(content))
 
 
-def test_the_example_of_broker_json_is_read():
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_example_of_broker_json_is_read(version):
     from stablelog.broker.directory.dynamic_settings import META_LINE, decode_settings, encode_settings
 
-    [example] = re.findall(r'^    (\{"version":1,"settings".*)\n    ([0-9a-f]{8})$', TEXT, re.M)
+    [example] = re.findall(rf'^    (\{{"version":{version},"settings".*)\n    ([0-9a-f]{{8}})$', TEXT, re.M)
     content = "\n".join([*example, ""]).encode()
-    assert encode_settings(decode_settings(content)) == content
+    assert encode_settings(*decode_settings(content)) == content
     assert f"`{META_LINE}`" in TEXT
 
 

@@ -100,9 +100,9 @@ def commit_summary(directory):
 
 def dynamic_settings(directory):
     path = directory / "broker.json"
-    line = encode_settings({"log.retention.ms": "-1"}).splitlines()[0].replace(b'"version":1', b'"version":2')
+    line = encode_settings({"log.retention.ms": "-1"}).splitlines()[0].replace(b'"version":1', b'"version":3')
     path.write_bytes(line + b"\n%08x\n" % crc32c(line))
-    return path, 2
+    return path, 3
 
 
 def record(log, key, value, version):
@@ -313,4 +313,6 @@ def test_a_version_that_no_release_can_have_is_damage(tmp_path, name):
 
 def test_the_settings_that_are_written_are_read():
     """The case above that has no file in the generation begins with what the code writes."""
-    assert decode_settings(encode_settings({"log.retention.ms": "-1"})) == {"log.retention.ms": "-1"}
+    settings, defaults = {"log.retention.ms": "-1"}, {"message.max.bytes": "17"}
+    assert decode_settings(encode_settings(settings)) == (settings, {})
+    assert decode_settings(encode_settings(settings, defaults)) == (settings, defaults)

@@ -40,6 +40,7 @@ AREAS = (
     "copies and crashes",
     "deletion from the object store",
     "restore",
+    "settings of resources",
 )
 
 

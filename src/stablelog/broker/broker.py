@@ -361,16 +361,17 @@ class Broker:
 
     # -- work --------------------------------------------------------------------------------------------------
 
-    def change_settings(self, settings: Mapping[str, str]) -> None:
-        """Replace the broker's dynamic settings. Durable on return.
+    def change_settings(self, settings: Mapping[str, str], defaults: Mapping[str, str]) -> None:
+        """Replace the dynamic settings of this broker, and those of all brokers of the cluster. Durable on return.
 
         Raises:
             InvalidConfig: a setting is unknown, not dynamic, or out of range; nothing changed.
             Refused: the disk refuses the write of the settings file; the settings in effect have not changed.
         """
-        self.config.check_dynamic(settings)
-        self._dynamic_settings.store(settings)
-        self.config.set_dynamic(settings)
+        for one in (settings, defaults):
+            self.config.check_dynamic(one)
+        self._dynamic_settings.store(settings, defaults)
+        self.config.set_dynamic(settings, defaults)
         self.topics.reconfigure()
 
     async def look_into_batch(self, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:

@@ -5,6 +5,8 @@ settings.
 """
 
 from collections.abc import Mapping
+from enum import IntEnum
+from types import MappingProxyType
 from typing import Any
 
 from stablelog.broker.setting import Setting
@@ -17,6 +19,7 @@ from stablelog.log.retention import NO_LIMIT
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def _find(name: str, known: Mapping[str, Setting], whose: str) -> Setting:
@@ -37,12 +40,23 @@ def dynamic_setting(name: str) -> Setting:
     return setting
 
 
+class Source(IntEnum):
+    """Where a value comes from, with Kafka's numbers. A value of a smaller number overrides one of a greater number."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
 class BrokerConfig:
-    """Every setting of one broker. A dynamic value overrides a value given at the start, which overrides the default.
+    """Every setting of one broker, with the values of each source.
 
     Attributes:
         given: the settings with which the broker was started, as text.
-        dynamic: the settings that were changed while the broker ran, as text.
+        dynamic: the settings that were changed for this broker while it ran, as text.
+        dynamic_defaults: the settings that were changed for all brokers of the cluster, as text.
 
     Raises:
         InvalidConfig: a setting is unknown or out of range. The message names the setting with its valid range, or the
@@ -52,6 +66,7 @@ class BrokerConfig:
     def __init__(self, given: Mapping[str, str]) -> None:
         self.given = dict(given)
         self.dynamic: dict[str, str] = {}
+        self.dynamic_defaults: dict[str, str] = {}
         self._given_values: dict[str, Any] = {s.name: s.kind.parse(s.default) for s in SETTINGS}
         for name, text in given.items():
             setting = _find(name, _BY_NAME, "broker")
@@ -66,7 +81,17 @@ class BrokerConfig:
 
     def text(self, name: str) -> str:
         """Return the value in effect of a setting, as text."""
-        return self.dynamic.get(name, self.given.get(name, _BY_NAME[name].default))
+        return self.values_of(name)[0][1]
+
+    def values_of(self, name: str) -> list[tuple[Source, str]]:
+        """Return the values that a setting has, with their sources. The first value is in effect."""
+        sources = (
+            (Source.DYNAMIC_BROKER, self.dynamic),
+            (Source.DYNAMIC_DEFAULT_BROKER, self.dynamic_defaults),
+            (Source.STATIC_BROKER, self.given),
+        )
+        found = [(source, values[name]) for source, values in sources if name in values]
+        return [*found, (Source.DEFAULT, _BY_NAME[name].default)]
 
     def check_dynamic(self, settings: Mapping[str, str]) -> dict[str, Any]:
         """Check dynamic settings and return their parsed values.
@@ -77,14 +102,18 @@ class BrokerConfig:
         found = {name: dynamic_setting(name) for name in settings}
         return {name: one.kind.read(name, settings[name], one.default) for name, one in found.items()}
 
-    def set_dynamic(self, settings: Mapping[str, str]) -> None:
+    def set_dynamic(self, settings: Mapping[str, str], defaults: Mapping[str, str] = NOTHING) -> None:
         """Replace all dynamic settings.
+
+        Args:
+            settings: those of this broker.
+            defaults: those of all brokers of the cluster, which `settings` override.
 
         Raises:
             InvalidConfig: as `check_dynamic`; nothing changed.
         """
-        values = self.check_dynamic(settings)
-        self.dynamic = dict(settings)
+        values = self.check_dynamic(defaults) | self.check_dynamic(settings)
+        self.dynamic, self.dynamic_defaults = dict(settings), dict(defaults)
         self._values = self._given_values | values
 
     def group_config(self) -> GroupConfig:

@@ -40,6 +40,7 @@ class ApiKey(IntEnum):
     WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
@@ -49,6 +50,7 @@ class ApiKey(IntEnum):
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
+    LIST_CONFIG_RESOURCES = 74
     BEGIN_JOINT = 10_001
     COMMIT_JOINT = 10_002
     ABORT_JOINT = 10_003
@@ -136,6 +138,7 @@ APIS: Final[Mapping[int, Api]] = MappingProxyType(
         ApiKey.WRITE_TXN_MARKERS: Api(1, 2, is_appending=True),
         ApiKey.TXN_OFFSET_COMMIT: Api(0, 5, is_appending=True, repeats_response=True),
         ApiKey.DESCRIBE_CONFIGS: Api(1, 4, is_heavy=True, has_long_response=True),
+        ApiKey.ALTER_CONFIGS: Api(0, 2, is_appending=True),
         ApiKey.DESCRIBE_LOG_DIRS: Api(1, 4, is_heavy=True, has_long_response=True),
         ApiKey.CREATE_PARTITIONS: Api(0, 3, is_heavy=True),
         ApiKey.DELETE_GROUPS: Api(0, 2, is_appending=True),
@@ -145,6 +148,7 @@ APIS: Final[Mapping[int, Api]] = MappingProxyType(
         ApiKey.DESCRIBE_PRODUCERS: Api(0, 0, is_heavy=True, has_long_response=True),
         ApiKey.DESCRIBE_TRANSACTIONS: Api(0, 0, is_heavy=True, has_long_response=True),
         ApiKey.LIST_TRANSACTIONS: Api(0, 2, is_heavy=True, has_long_response=True),
+        ApiKey.LIST_CONFIG_RESOURCES: Api(0, 1, is_heavy=True, has_long_response=True),
         ApiKey.BEGIN_JOINT: Api(0, 0, extension="joint"),
         ApiKey.COMMIT_JOINT: Api(0, 0, extension="joint"),
         ApiKey.ABORT_JOINT: Api(0, 0, extension="joint"),

@@ -20,6 +20,7 @@ from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 DATA = Path("/data")
 META = DATA / "meta.properties"
 META_CONTENT = b"version=1\ncluster.id=x\nnode.id=1\n"
+NOTHING = ({}, {})
 BEFORE, AFTER = {"log.retention.ms": "1000"}, {"log.retention.ms": "-1", "message.max.bytes": "17"}
 
 
@@ -36,10 +37,17 @@ def fresh(meta=META_CONTENT):
 
 def test_settings_are_read_as_they_were_stored():
     _, stored = fresh()
-    assert stored.load() == {}
+    assert stored.load() == NOTHING
     for settings in (BEFORE, AFTER, {}):
-        stored.store(settings)
-        assert stored.load() == settings
+        for defaults in (AFTER, {}, BEFORE):
+            stored.store(settings, defaults)
+            assert stored.load() == (settings, defaults)
+
+
+def test_a_file_without_settings_of_all_brokers_has_the_version_that_earlier_releases_read():
+    assert b'"version":1,' in encode_settings(AFTER)
+    assert b'"version":1,' in encode_settings(AFTER, {})
+    assert b'"version":2,' in encode_settings({}, AFTER)
 
 
 @pytest.mark.parametrize("meta", [META_CONTENT, META_CONTENT.rstrip(), b""])
@@ -69,11 +77,11 @@ def test_after_a_crash_at_any_moment_the_settings_are_those_before_or_after(firs
             with pytest.raises(SimulatedCrash):
                 storing.store(AFTER)
             after = DynamicSettings(crashing.crash(random.Random(seed)), DATA, META)
-            assert after.load() in ({} if first else BEFORE, AFTER)
+            assert after.load() in (NOTHING if first else (BEFORE, {}), (AFTER, {}))
             after.store(AFTER)
-            assert after.load() == AFTER
+            assert after.load() == (AFTER, {})
     survivor = DynamicSettings(disk.crash(random.Random(0)), DATA, META)
-    assert survivor.load() == AFTER, "what was answered is durable"
+    assert survivor.load() == (AFTER, {}), "what was answered is durable"
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -87,14 +95,14 @@ def test_a_disk_that_fails_at_any_operation_refuses_and_leaves_what_can_be_read(
         with pytest.raises(Refused, match=r"cannot be stored.*ENOSPC") as refused:
             storing.store(AFTER)
         assert refused.value.code is ErrorCode.kafka_storage_error
-        assert DynamicSettings(failing, DATA, META).load() in ({}, AFTER)
+        assert DynamicSettings(failing, DATA, META).load() in (NOTHING, (AFTER, {}))
 
 
 def test_a_file_with_any_bit_changed_or_any_end_missing_is_refused_by_name():
     disk, stored = fresh()
     stored.store(BEFORE)
     whole = disk.read_bytes(stored.path)
-    assert decode_settings(whole) == BEFORE
+    assert decode_settings(whole) == (BEFORE, {})
     flipped = [
         whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :]
         for at in range(len(whole))
@@ -114,21 +122,30 @@ def test_a_file_that_was_written_and_is_lost_is_refused_by_name():
     with pytest.raises(Corrupt, match=r"^/data/broker.json, .*it is missing; restore it, or remove"):
         stored.load()
     disk.write_atomic(META, META_CONTENT)
-    assert stored.load() == {}, "as the message says"
+    assert stored.load() == NOTHING, "as the message says"
 
 
 def test_a_file_of_a_newer_version_is_refused_by_name_and_version():
     disk, stored = fresh()
-    text = encode_settings({}).split(b"\n")[0].replace(b'"version":1', b'"version":2')
+    text = encode_settings({}).split(b"\n")[0].replace(b'"version":1', b'"version":3')
     disk.write_atomic(stored.path, with_crc(text))
     with pytest.raises(
-        NewerFormat, match=r"^/data/broker.json: .*of version 2; this release reads versions up to 1"
+        NewerFormat, match=r"^/data/broker.json: .*of version 3; this release reads versions up to 2"
     ):
         stored.load()
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"[]", b"{}", b'{"version":1}', b'{"version":1,"settings":[]}', b"\xff"]
+    "text",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"version":1}',
+        b'{"version":1,"settings":[]}',
+        b'{"version":2,"settings":{}}',
+        b"\xff",
+    ],
 )
 def test_a_file_that_holds_no_settings_is_refused(text):
     with pytest.raises(Corrupt):

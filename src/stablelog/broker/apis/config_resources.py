@@ -1,29 +1,72 @@
-"""The resources of DescribeConfigs and IncrementalAlterConfigs: the broker or a topic, with the values of its settings."""
+"""The resources of the APIs that describe, list and change settings, and the values of their settings.
+
+stablelog has two of Kafka's types of resources: topics and brokers. The broker's node id names this broker. The empty
+name stands for all brokers of the cluster: settings of this resource apply where the broker has no dynamic setting of
+its own.
+"""
 
 from collections.abc import Mapping
+from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import Broker
+from stablelog.broker.config import Source
 from stablelog.broker.settings import FIXED_TOPIC_SETTINGS, SETTINGS, TOPIC_SETTINGS
 from stablelog.broker.topics.topic import Topic
 from stablelog.errors import Refused
 
-TOPIC, BROKER = 2, 4
-# Kafka's numbers of DYNAMIC_TOPIC_CONFIG, DYNAMIC_BROKER_CONFIG, STATIC_BROKER_CONFIG and DEFAULT_CONFIG
-FROM_TOPIC, FROM_DYNAMIC, FROM_FILE, FROM_DEFAULT = 1, 2, 4, 5
+
+class ResourceType(IntEnum):
+    """Kafka's numbers for the types of resources."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+# What the broker says of the types of resources that Kafka has and stablelog does not.
+NOT_HERE: Mapping[int, str] = {
+    ResourceType.BROKER_LOGGER: "the levels of the broker's loggers cannot be described or changed",
+    ResourceType.CLIENT_METRICS: "the broker receives no metrics of clients, so there is no client metrics resource",
+    ResourceType.GROUP: "a group has no settings: they are for the group protocol of KIP-848",
+}
+
 BOOLEAN, STRING, LONG = 1, 2, 5
 
 
+class BrokerResource(Enum):
+    """The resources of type BROKER."""
+
+    THIS = "this broker"
+    ALL = "all brokers of the cluster"
+
+
 class ConfigValue(NamedTuple):
-    """One setting in a response to DescribeConfigs."""
+    """One setting in a response to DescribeConfigs.
+
+    Attributes:
+        values: (source, name of the setting at this source, value) of each source that has a value. The first value is
+            in effect.
+    """
 
     name: str
-    text: str
-    source: int
+    values: tuple[tuple[Source, str, str], ...]
     read_only: bool
     doc: str
+
+    @property
+    def source(self) -> Source:
+        """Where the value in effect comes from."""
+        return self.values[0][0]
+
+    @property
+    def text(self) -> str:
+        """The value in effect."""
+        return self.values[0][2]
 
     @property
     def type(self) -> int:
@@ -33,62 +76,66 @@ class ConfigValue(NamedTuple):
         return LONG if self.text.lstrip("-").isdigit() else STRING
 
 
-def find_topic(broker: Broker, resource_type: int, name: str) -> Topic | None:
-    """The topic that a request names; None if the request names this broker.
+def find_resource(broker: Broker, resource_type: int, name: str) -> Topic | BrokerResource:
+    """The resource that a request names.
 
     Raises:
-        Refused: there is no such topic or broker, or the resource is of another type.
+        Refused: there is no such topic or broker, or stablelog does not have resources of this type.
     """
-    if resource_type == TOPIC:
+    if resource_type == ResourceType.TOPIC:
+        if not name:
+            raise Refused(ErrorCode.invalid_request, "a resource of type 2 needs the name of a topic")
         return broker.topics.named(name)
-    if resource_type != BROKER:
-        raise Refused(
-            ErrorCode.invalid_request,
-            f"resource type {resource_type} is not supported: use 2 for a topic or 4 for a broker",
-        )
+    if resource_type != ResourceType.BROKER:
+        why = NOT_HERE.get(resource_type, f"resource type {resource_type} is unknown")
+        raise Refused(ErrorCode.invalid_request, f"{why}; use 2 for a topic or 4 for a broker")
     if name not in ("", str(broker.node_id)):
         raise Refused(
             ErrorCode.invalid_request, f"there is no broker {name!r}; this broker has id {broker.node_id}"
         )
-    return None
+    return BrokerResource.THIS if name else BrokerResource.ALL
 
 
-def _source(broker: Broker, name: str) -> int:
-    if name in broker.config.dynamic:
-        return FROM_DYNAMIC
-    return FROM_FILE if name in broker.config.given else FROM_DEFAULT
+def _values_of(broker: Broker, name: str) -> tuple[tuple[Source, str, str], ...]:
+    return tuple((source, name, text) for source, text in broker.config.values_of(name))
 
 
 def topic_config_values(broker: Broker, own: Mapping[str, str]) -> list[ConfigValue]:
     """Return every setting of a topic. `own` has the values that are set for the topic itself."""
     values = []
     for name, setting in TOPIC_SETTINGS.items():
-        if name in own:
-            text, source = own[name], FROM_TOPIC
-        elif setting.is_settled:
-            text, source = setting.default, FROM_DEFAULT
-        else:
-            text, source = broker.config.text(setting.name), _source(broker, setting.name)
-        values.append(ConfigValue(name, text, source, setting.is_settled, setting.doc))
+        found = ((Source.TOPIC, name, own[name]),) if name in own else ()
+        # A topic keeps the order and the group that it was created with, so the broker's values do not apply to it.
+        rest = (
+            ((Source.DEFAULT, name, setting.default),)
+            if setting.is_settled
+            else _values_of(broker, setting.name)
+        )
+        values.append(ConfigValue(name, found + rest, setting.is_settled, setting.doc))
     for name, fixed in FIXED_TOPIC_SETTINGS.items():
         if fixed is not None:
-            values.append(
-                ConfigValue(name, fixed, FROM_DEFAULT, True, "The only value that stablelog supports.")
-            )
+            always = ((Source.DEFAULT, name, fixed),)
+            values.append(ConfigValue(name, always, True, "The only value that stablelog supports."))
         elif name in own:
-            values.append(
-                ConfigValue(name, own[name], FROM_TOPIC, False, "A hint that stablelog does not use.")
-            )
+            given = ((Source.TOPIC, name, own[name]),)
+            values.append(ConfigValue(name, given, False, "A hint that stablelog does not use."))
     return values
 
 
-def broker_config_values(broker: Broker) -> list[ConfigValue]:
-    """Every setting of the broker."""
+def broker_config_values(broker: Broker, resource: BrokerResource) -> list[ConfigValue]:
+    """Every setting of this broker; or the dynamic settings of all brokers of the cluster."""
+    if resource is BrokerResource.ALL:
+        texts = broker.config.dynamic_defaults
+        source = Source.DYNAMIC_DEFAULT_BROKER
+        return [
+            ConfigValue(one.name, ((source, one.name, texts[one.name]),), False, one.doc)
+            for one in SETTINGS
+            if one.name in texts
+        ]
     return [
         ConfigValue(
             setting.name,
-            broker.config.text(setting.name),
-            _source(broker, setting.name),
+            _values_of(broker, setting.name),
             not setting.dynamic,
             setting.doc,
         )

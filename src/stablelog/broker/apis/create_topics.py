@@ -81,7 +81,7 @@ async def _create(broker: Broker, asked: CreatableTopic, *, validate_only: bool)
                 name=value.name,
                 value=value.text,
                 read_only=value.read_only,
-                config_source=value.source,
+                config_source=value.source.value,
                 is_sensitive=False,
             )
             for value in topic_config_values(broker, configs)

@@ -1,15 +1,23 @@
-"""DescribeConfigs (32): the settings of the broker and of topics, each with the source of its value."""
+"""DescribeConfigs (32): the settings of the broker and of topics, each with the source of its value.
+
+Behaviour: the broker with an empty name stands for all brokers; its settings are only the dynamic ones that were set
+for all brokers.
+Version notes: v1 synonyms: the values of all sources, if the request asks for them; v3 type and documentation; v4
+flexible.
+"""
 
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
 from kio.schema.describe_configs.v4.response import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
+    DescribeConfigsSynonym,
 )
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each
-from stablelog.broker.apis.config_resources import broker_config_values, find_topic, topic_config_values
+from stablelog.broker.apis.config_resources import broker_config_values, find_resource, topic_config_values
+from stablelog.broker.topics.topic import Topic
 from stablelog.errors import Refused
 
 
@@ -22,18 +30,23 @@ async def handle(
         error, why, configs = ErrorCode.none, None, ()
         keys = frozenset(asked.configuration_keys or ())
         try:
-            topic = find_topic(broker, asked.resource_type, asked.resource_name)
+            resource = find_resource(broker, asked.resource_type, asked.resource_name)
             values = (
-                broker_config_values(broker) if topic is None else topic_config_values(broker, topic.configs)
+                topic_config_values(broker, resource.configs)
+                if isinstance(resource, Topic)
+                else broker_config_values(broker, resource)
             )
             configs = tuple(
                 DescribeConfigsResourceResult(
                     name=value.name,
                     value=value.text,
                     read_only=value.read_only,
-                    config_source=value.source,
+                    config_source=value.source.value,
                     is_sensitive=False,
-                    synonyms=(),
+                    synonyms=tuple(
+                        DescribeConfigsSynonym(name=name, value=text, source=source.value)
+                        for source, name, text in (value.values if request.include_synonyms else ())
+                    ),
                     config_type=value.type,
                     documentation=value.doc if request.include_documentation else None,
                 )

@@ -1,4 +1,4 @@
-"""The broker's dynamic settings on disk: settings that IncrementalAlterConfigs requests have changed.
+"""The broker's dynamic settings on disk: settings that AlterConfigs and IncrementalAlterConfigs requests have changed.
 
 The settings are in `broker.json`, which is replaced as a whole. A line in `meta.properties` records that the file
 exists. Without that line the broker would not notice a lost file: the settings of the command line would apply again,
@@ -10,11 +10,12 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.config import BrokerConfig
+from stablelog.broker.config import NOTHING, BrokerConfig
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, DiskError, InvalidConfig, Refused, in_words, naming, refuse_newer
@@ -22,19 +23,35 @@ from stablelog.errors import Corrupt, DiskError, InvalidConfig, Refused, in_word
 log = logging.getLogger(__name__)
 
 SETTINGS_FILE = "broker.json"
-SETTINGS_VERSION = 1
+SETTINGS_VERSION = 2
+# Version 2 adds the settings of all brokers of the cluster. A file without such settings has version 1, so that the
+# releases that know only version 1 can read it.
+VERSION_WITHOUT_DEFAULTS = 1
 META_LINE = f"stablelog.dynamic.settings={SETTINGS_FILE}"
 
 
-def encode_settings(settings: Mapping[str, str]) -> bytes:
-    """Encode dynamic settings as the content of `broker.json`."""
-    text = json.dumps(
-        {"version": SETTINGS_VERSION, "settings": dict(settings)}, separators=(",", ":")
-    ).encode()
+class Dynamic(NamedTuple):
+    """The dynamic settings of one data directory.
+
+    Attributes:
+        settings: those of this broker.
+        defaults: those of all brokers of the cluster.
+    """
+
+    settings: dict[str, str]
+    defaults: dict[str, str]
+
+
+def encode_settings(settings: Mapping[str, str], defaults: Mapping[str, str] = NOTHING) -> bytes:
+    """Encode the dynamic settings of this broker, and those of all brokers, as the content of `broker.json`."""
+    content: dict[str, object] = {"version": VERSION_WITHOUT_DEFAULTS, "settings": dict(settings)}
+    if defaults:
+        content |= {"version": SETTINGS_VERSION, "defaults": dict(defaults)}
+    text = json.dumps(content, separators=(",", ":")).encode()
     return text + b"\n%08x\n" % crc32c(text)
 
 
-def decode_settings(content: bytes) -> dict[str, str]:
+def decode_settings(content: bytes) -> Dynamic:
     """Decode the content of `broker.json`.
 
     Raises:
@@ -48,11 +65,18 @@ def decode_settings(content: bytes) -> dict[str, str]:
         read = json.loads(text)
         version = read["version"]
         refuse_newer("the broker's dynamic settings", version, SETTINGS_VERSION)
-        if version != SETTINGS_VERSION:
-            raise Corrupt(f"it is of version {version}, and this release reads version {SETTINGS_VERSION}")
-        return {str(name): str(value) for name, value in read["settings"].items()}
+        if version not in (VERSION_WITHOUT_DEFAULTS, SETTINGS_VERSION):
+            raise Corrupt(
+                f"it is of version {version}, and this release reads versions 1 and {SETTINGS_VERSION}"
+            )
+        defaults = {} if version == VERSION_WITHOUT_DEFAULTS else read["defaults"]
+        return Dynamic(_as_text(read["settings"]), _as_text(defaults))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(f"it does not hold settings: {in_words(error)}") from error
+
+
+def _as_text(values: Mapping[object, object]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in values.items()}
 
 
 class DynamicSettings:
@@ -69,7 +93,7 @@ class DynamicSettings:
         self._reserve = reserve or DiskReserve(disk, directory, 0)
         self._meta = meta
 
-    def load(self) -> dict[str, str]:
+    def load(self) -> Dynamic:
         """Read the dynamic settings; empty if no setting was ever changed. Nothing is written.
 
         Raises:
@@ -81,7 +105,7 @@ class DynamicSettings:
                 return decode_settings(self._disk.read_bytes(self.path))
         except FileNotFoundError:
             if not self._is_noted():
-                return {}
+                return Dynamic({}, {})
             why = "it is missing"
         except Corrupt as corrupt:
             why = str(corrupt)
@@ -98,15 +122,15 @@ class DynamicSettings:
             InvalidConfig: this release does not accept one of the settings; the configuration has not changed.
         """
         try:
-            config.set_dynamic(self.load())
+            config.set_dynamic(*self.load())
         except InvalidConfig as invalid:
             raise InvalidConfig(
                 f"{self.path} has a setting that this release does not accept: {invalid}; start the release that wrote the "
                 "file, and delete this dynamic setting there"
             ) from invalid
 
-    def store(self, settings: Mapping[str, str]) -> None:
-        """Replace the dynamic settings on disk. Durable on return.
+    def store(self, settings: Mapping[str, str], defaults: Mapping[str, str] = NOTHING) -> None:
+        """Replace the dynamic settings on disk: those of this broker, and those of all brokers. Durable on return.
 
         Raises:
             Refused: the disk refused the write. The file holds either the new settings or the old ones.
@@ -120,7 +144,7 @@ class DynamicSettings:
                 content = self._disk.read_bytes(self._meta)
                 separator = b"" if content.endswith(b"\n") else b"\n"
                 self._reserve.write_atomic(self._meta, content + separator + f"{META_LINE}\n".encode())
-            self._reserve.write_atomic(self.path, encode_settings(settings))
+            self._reserve.write_atomic(self.path, encode_settings(settings, defaults))
         except DiskError as error:
             log.error("the broker's settings cannot be stored: %s", error)
             raise Refused(

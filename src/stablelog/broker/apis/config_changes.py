@@ -1,0 +1,155 @@
+"""Changes of the settings of topics and of the broker. AlterConfigs and IncrementalAlterConfigs share this module.
+
+Behaviour: of the changes of one resource, either all are made or none. A change is durable before the response. The
+error codes are those of Apache Kafka: INVALID_CONFIG for a value that a topic cannot have, INVALID_REQUEST for one that
+the broker cannot have.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import Broker, Context, for_each
+from stablelog.broker.apis.config_resources import BrokerResource, ResourceType, find_resource
+from stablelog.broker.config import check_change, dynamic_setting
+from stablelog.broker.settings import TOPIC_SETTINGS
+from stablelog.broker.topic_names import check_topic_name
+from stablelog.broker.topics.topic import Topic
+from stablelog.errors import InvalidConfig, Refused
+
+VALUE_SIZE_MAX = 1024  # No setting that can be changed has so long a value.
+
+
+class NamedValue(Protocol):
+    """A setting with its new value, as a request has it."""
+
+    name: str
+    value: str | None
+
+
+class Asked(Protocol):
+    """A resource with the changes of its settings, as a request has it."""
+
+    resource_type: int
+    resource_name: str
+
+    @property
+    def configs(self) -> Sequence[NamedValue]:
+        """The settings to change."""
+
+
+class Present(NamedTuple):
+    """The settings of a resource before a change.
+
+    Attributes:
+        own: the values that are set for the resource itself.
+        effective: returns the value in effect of another setting, or an empty text. Raises InvalidConfig for a setting
+            that the resource does not have.
+    """
+
+    own: Mapping[str, str]
+    effective: Callable[[str], str]
+
+
+AskedResource = TypeVar("AskedResource", bound=Asked)
+Answer = TypeVar("Answer")
+# Returns the settings that a resource has after the change that a request asks for.
+Change = Callable[[AskedResource, Present], dict[str, str]]
+
+
+def _check_values(configs: Sequence[NamedValue]) -> None:
+    """Refuse a setting that is named twice, and a value that is so long that it takes time to divide it into words.
+
+    Raises:
+        Refused: a setting is named twice.
+        InvalidConfig: a value is too long.
+    """
+    if len({config.name for config in configs}) < len(configs):
+        raise Refused(ErrorCode.invalid_request, "a setting is named twice")
+    for config in configs:
+        if config.value is not None and len(config.value) > VALUE_SIZE_MAX:
+            raise InvalidConfig(
+                f"{config.name}: the value has {len(config.value)} characters; at most {VALUE_SIZE_MAX} are allowed"
+            )
+
+
+def _change_topic(
+    broker: Broker, topic: Topic, asked: AskedResource, change: Change[AskedResource], *, validate_only: bool
+) -> None:
+    policy = "cleanup.policy"  # The only setting whose value is a list of words.
+    default = {policy: TOPIC_SETTINGS[policy].default}
+    configs = change(asked, Present(topic.configs, lambda name: default.get(name, "")))
+    check_change(topic.configs, configs)
+    broker.config.check_tiered(configs, topic.configs)
+    if not validate_only:
+        broker.topics.configure(topic, configs)
+
+
+def _change_broker(
+    broker: Broker,
+    resource: BrokerResource,
+    asked: AskedResource,
+    change: Change[AskedResource],
+    *,
+    validate_only: bool,
+) -> None:
+    config = broker.config
+    settings, defaults = config.dynamic, config.dynamic_defaults
+    present = settings if resource is BrokerResource.THIS else defaults
+    changed = change(asked, Present(present, lambda name: config.text(dynamic_setting(name).name)))
+    config.check_dynamic(changed)
+    if validate_only:
+        return
+    if resource is BrokerResource.THIS:
+        broker.change_settings(changed, defaults)
+    else:
+        broker.change_settings(settings, changed)
+
+
+async def change_each(
+    broker: Broker,
+    resources: Sequence[AskedResource],
+    change: Change[AskedResource],
+    answer: Callable[[AskedResource, ErrorCode, str | None], Answer],
+    *,
+    validate_only: bool,
+    context: Context,
+) -> tuple[Answer, ...]:
+    """Change the settings of each resource, and return an answer for each. An error of one resource does not affect the
+    others.
+    """
+    named = Counter((asked.resource_type, asked.resource_name) for asked in resources)
+
+    def alter(asked: AskedResource) -> Answer:
+        invalid_code = (
+            ErrorCode.invalid_request
+            if asked.resource_type == ResourceType.BROKER
+            else ErrorCode.invalid_config
+        )
+        try:
+            if named[asked.resource_type, asked.resource_name] > 1:
+                raise Refused(ErrorCode.invalid_request, "a resource is named more than once in the request")
+            if asked.resource_type == ResourceType.TOPIC and asked.resource_name:
+                check_topic_name(asked.resource_name)
+            resource = find_resource(broker, asked.resource_type, asked.resource_name)
+            _check_values(asked.configs)
+            if isinstance(resource, Topic):
+                _change_topic(broker, resource, asked, change, validate_only=validate_only)
+            else:
+                _change_broker(broker, resource, asked, change, validate_only=validate_only)
+        except Refused as refused:
+            return answer(asked, refused.code, str(refused))
+        except InvalidConfig as invalid:
+            return answer(asked, invalid_code, str(invalid))
+        return answer(asked, ErrorCode.none, None)
+
+    # Hold the lock `appending`, so that the changes of one connection are made in the order of its requests.
+    async with context.appending:
+        return await for_each(resources, alter)
+
+
+def no_value(name: str) -> Refused:
+    """Return the error for a setting that a request names with null as its new value."""
+    return Refused(ErrorCode.invalid_request, f"{name}: the new value is null")

@@ -1,0 +1,42 @@
+"""ListConfigResources (74): the resources that have settings: topics and this broker.
+
+Behaviour: the other types of Kafka (broker loggers, client metrics, groups) have no resources here. A request that
+names an unknown type gets UNSUPPORTED_VERSION, as in Apache Kafka.
+Version notes: v0 asks only for client metrics resources, so its list is empty; v1 names types, and no type means all.
+"""
+
+from kio.schema.errors import ErrorCode
+from kio.schema.list_config_resources.v1.request import ListConfigResourcesRequest
+from kio.schema.list_config_resources.v1.response import ConfigResource, ListConfigResourcesResponse
+
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis.config_resources import ResourceType
+from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
+
+VERSION_WITH_TYPES = 1
+
+
+async def handle(
+    broker: Broker, request: ListConfigResourcesRequest, context: Context
+) -> ListConfigResourcesResponse:
+    """Handle the request."""
+    types = frozenset(request.resource_types or ResourceType)
+    if context.api_version < VERSION_WITH_TYPES:
+        types = frozenset({ResourceType.CLIENT_METRICS})
+    if not types <= frozenset(ResourceType):
+        return ListConfigResourcesResponse(
+            throttle_time=NO_THROTTLE, error_code=ErrorCode.unsupported_version, config_resources=()
+        )
+    found = []
+    if ResourceType.BROKER in types:
+        found.append(
+            ConfigResource(resource_name=str(broker.node_id), resource_type=ResourceType.BROKER.value)
+        )
+    if ResourceType.TOPIC in types:
+        found += [
+            ConfigResource(resource_name=topic.name, resource_type=ResourceType.TOPIC.value)
+            async for topic in in_turns(list(broker.topics), at_once=AT_ONCE_MAX)
+        ]
+    return ListConfigResourcesResponse(
+        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, config_resources=tuple(found)
+    )
