@@ -41,6 +41,7 @@ AREAS = (
     "deletion from the object store",
     "restore",
     "settings of resources",
+    "pages of topics",
 )
 
 

@@ -111,3 +111,22 @@ def test_a_write_to_too_many_partitions_is_refused(topics, partitions):
     one = struct.pack(">h1si", 1, b"t", partitions) + struct.pack(">ii", 0, -1) * partitions
     data = PREFIX.pack(0, 8, 1) + HEADER + struct.pack(">hhii", -1, 1, 1000, topics) + one * topics
     assert "items" in refused(0, 8, data)
+
+
+def topic_partitions(cursor):
+    """A DescribeTopicPartitions request for no topic, with these bytes of the cursor, a structure that may be null."""
+    return PREFIX.pack(75, 0, 1) + HEADER + b"\0" + b"\1" + struct.pack(">i", 5) + cursor
+
+
+def test_a_structure_that_may_be_null_is_read_with_its_limits():
+    cursor = b"\2t" + struct.pack(">i", 3)
+    assert decode_request(75, 0, topic_partitions(b"\xff\0"))[1].cursor is None
+    read = decode_request(75, 0, topic_partitions(b"\1" + cursor + b"\0\0"))[1].cursor
+    assert (read.topic_name, read.partition_index) == ("t", 3)
+    strange = tagged((9, b"xyz"))
+    assert decode_request(75, 0, topic_partitions(b"\1" + cursor + strange + strange))[1].cursor == read
+    assert "marker" in refused(75, 0, topic_partitions(b"\2" + cursor + b"\0\0"))
+    assert "left" in refused(75, 0, topic_partitions(b"\1" + encode_uvarint(2**15) + b"t"))
+    long = encode_uvarint(2**15 + 1) + bytes(2**15)
+    assert "a string has" in refused(75, 0, topic_partitions(b"\1" + long + struct.pack(">i", 3) + b"\0\0"))
+    refused(75, 0, topic_partitions(b""))

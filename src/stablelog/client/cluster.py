@@ -37,7 +37,7 @@ from stablelog.wire.fetch import VERSION_FLEXIBLE, Fetched, encode_fetch_request
 
 Result = TypeVar("Result")
 
-EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -2, -1, -3, -4  # special timestamps of ListOffsets
+EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3  # special timestamps of ListOffsets
 DEADLINE_S: Final = 30.0
 # Maximum number of metadata requests until a topic that the first request has created is visible: about half a second.
 CREATION_TRIES: Final = 6

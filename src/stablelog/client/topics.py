@@ -7,7 +7,8 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
-from kio.schema.list_offsets.v8.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.list_offsets.v7 import request as offsets_v7
+from kio.schema.list_offsets.v8 import request as offsets_v8
 from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.offset_for_leader_epoch.v4.request import (
     OffsetForLeaderEpochRequest,
@@ -18,6 +19,7 @@ from kio.schema.offset_for_leader_epoch.v4.request import (
 from stablelog.client.responses import Missing, RetriableError, check
 from stablelog.types import TopicPartition
 
+EARLIEST_LOCAL: Final = -4  # the special timestamp of the first offset on the local disk
 ISOLATIONS: Final = {"read_uncommitted": 0, "read_committed": 1}
 
 
@@ -101,14 +103,16 @@ def offsets_request(specs: Mapping[TopicPartition, int], isolation: str) -> Any:
     """Build the ListOffsets request for partitions of one leader. `specs` has a timestamp or a special value by
     partition.
     """
-    return ListOffsetsRequest(
+    # Version 8 is the first that has EARLIEST_LOCAL.
+    messages: Any = offsets_v8 if EARLIEST_LOCAL in specs.values() else offsets_v7
+    return messages.ListOffsetsRequest(
         replica_id=-1,
         isolation_level=ISOLATIONS[isolation],
         topics=tuple(
-            ListOffsetsTopic(
+            messages.ListOffsetsTopic(
                 name=topic,
                 partitions=tuple(
-                    ListOffsetsPartition(partition_index=index, timestamp=specs[topic, index])
+                    messages.ListOffsetsPartition(partition_index=index, timestamp=specs[topic, index])
                     for index in indexes
                 ),
             )

@@ -51,6 +51,7 @@ class ApiKey(IntEnum):
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
     LIST_CONFIG_RESOURCES = 74
+    DESCRIBE_TOPIC_PARTITIONS = 75
     BEGIN_JOINT = 10_001
     COMMIT_JOINT = 10_002
     ABORT_JOINT = 10_003
@@ -149,6 +150,7 @@ APIS: Final[Mapping[int, Api]] = MappingProxyType(
         ApiKey.DESCRIBE_TRANSACTIONS: Api(0, 0, is_heavy=True, has_long_response=True),
         ApiKey.LIST_TRANSACTIONS: Api(0, 2, is_heavy=True, has_long_response=True),
         ApiKey.LIST_CONFIG_RESOURCES: Api(0, 1, is_heavy=True, has_long_response=True),
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(0, 0, is_heavy=True, has_long_response=True),
         ApiKey.BEGIN_JOINT: Api(0, 0, extension="joint"),
         ApiKey.COMMIT_JOINT: Api(0, 0, extension="joint"),
         ApiKey.ABORT_JOINT: Api(0, 0, extension="joint"),

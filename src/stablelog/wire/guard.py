@@ -46,6 +46,8 @@ FIXED_SIZES = {
     "timedelta_i64": 8,
     "datetime_i64": 8,
 }
+# The byte before a structure that may be null: -1 and 1, as unsigned numbers.
+NULL_STRUCTURE, STRUCTURE = 0xFF, 1
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 
@@ -170,8 +172,22 @@ def _field(field: "dataclasses.Field[Any]", *, flexible: bool) -> Step:
         )
         return _array(inner, flexible=flexible, nullable=annotation is not field.type)
     if dataclasses.is_dataclass(annotation):
-        return _walk(_class(annotation))
+        walk = _walk(_class(annotation))
+        return walk if annotation is field.type else _nullable(walk)
     return _single(field.metadata["kafka_type"], flexible=flexible)
+
+
+def _nullable(inner: Step) -> Step:
+    """Check a structure that may be null: one byte says whether it is (KIP-893)."""
+
+    def step(data: Buffer, at: int, items: Items) -> int:
+        marker_at, at = at, _ahead(data, at, 1)
+        marker = data[marker_at]
+        if marker not in (NULL_STRUCTURE, STRUCTURE):
+            raise ValueError(f"the marker of a structure that may be null is {marker}")
+        return at if marker == NULL_STRUCTURE else inner(data, at, items)
+
+    return step
 
 
 def _class(annotation: Any) -> Any:

@@ -1,16 +1,20 @@
 """What a reader is told of where a partition ends."""
 
 import asyncio
+from datetime import timedelta
 
+import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.loop import turns
 from stablelog.log import read as log_read
 from stablelog.log.partition import Isolation
+from stablelog.wire.api import APIS
 from tests.broker.desk import COMMIT, batch, opened, part
 
 LATEST, NEWEST = -1, -3
-VERSION = 6
+VERSION = 7
+SPECIAL_SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11, -7: 99, -(2**63): 99}
 
 
 async def found_at(desk, isolation, timestamp, *indexes):
@@ -29,6 +33,31 @@ async def found_at(desk, isolation, timestamp, *indexes):
     topic = part(2, VERSION, "request", "ListOffsetsTopic", name="t", partitions=asked)
     answer = await desk.ask(2, VERSION, replica_id=-1, isolation_level=isolation.value, topics=(topic,))
     return answer.topics[0].partitions
+
+
+@pytest.mark.parametrize("version", APIS[2].served_versions)
+def test_a_special_timestamp_is_refused_before_the_version_that_has_it(version):
+    async def conversation():
+        async with opened() as desk:
+            for timestamp, since in SPECIAL_SINCE.items():
+                asked = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
+                answer = await desk.ask_with(
+                    2,
+                    version,
+                    {
+                        "replica_id": -1,
+                        "isolation_level": 0,
+                        "timeout": timedelta(seconds=1),
+                        "topics": [{"name": "t", "partitions": [asked]}],
+                    },
+                )
+                (found,) = answer.topics[0].partitions
+                known = version >= since
+                assert found.error_code is (ErrorCode.none if known else ErrorCode.unsupported_version)
+                # The partition is empty, and has no remote tier.
+                assert found.offset == (0 if known and timestamp in (-1, -2, -4) else -1)
+
+    asyncio.run(conversation())
 
 
 async def ends_of(desk, isolation, *indexes):

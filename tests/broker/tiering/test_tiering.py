@@ -34,17 +34,18 @@ from tests.broker.tiering.world import lines
 NONE = ErrorCode.none
 DELETE_STARTED = SegmentState.DELETE_STARTED
 RETRIABLE = (ErrorCode.kafka_storage_error, ErrorCode.not_leader_or_follower)
+UNSUPPORTED = ErrorCode.unsupported_version
 EARLIEST, LATEST, LOCAL, TIERED, PENDING = -2, -1, -4, -5, -6
 
 
-async def list_offset(desk, timestamp, version=11):
+async def list_offset(desk, timestamp, version=11, *, timeout_ms=30_000):
     answer = await desk.ask_with(
         2,
         version,
         {
             "replica_id": -1,
             "isolation_level": 0,
-            "timeout": timedelta(seconds=30),
+            "timeout": timedelta(milliseconds=timeout_ms),
             "topics": [
                 {
                     "name": "t",
@@ -103,16 +104,44 @@ def test_the_ends_of_the_tiers_are_listed(tmp_path, version):
     async def conversation():
         async with tiered(tmp_path.as_uri()) as desk:
             assert await list_offset(desk, LOCAL, version) == 0
-            assert await list_offset(desk, TIERED, version) == -1
-            assert await list_offset(desk, PENDING, version) == 0
+            assert await list_offset(desk, TIERED, version) == (-1 if version >= 9 else UNSUPPORTED)
+            assert await list_offset(desk, PENDING, version) == (0 if version >= 11 else UNSUPPORTED)
             await write_segments(desk, 3)
             await copy(desk)
             end = log_of(desk).remote.end_offset
             assert await list_offset(desk, EARLIEST, version) == 0
             assert await list_offset(desk, LOCAL, version) == end
-            assert await list_offset(desk, TIERED, version) == end - 1
-            assert await list_offset(desk, PENDING, version) == end
+            assert await list_offset(desk, TIERED, version) == (end - 1 if version >= 9 else UNSUPPORTED)
+            assert await list_offset(desk, PENDING, version) == (end if version >= 11 else UNSUPPORTED)
             assert await list_offset(desk, 0, version) == 0, "the first record has the timestamp 0"
+
+    run(conversation)
+
+
+@pytest.mark.parametrize(("version", "timeout_ms"), [(9, 0), (10, 20), (11, 20), (11, 0), (11, -5)])
+def test_a_lookup_waits_for_the_store_as_long_as_the_request_says(tmp_path, version, timeout_ms, monkeypatch):
+    async def conversation():
+        async with tiered(tmp_path.as_uri()) as desk:
+            await write_segments(desk, 3)
+            await copy(desk)
+            store_answers = asyncio.Event()
+            load = desk.broker.tiering.reads.load
+
+            async def load_later(*arguments):
+                await store_answers.wait()
+                await load(*arguments)
+
+            monkeypatch.setattr(desk.broker.tiering.reads, "load", load_later)
+            asked = asyncio.ensure_future(list_offset(desk, 0, version, timeout_ms=timeout_ms))
+            if version >= 10 and timeout_ms > 0:
+                assert await asked is ErrorCode.request_timed_out
+            else:
+                await asyncio.wait([asked], timeout=0.1)
+                assert not asked.done()
+                store_answers.set()
+                assert await asked == 0
+            store_answers.set()
+            assert await list_offset(desk, 0, version, timeout_ms=timeout_ms) == 0
 
     run(conversation)
 

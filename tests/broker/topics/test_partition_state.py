@@ -207,6 +207,16 @@ CASES = {
     ),
     "ListOffsets": Case(2, in_topics(timestamp=-1), first),
     "Metadata": Case(3, metadata, metadata_code, TOPICS),
+    "DescribeTopicPartitions": Case(
+        75,
+        lambda _desk, topic, _index: {
+            "topics": ({"name": topic},),
+            "response_partition_limit": 2000,
+            "cursor": None,
+        },
+        metadata_code,
+        TOPICS,
+    ),
     "OffsetCommit": Case(8, offsets, first),
     "DeleteTopics": Case(
         20,

@@ -8,12 +8,14 @@ or before none (`broker.loop.turns` names the exceptions). A lookup by time find
 Unlike in Kafka, it does not find a transaction's marker, because a marker is not a record. A lookup that has to read
 many headers lets other tasks run in between.
 Version notes: v2 isolation; v7 the offset of the newest timestamp (-3); v8 the start on the local disk (-4); v9 the
-last offset in the object store (-5); v10 a time limit, which is not used, because a lookup in the object store has its
-own limit; v11 the first offset that is not in the object store (-6).
+last offset in the object store (-5); v10 a time limit for reads from the object store, after which the partition gets
+REQUEST_TIMED_OUT; v11 the first offset that is not in the object store (-6). A special timestamp that the request's
+version does not have gets UNSUPPORTED_VERSION.
 """
 
 import asyncio
 import contextlib
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v11.request import ListOffsetsPartition, ListOffsetsRequest
@@ -40,28 +42,54 @@ LATEST, EARLIEST, NEWEST_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PEND
     -6,
 )
 BOUNDS = (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
+# The first version of the API that has each special timestamp.
+FIRST_VERSIONS = {
+    LATEST: 1,
+    EARLIEST: 1,
+    NEWEST_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+UNKNOWN_TIMESTAMP = 2**15  # A version that no client sends.
 NOT_FOUND = -1
 PARTITION_CODES = CODES["ListOffsets"]
 # The number of partitions whose end offsets are read in one turn of the event loop. That takes a millisecond or two.
 BRIEF_MAX = 1000
 
 
+class Limits(NamedTuple):
+    """What the version and the fields of a request say about all its partitions.
+
+    Attributes:
+        deadline_s: until when a lookup waits for the object store, by the clock of the event loop; None if the request
+            has no time limit.
+    """
+
+    api_version: int
+    isolation: Isolation
+    deadline_s: float | None
+
+
 async def _look_up(
-    broker: Broker, name: str, asked: ListOffsetsPartition, isolation: Isolation
+    broker: Broker, name: str, asked: ListOffsetsPartition, limits: Limits
 ) -> tuple[int, int, int]:
     """Look up what the request asks for one partition: (offset, timestamp, leader epoch), with -1 for each that does
     not exist.
     """
+    isolation, timestamp = limits.isolation, asked.timestamp
+    if timestamp < 0 and limits.api_version < FIRST_VERSIONS.get(timestamp, UNKNOWN_TIMESTAMP):
+        raise Refused(
+            ErrorCode.unsupported_version,
+            f"version {limits.api_version} of ListOffsets does not have the special timestamp {timestamp}",
+        )
     partition = broker.topics.partition(name, asked.partition_index, PARTITION_CODES)
-    timestamp = asked.timestamp
     check_leader_epoch(partition, asked.current_leader_epoch)
     if timestamp == LATEST:
         return partition.visible_end(isolation), -1, partition.leader_epoch
     if timestamp in BOUNDS:
         offset = _bound(partition, timestamp, isolation)
         return offset, -1, partition.leader_epoch if offset >= 0 else -1
-    if timestamp < 0 and timestamp != NEWEST_TIMESTAMP:
-        raise Refused(ErrorCode.unsupported_version, f"the special timestamp {timestamp} is not supported")
     lookup, done = _lookup(partition, timestamp, isolation), None
     while True:
         try:
@@ -69,7 +97,7 @@ async def _look_up(
         except StopIteration as end:
             return end.value if end.value is not None else (NOT_FOUND, -1, -1)
         except NotLoaded as missing:
-            await broker.tiering.reads.load(partition, missing)
+            await _load(broker, partition, missing, limits.deadline_s)
             lookup, work = _lookup(partition, timestamp, isolation), None
         except Unproven as unproven:
             await broker.proofs.request(partition, unproven)
@@ -81,6 +109,23 @@ async def _look_up(
                 ErrorCode.unknown_topic_or_partition,
                 f"{name}-{asked.partition_index} was deleted and created again during the lookup by time; repeat the request",
             )
+
+
+async def _load(broker: Broker, partition: Partition, missing: NotLoaded, deadline_s: float | None) -> None:
+    """Load from the object store what a lookup needs.
+
+    Raises:
+        Refused: the time of the request is over. The load goes on, and a later request finds its result.
+        Unavailable, Corrupt: as `RemoteReads.load`.
+    """
+    try:
+        async with asyncio.timeout_at(deadline_s):
+            await broker.tiering.reads.load(partition, missing)
+    except TimeoutError as late:
+        raise Refused(
+            ErrorCode.request_timed_out,
+            f"{partition.topic}-{partition.index}: the object store has not answered within the time of the request",
+        ) from late
 
 
 def _bound(partition: Partition, timestamp: int, isolation: Isolation) -> int:
@@ -129,16 +174,19 @@ def _is_brief(request: ListOffsetsRequest) -> bool:
     )
 
 
-async def handle(broker: Broker, request: ListOffsetsRequest, _context: Context) -> ListOffsetsResponse:
+async def handle(broker: Broker, request: ListOffsetsRequest, context: Context) -> ListOffsetsResponse:
     """Handle the request."""
+    time_s = request.timeout.total_seconds()
+    deadline_s = asyncio.get_running_loop().time() + time_s if time_s > 0 else None
     isolation = Isolation.READ_COMMITTED if request.isolation_level == 1 else Isolation.READ_UNCOMMITTED
     if isolation is Isolation.READ_COMMITTED:
         await _markers_durable(broker, request)
+    limits = Limits(context.api_version, isolation, deadline_s)
     at_once = BRIEF_MAX if _is_brief(request) else 1
 
     async def answer(name: str, asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
         try:
-            offset, timestamp, epoch = await _look_up(broker, name, asked, isolation)
+            offset, timestamp, epoch = await _look_up(broker, name, asked, limits)
         except PARTITION_ERRORS as error:
             code = code_for(broker, error, PARTITION_CODES)
             return ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=code)

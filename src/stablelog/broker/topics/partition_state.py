@@ -117,6 +117,11 @@ CODES: Final[Mapping[str, Codes]] = MappingProxyType(
         "CreatePartitions": _NAMES_ONLY,
         "OffsetDelete": _NAMES_ONLY,
         "DescribeProducers": COMMON,
+        "DescribeTopicPartitions": Codes(
+            opening=ErrorCode.leader_not_available,
+            offline=ErrorCode.leader_not_available,
+            unknown=_UNKNOWN,
+        ),
         "CommitJoint": _NAMES_ONLY,
         "DescribeCut": COMMON,
         "DescribeCommits": COMMON,

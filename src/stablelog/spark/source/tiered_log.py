@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
-from stablelog.client.cluster import EARLIEST_LOCAL
 from stablelog.client.responses import Missing
+from stablelog.client.topics import EARLIEST_LOCAL
 from stablelog.errors import Corrupt, NewerFormat, ObjectMissing, Refused, Unavailable
 from stablelog.spark.objects.stored_partition import StoredPartition
 from stablelog.spark.objects.stored_topics import OwnTopics, stored_topics

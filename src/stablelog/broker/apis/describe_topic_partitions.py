@@ -1,0 +1,155 @@
+"""DescribeTopicPartitions (75): topics with their partitions, in pages.
+
+Behaviour: the topics are in the order of their names, and each topic once. A request without topics asks for all. A
+page ends after `response_partition_limit` partitions, and after PAGE_SIZE_MAX at the latest; the response then has a
+cursor that names the next partition. A request with a cursor begins at that partition. The cursor's topic must be one
+of the request's topics; if the request asks for all topics, the page begins at the first topic from that name on. A
+partition that is opening or offline has leader -1 and an error code, as in Metadata.
+"""
+
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop
+
+from kio.schema.describe_topic_partitions.v0.request import (
+    Cursor as AskedCursor,
+)
+from kio.schema.describe_topic_partitions.v0.request import (
+    DescribeTopicPartitionsRequest,
+)
+from kio.schema.describe_topic_partitions.v0.response import (
+    Cursor,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.loop.turns import Turn, in_turns
+from stablelog.broker.topic_names import check_topic_name, is_internal
+from stablelog.broker.topics.partition_state import CODES, PartitionState
+from stablelog.broker.topics.topic import Topic
+from stablelog.errors import Refused
+
+PARTITION_CODES = CODES["DescribeTopicPartitions"]
+NO_LEADER_ID = -1
+PAGE_SIZE_MAX = 2000  # Kafka's default of max.request.partition.size.limit
+# Every client may do everything: read, write, create, delete, alter, describe, describe and alter settings. Each
+# operation is a bit, by Kafka's number of the operation.
+ALL_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+
+
+def _in_order(names: Iterable[str]) -> Iterator[str]:
+    """Yield each name once, in their order. Only the names that the caller takes are sorted."""
+    heap = list(set(names))
+    heapify(heap)
+    while heap:
+        yield heappop(heap)
+
+
+def _partition(broker: Broker, topic: Topic, index: int) -> DescribeTopicPartitionsResponsePartition:
+    here = (broker.node_id,)
+    state = topic.state(index)
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=PARTITION_CODES.of(state) or ErrorCode.none,
+        partition_index=index,
+        leader_id=broker.node_id if state is PartitionState.OPEN else NO_LEADER_ID,
+        leader_epoch=broker.topics.leader_epoch,
+        replica_nodes=here,
+        isr_nodes=here,
+        eligible_leader_replicas=(),
+        last_known_elr=(),
+        offline_replicas=here if state is PartitionState.OFFLINE else (),
+    )
+
+
+def _without_partitions(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=code,
+        name=name,
+        topic_id=None,
+        is_internal=is_internal(name),
+        partitions=(),
+        topic_authorized_operations=ALL_OPERATIONS,
+    )
+
+
+def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+    try:
+        check_topic_name(name)
+    except Refused as refused:
+        return _without_partitions(name, refused.code)
+    return _without_partitions(name, PARTITION_CODES.unknown)
+
+
+def _start(cursor: AskedCursor | None, name: str) -> int:
+    return cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
+
+
+async def _page(
+    broker: Broker, names: Iterable[str], cursor: AskedCursor | None, limit: int, *, skips_unknown: bool
+) -> tuple[list[DescribeTopicPartitionsResponseTopic], Cursor | None]:
+    """Describe the topics of these names up to a limit of partitions.
+
+    Args:
+        broker: the broker.
+        names: the names in the order of the response, from the cursor's on.
+        cursor: where the page begins.
+        limit: how many partitions the page may have, at least 1.
+        skips_unknown: whether a topic that does not exist is left out; otherwise it gets an error code.
+
+    Returns:
+        The topics, and the cursor of the next page; None if this is the last one.
+    """
+    topics: list[DescribeTopicPartitionsResponseTopic] = []
+    turn = Turn()
+    async for name in in_turns(names, turn=turn):
+        topic = broker.topics.get(name)
+        if limit == 0:
+            return topics, Cursor(topic_name=name, partition_index=0)
+        if topic is None:
+            if not skips_unknown:
+                topics.append(_unknown(name))
+            continue
+        start = _start(cursor, name)
+        end = min(start + limit, topic.partition_count)
+        partitions = [
+            _partition(broker, topic, index) async for index in in_turns(range(start, end), turn=turn)
+        ]
+        topics.append(
+            DescribeTopicPartitionsResponseTopic(
+                error_code=ErrorCode.none,
+                name=name,
+                topic_id=topic.topic_id,
+                is_internal=topic.is_internal,
+                partitions=tuple(partitions),
+                topic_authorized_operations=ALL_OPERATIONS,
+            )
+        )
+        if end < topic.partition_count:
+            return topics, Cursor(topic_name=name, partition_index=end)
+        limit -= len(partitions)
+    return topics, None
+
+
+async def handle(
+    broker: Broker, request: DescribeTopicPartitionsRequest, _context: Context
+) -> DescribeTopicPartitionsResponse:
+    """Handle the request."""
+    cursor = request.cursor
+    names = {topic.name for topic in request.topics}
+    is_valid = cursor is None or (cursor.partition_index >= 0 and (not names or cursor.topic_name in names))
+    if not is_valid:
+        refused = [
+            _without_partitions(name, ErrorCode.invalid_request) async for name in in_turns(_in_order(names))
+        ]
+        return DescribeTopicPartitionsResponse(
+            throttle_time=NO_THROTTLE, topics=tuple(refused), next_cursor=None
+        )
+    first = cursor.topic_name if cursor is not None else ""
+    wanted = [name for name in names or (topic.name for topic in broker.topics) if name >= first]
+    limit = max(1, min(request.response_partition_limit, PAGE_SIZE_MAX))
+    topics, next_cursor = await _page(broker, _in_order(wanted), cursor, limit, skips_unknown=not names)
+    return DescribeTopicPartitionsResponse(
+        throttle_time=NO_THROTTLE, topics=tuple(topics), next_cursor=next_cursor
+    )

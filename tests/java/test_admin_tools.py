@@ -1,0 +1,60 @@
+"""Kafka's own commands for administrators, as they come with Kafka, against the broker."""
+
+import pytest
+
+import stablelog
+from peers import apache_kafka
+from tests.clients.drivers import unique
+from tests.java.client import Java
+
+pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
+
+TOOLS = "org.apache.kafka.tools"
+
+
+@pytest.fixture(scope="module")
+def broker(kafka_jars):
+    with stablelog.serve(group_initial_rebalance_delay_ms=0) as running:
+        yield running
+
+
+@pytest.fixture
+def java(broker):
+    try:
+        return Java(broker.bootstrap)
+    except apache_kafka.NotToBeHad as missing:
+        pytest.skip(str(missing))
+
+
+def test_topics_are_described_in_pages(java):
+    names = sorted(unique(word) for word in ("pages", "more-pages"))
+    for name in names:
+        java.ask("create_topic", topic=name, partitions=5)
+    lines = java.tool(f"{TOOLS}.TopicCommand", "--describe", "--partition-size-limit-per-response", "3")
+    for name in names:
+        about = [line.split() for line in lines if f"Topic: {name}\t" in line]
+        assert len(about) == 6
+        assert [words[words.index("Partition:") + 1] for words in about[1:]] == list("01234")
+
+
+def test_settings_of_a_broker_and_of_all_brokers_are_told_with_their_sources(java):
+    config, name = "kafka.admin.ConfigCommand", "message.max.bytes"
+    of_broker = ("--entity-type", "brokers", "--entity-name", "1")
+    of_all = ("--entity-type", "brokers", "--entity-default")
+    java.tool(config, "--alter", *of_all, "--add-config", f"{name}=2000000")
+    java.tool(config, "--alter", *of_broker, "--add-config", f"{name}=3000000")
+    [told] = [line for line in java.tool(config, "--describe", *of_broker) if name in line]
+    sources = ("DYNAMIC_BROKER_CONFIG", "DYNAMIC_DEFAULT_BROKER_CONFIG", "DEFAULT_CONFIG")
+    values = ("3000000", "2000000", "1048588")
+    assert told.index("synonyms=") > 0
+    for source, value in zip(sources, values, strict=True):
+        assert f"{source}:{name}={value}" in told
+    [told] = [line for line in java.tool(config, "--describe", *of_all) if name in line]
+    assert f"{name}=2000000" in told
+    for entity in (of_broker, of_all):
+        java.tool(config, "--alter", *entity, "--delete-config", name)
+        assert not [line for line in java.tool(config, "--describe", *entity) if name in line]
+
+
+def test_there_are_no_client_metrics_resources(java):
+    assert java.tool(f"{TOOLS}.ClientMetricsCommand", "--list") == []
