@@ -42,6 +42,7 @@ AREAS = (
     "restore",
     "settings of resources",
     "pages of topics",
+    "answers of one node",
 )
 
 

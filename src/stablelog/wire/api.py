@@ -39,13 +39,23 @@ class ApiKey(IntEnum):
     END_TXN = 26
     WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
@@ -138,14 +148,24 @@ APIS: Final[Mapping[int, Api]] = MappingProxyType(
         ApiKey.END_TXN: Api(0, 5, repeats_request=True, repeats_response=True),
         ApiKey.WRITE_TXN_MARKERS: Api(1, 2, is_appending=True),
         ApiKey.TXN_OFFSET_COMMIT: Api(0, 5, is_appending=True, repeats_response=True),
+        ApiKey.DESCRIBE_ACLS: Api(1, 3),
+        ApiKey.CREATE_ACLS: Api(1, 3, is_heavy=True),
+        ApiKey.DELETE_ACLS: Api(1, 3, is_heavy=True),
         ApiKey.DESCRIBE_CONFIGS: Api(1, 4, is_heavy=True, has_long_response=True),
         ApiKey.ALTER_CONFIGS: Api(0, 2, is_appending=True),
+        ApiKey.ALTER_REPLICA_LOG_DIRS: Api(1, 2, is_heavy=True),
         ApiKey.DESCRIBE_LOG_DIRS: Api(1, 4, is_heavy=True, has_long_response=True),
         ApiKey.CREATE_PARTITIONS: Api(0, 3, is_heavy=True),
         ApiKey.DELETE_GROUPS: Api(0, 2, is_appending=True),
+        ApiKey.ELECT_LEADERS: Api(0, 2, is_heavy=True, has_long_response=True),
         ApiKey.INCREMENTAL_ALTER_CONFIGS: Api(0, 1, is_appending=True),
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: Api(0, 1, is_heavy=True),
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: Api(0, 0),
         ApiKey.OFFSET_DELETE: Api(0, 0, is_appending=True),
-        ApiKey.DESCRIBE_CLUSTER: Api(0, 1, is_heavy=True),
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: Api(0, 1),
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Api(0, 0, is_heavy=True),
+        ApiKey.UPDATE_FEATURES: Api(0, 2, is_heavy=True),
+        ApiKey.DESCRIBE_CLUSTER: Api(0, 2, is_heavy=True),
         ApiKey.DESCRIBE_PRODUCERS: Api(0, 0, is_heavy=True, has_long_response=True),
         ApiKey.DESCRIBE_TRANSACTIONS: Api(0, 0, is_heavy=True, has_long_response=True),
         ApiKey.LIST_TRANSACTIONS: Api(0, 2, is_heavy=True, has_long_response=True),

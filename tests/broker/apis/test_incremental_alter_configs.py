@@ -226,6 +226,22 @@ def test_lists_that_would_take_long_to_add_up_are_refused(changes, code, why):
     run(conversation)
 
 
+@pytest.mark.parametrize("resource", [(TOPIC, "t"), (BROKER, "1"), (BROKER, "")])
+@pytest.mark.parametrize(
+    "name", ["leader.replication.throttled.rate", "follower.replication.throttled.replicas"]
+)
+def test_limits_of_kafka_for_moving_replicas_can_be_deleted_and_not_set(resource, name):
+    """`kafka-reassign-partitions --verify` deletes them, whether they were set or not."""
+
+    async def conversation():
+        async with opened() as desk:
+            await changed(desk, (DELETE, name, None), resource=resource)
+            code, _ = await alter(desk, (SET, name, "1"), resource=resource)
+            assert code is not ErrorCode.none
+
+    run(conversation)
+
+
 def test_what_is_only_to_be_checked_is_not_changed():
     async def conversation():
         async with opened() as desk:

@@ -154,6 +154,20 @@ def metadata_code(answer):
     return partition.error_code
 
 
+def elections(election_type):
+    return lambda _desk, topic, index: {
+        "election_type": election_type,
+        "topic_partitions": ({"topic": topic, "partitions": (index,)},),
+        "timeout": SECOND,
+    }
+
+
+def elected(answer):
+    """The code of the election. An open partition needs none."""
+    code = answer.replica_election_results[0].partition_result[0].error_code
+    return NONE if code is ErrorCode.election_not_needed else code
+
+
 def add(desk, topic, index, *, verify_only=False):
     topics = ({"name": topic, "partitions": (index,)},)
     shown = {"transactional_id": "me", "producer_id": desk.me[0], "producer_epoch": desk.me[1]}
@@ -207,6 +221,24 @@ CASES = {
     ),
     "ListOffsets": Case(2, in_topics(timestamp=-1), first),
     "Metadata": Case(3, metadata, metadata_code, TOPICS),
+    "AlterReplicaLogDirs": Case(
+        34,
+        lambda _desk, topic, index: {
+            "dirs": ({"path": str(DATA), "topics": ({"name": topic, "partitions": (index,)},)},)
+        },
+        lambda answer: answer.results[0].partitions[0].error_code,
+    ),
+    "ElectLeaders": Case(43, elections(0), elected),
+    "ElectLeaders, unclean": Case(43, elections(1), elected, versions=range(1, 3)),
+    "AlterPartitionReassignments": Case(
+        45,
+        lambda _desk, topic, index: {
+            "timeout": SECOND,
+            "allow_replication_factor_change": True,
+            "topics": ({"name": topic, "partitions": ({"partition_index": index, "replicas": (1,)},)},),
+        },
+        lambda answer: answer.responses[0].partitions[0].error_code,
+    ),
     "DescribeTopicPartitions": Case(
         75,
         lambda _desk, topic, _index: {

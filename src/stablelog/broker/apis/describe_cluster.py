@@ -1,27 +1,45 @@
-"""DescribeCluster (60): the cluster's only broker."""
+"""DescribeCluster (60): the cluster's only broker.
 
-from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
-from kio.schema.describe_cluster.v1.response import DescribeClusterBroker, DescribeClusterResponse
+Version notes: v1 the type of the endpoints that are asked for; v2 whether fenced brokers are asked for; there are none.
+"""
+
+from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
+from kio.schema.describe_cluster.v2.response import DescribeClusterBroker, DescribeClusterResponse
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis.authorization import CLUSTER_OPERATIONS, NOT_ASKED
 
-# The endpoint type of brokers. Type 2 asks for controllers, which only a KRaft cluster of Apache Kafka has.
-BROKERS = 1
+# The endpoint types. Only a KRaft cluster of Apache Kafka has controllers.
+BROKERS, CONTROLLERS = 1, 2
+NO_CONTROLLER_ID = -1
 
 
 async def handle(
     broker: Broker, request: DescribeClusterRequest, _context: Context
 ) -> DescribeClusterResponse:
     """Handle the request."""
+    if request.endpoint_type != BROKERS:
+        is_known = request.endpoint_type == CONTROLLERS
+        return DescribeClusterResponse(
+            throttle_time=NO_THROTTLE,
+            error_code=ErrorCode.mismatched_endpoint_type
+            if is_known
+            else ErrorCode.unsupported_endpoint_type,
+            error_message="this endpoint is that of a broker: ask for brokers (endpoint type 1)",
+            cluster_id="",
+            controller_id=NO_CONTROLLER_ID,
+            brokers=(),
+        )
     host, port = broker.advertised
-    known = request.endpoint_type == BROKERS
     return DescribeClusterResponse(
         throttle_time=NO_THROTTLE,
-        error_code=ErrorCode.none if known else ErrorCode.unsupported_endpoint_type,
-        error_message=None if known else "this broker has no controllers: ask for brokers (endpoint type 1)",
-        endpoint_type=request.endpoint_type,
+        error_code=ErrorCode.none,
+        error_message=None,
         cluster_id=broker.cluster_id,
         controller_id=broker.node_id,
-        brokers=(DescribeClusterBroker(broker_id=broker.node_id, host=host, port=port),) if known else (),
+        brokers=(DescribeClusterBroker(broker_id=broker.node_id, host=host, port=port, is_fenced=False),),
+        cluster_authorized_operations=CLUSTER_OPERATIONS
+        if request.include_cluster_authorized_operations
+        else NOT_ASKED,
     )

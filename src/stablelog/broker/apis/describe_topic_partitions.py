@@ -25,6 +25,7 @@ from kio.schema.describe_topic_partitions.v0.response import (
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis.authorization import TOPIC_OPERATIONS
 from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.topic_names import check_topic_name, is_internal
 from stablelog.broker.topics.partition_state import CODES, PartitionState
@@ -34,9 +35,6 @@ from stablelog.errors import Refused
 PARTITION_CODES = CODES["DescribeTopicPartitions"]
 NO_LEADER_ID = -1
 PAGE_SIZE_MAX = 2000  # Kafka's default of max.request.partition.size.limit
-# Every client may do everything: read, write, create, delete, alter, describe, describe and alter settings. Each
-# operation is a bit, by Kafka's number of the operation.
-ALL_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 
 
 def _in_order(names: Iterable[str]) -> Iterator[str]:
@@ -70,7 +68,7 @@ def _without_partitions(name: str, code: ErrorCode) -> DescribeTopicPartitionsRe
         topic_id=None,
         is_internal=is_internal(name),
         partitions=(),
-        topic_authorized_operations=ALL_OPERATIONS,
+        topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 
@@ -123,7 +121,7 @@ async def _page(
                 topic_id=topic.topic_id,
                 is_internal=topic.is_internal,
                 partitions=tuple(partitions),
-                topic_authorized_operations=ALL_OPERATIONS,
+                topic_authorized_operations=TOPIC_OPERATIONS,
             )
         )
         if end < topic.partition_count:

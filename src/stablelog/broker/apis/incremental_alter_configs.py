@@ -19,6 +19,17 @@ from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.broker.apis.config_changes import Present, change_each, no_value
 from stablelog.errors import Refused
 
+# Kafka's limits for the move of replicas. `kafka-reassign-partitions` deletes them after each reassignment. The broker
+# does not have these settings, so a deletion changes nothing.
+THROTTLES = frozenset(
+    {
+        "leader.replication.throttled.rate",
+        "follower.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+    }
+)
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
@@ -31,6 +42,8 @@ def _changed(asked: AlterConfigsResource, present: Present) -> dict[str, str]:
     """
     result = dict(present.own)
     for change in asked.configs:
+        if change.config_operation == DELETE and change.name in THROTTLES:
+            continue
         effective = present.effective(change.name)
         if change.config_operation == DELETE:
             result.pop(change.name, None)

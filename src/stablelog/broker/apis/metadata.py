@@ -3,7 +3,7 @@
 Behaviour: a partition that is opening or offline has leader -1 and an error code, so that clients wait for a leader and
 producers choose other partitions. An offline partition lists its replica as offline; an opening one does not.
 Version notes: v0 an empty list means all topics, v1+ no topic; v4 the request says whether to create missing topics;
-v10+ topic ids.
+v8 authorized operations of topics, if the request asks for them; v10+ topic ids.
 """
 
 import uuid
@@ -18,6 +18,7 @@ from kio.schema.metadata.v13.response import (
 )
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis.authorization import NOT_ASKED, TOPIC_OPERATIONS
 from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
 from stablelog.broker.topics.partition_state import CODES, PartitionState
 from stablelog.broker.topics.topic import Topic
@@ -41,7 +42,7 @@ def _partition(broker: Broker, topic: Topic, index: int) -> MetadataResponsePart
     )
 
 
-async def _topic(broker: Broker, topic: Topic) -> MetadataResponseTopic:
+async def _topic(broker: Broker, topic: Topic, operations: int) -> MetadataResponseTopic:
     indexes = in_turns(range(topic.partition_count), at_once=AT_ONCE_MAX)
     return MetadataResponseTopic(
         error_code=ErrorCode.none,
@@ -49,6 +50,7 @@ async def _topic(broker: Broker, topic: Topic) -> MetadataResponseTopic:
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=tuple([_partition(broker, topic, index) async for index in indexes]),
+        topic_authorized_operations=operations,
     )
 
 
@@ -59,7 +61,7 @@ def _missing(error: ErrorCode, name: str | None, topic_id: uuid.UUID | None) -> 
 
 
 async def _find(
-    broker: Broker, name: str | None, topic_id: uuid.UUID | None, *, create: bool
+    broker: Broker, name: str | None, topic_id: uuid.UUID | None, operations: int, *, create: bool
 ) -> MetadataResponseTopic:
     if name is None:
         name = broker.topics.name_of(topic_id)
@@ -83,19 +85,23 @@ async def _find(
                 return _missing(ErrorCode.leader_not_available, name, None)
     if topic is None:
         return _missing(PARTITION_CODES.unknown, name, None)
-    return await _topic(broker, topic)
+    return await _topic(broker, topic, operations)
 
 
 async def handle(broker: Broker, request: MetadataRequest, context: Context) -> MetadataResponse:
     """Handle the request."""
     everything = request.topics is None or (context.api_version == 0 and not request.topics)
+    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
     if everything:
-        topics = tuple([await _topic(broker, topic) async for topic in in_turns(broker.topics)])
+        topics = tuple([await _topic(broker, topic, operations) async for topic in in_turns(broker.topics)])
     else:
         create = request.allow_auto_topic_creation and broker.config["auto.create.topics.enable"]
         asked = dict.fromkeys((topic.name, topic.topic_id) for topic in request.topics or ())
         topics = tuple(
-            [await _find(broker, name, topic_id, create=create) async for name, topic_id in in_turns(asked)]
+            [
+                await _find(broker, name, topic_id, operations, create=create)
+                async for name, topic_id in in_turns(asked)
+            ]
         )
     host, port = broker.advertised
     return MetadataResponse(

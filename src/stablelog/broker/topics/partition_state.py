@@ -114,7 +114,21 @@ CODES: Final[Mapping[str, Codes]] = MappingProxyType(
         "AddPartitionsToTxn, verifyOnly": _NAMES_ONLY,
         "WriteTxnMarkers": COMMON,
         "TxnOffsetCommit": _NAMES_ONLY,
+        # Apache Kafka refuses to move an offline replica, too.
+        "AlterReplicaLogDirs": _NAMES_ONLY._replace(offline=_STORAGE),
         "CreatePartitions": _NAMES_ONLY,
+        # An open partition needs no election.
+        "ElectLeaders": Codes(
+            opening=ErrorCode.preferred_leader_not_available,
+            offline=ErrorCode.preferred_leader_not_available,
+            unknown=_UNKNOWN,
+        ),
+        "ElectLeaders, unclean": Codes(
+            opening=ErrorCode.eligible_leaders_not_available,
+            offline=ErrorCode.eligible_leaders_not_available,
+            unknown=_UNKNOWN,
+        ),
+        "AlterPartitionReassignments": _NAMES_ONLY,
         "OffsetDelete": _NAMES_ONLY,
         "DescribeProducers": COMMON,
         "DescribeTopicPartitions": Codes(

@@ -1,0 +1,65 @@
+"""AlterPartitionReassignments (45): move replicas to other brokers. There is one broker, so no replica moves.
+
+Behaviour: an assignment to this broker alone is the present one, which is a success. Any other assignment is refused.
+A request to cancel a reassignment (null replicas) gets NO_REASSIGNMENT_IN_PROGRESS.
+Version notes: v1 says whether the number of replicas may change; only one replica is possible.
+"""
+
+from collections.abc import Sequence
+
+from kio.schema.alter_partition_reassignments.v1.request import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from kio.schema.alter_partition_reassignments.v1.response import (
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each_part
+from stablelog.broker.topics.partition_state import CODES
+
+PARTITION_CODES = CODES["AlterPartitionReassignments"]
+
+
+def _answer(broker: Broker, name: str, asked: ReassignablePartition) -> tuple[ErrorCode, str | None]:
+    replicas: Sequence[int] | None = asked.replicas
+    unknown = PARTITION_CODES.of(broker.topics.state(name, asked.partition_index))
+    if unknown is not None:
+        return unknown, f"there is no partition {name}-{asked.partition_index}"
+    if replicas is None:
+        return ErrorCode.no_reassignment_in_progress, "the partition is not being reassigned"
+    if tuple(replicas) != (broker.node_id,):
+        return (
+            ErrorCode.invalid_replica_assignment,
+            f"the partition can only be assigned to broker {broker.node_id} alone: there is no other broker",
+        )
+    return ErrorCode.none, None
+
+
+async def handle(
+    broker: Broker, request: AlterPartitionReassignmentsRequest, _context: Context
+) -> AlterPartitionReassignmentsResponse:
+    """Handle the request."""
+
+    def answer(topic: ReassignableTopic, asked: ReassignablePartition) -> ReassignablePartitionResponse:
+        code, why = _answer(broker, topic.name, asked)
+        return ReassignablePartitionResponse(
+            partition_index=asked.partition_index, error_code=code, error_message=why
+        )
+
+    return AlterPartitionReassignmentsResponse(
+        throttle_time=NO_THROTTLE,
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        error_code=ErrorCode.none,
+        error_message=None,
+        responses=await for_each_part(
+            request.topics,
+            lambda topic: topic.partitions,
+            answer,
+            lambda topic, partitions: ReassignableTopicResponse(name=topic.name, partitions=partitions),
+        ),
+    )

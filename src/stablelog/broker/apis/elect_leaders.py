@@ -1,0 +1,76 @@
+"""ElectLeaders (43): elect the leaders of partitions. Each partition has one replica, which leads it while it is open.
+
+Behaviour: an open partition gets ELECTION_NOT_NEEDED. A partition that is opening or offline has no replica that could
+lead it. Without a list of partitions, the request is for all partitions, and the response has only those that need an
+election, as in Apache Kafka.
+Version notes: v0 elects the preferred replica; v1 names the type of the election, and the response has an error code of
+its own; v2 flexible.
+"""
+
+from collections.abc import AsyncIterator
+
+from kio.schema.elect_leaders.v2.request import ElectLeadersRequest
+from kio.schema.elect_leaders.v2.response import (
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.loop.turns import Turn, in_turns
+from stablelog.broker.topics.partition_state import CODES, PartitionState
+
+# By Kafka's number of the type of an election: election of the preferred replica, and of any replica.
+TYPES = {0: CODES["ElectLeaders"], 1: CODES["ElectLeaders, unclean"]}
+WORDS = {
+    PartitionState.OPEN: "its only replica leads the partition",
+    PartitionState.OPENING: "its only replica is recovering",
+    PartitionState.OFFLINE: "its only replica is offline: the broker's log says why",
+    PartitionState.UNKNOWN: "there is no such partition",
+}
+
+
+async def _unopened(broker: Broker, turn: Turn) -> AsyncIterator[tuple[str, list[int]]]:
+    """Yield each topic with its partitions that are not open, if it has any."""
+    for topic in broker.topics:
+        indexes = [
+            index
+            async for index in in_turns(range(topic.partition_count), turn=turn)
+            if topic.state(index) is not PartitionState.OPEN
+        ]
+        if indexes:
+            yield topic.name, indexes
+
+
+async def _asked(request: ElectLeadersRequest) -> AsyncIterator[tuple[str, list[int]]]:
+    for topic in request.topic_partitions or ():
+        yield topic.topic, list(topic.partitions)
+
+
+async def handle(broker: Broker, request: ElectLeadersRequest, _context: Context) -> ElectLeadersResponse:
+    """Handle the request."""
+    codes = TYPES.get(request.election_type)
+    turn = Turn()
+
+    def elect(name: str, index: int) -> PartitionResult:
+        if codes is None:
+            code, why = ErrorCode.invalid_request, f"election type {request.election_type} is unknown"
+        else:
+            state = broker.topics.state(name, index)
+            code, why = codes.of(state) or ErrorCode.election_not_needed, WORDS[state]
+        return PartitionResult(partition_id=index, error_code=code, error_message=why)
+
+    wanted = _asked(request) if request.topic_partitions is not None else _unopened(broker, turn)
+    results = [
+        ReplicaElectionResult(
+            topic=name,
+            partition_result=tuple([elect(name, index) async for index in in_turns(indexes, turn=turn)]),
+        )
+        async for name, indexes in wanted
+    ]
+    return ElectLeadersResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none if codes is not None else ErrorCode.invalid_request,
+        replica_election_results=tuple(results),
+    )

@@ -1,0 +1,57 @@
+"""UpdateFeatures (57): change the finalized version of features. The broker's features have fixed versions.
+
+Behaviour: a request for the present version of a feature is a success. Any other version, and an unknown feature, gets
+INVALID_UPDATE_VERSION, and so does the whole request.
+Version notes: v1 validate_only, and a type of the update; v2 the response has no entry for each feature.
+"""
+
+from kio.schema.errors import ErrorCode
+from kio.schema.update_features.v1.response import UpdatableFeatureResult, UpdateFeaturesResponse
+from kio.schema.update_features.v2.request import FeatureUpdateKey, UpdateFeaturesRequest
+
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each
+from stablelog.broker.apis.api_versions import FEATURES
+from stablelog.errors import Refused
+
+UPGRADE_TYPES = (1, 2, 3)  # an upgrade, a safe downgrade, an unsafe downgrade
+
+
+def _check(update: FeatureUpdateKey) -> None:
+    """Refuse every update that would change something.
+
+    Raises:
+        Refused: invalid_update_version.
+    """
+    feature, version = update.feature, update.max_version_level
+    if feature not in FEATURES:
+        why = "the broker does not have this feature"
+    elif version != FEATURES[feature][2]:
+        why = f"the version is always {FEATURES[feature][2]}"
+    elif update.upgrade_type not in UPGRADE_TYPES:
+        why = f"the type of the update, {update.upgrade_type}, is unknown"
+    else:
+        return
+    raise Refused(
+        ErrorCode.invalid_update_version, f"no feature was updated: version {version} of {feature}: {why}"
+    )
+
+
+async def handle(
+    _broker: Broker, request: UpdateFeaturesRequest, _context: Context
+) -> UpdateFeaturesResponse:
+    """Handle the request. The response is one of version 1: version 2 lacks its results."""
+    error, why = ErrorCode.none, None
+    results: tuple[UpdatableFeatureResult, ...] = ()
+    try:
+        await for_each(request.feature_updates, _check)
+        results = await for_each(
+            request.feature_updates,
+            lambda update: UpdatableFeatureResult(
+                feature=update.feature, error_code=ErrorCode.none, error_message=None
+            ),
+        )
+    except Refused as refused:
+        error, why = refused.code, str(refused)
+    return UpdateFeaturesResponse(
+        throttle_time=NO_THROTTLE, error_code=error, error_message=why, results=results
+    )
