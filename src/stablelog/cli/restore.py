@@ -100,7 +100,7 @@ def _print(report: Report) -> None:
     print_table(
         "Dynamic settings of the broker, which apply again",
         ("setting", "value"),
-        sorted(report.settings.items()),
+        sorted({**report.default_settings, **report.settings}.items()),
     )
     for group, sequence in report.torn_sequences.items():
         sys.stdout.write(
@@ -120,6 +120,7 @@ def _as_object(report: Report) -> dict[str, object]:
     return {
         **report._asdict(),
         "settings": dict(report.settings),
+        "default_settings": dict(report.default_settings),
         "ranges": [one._asdict() for one in report.ranges],
         "groups": [one._asdict() for one in report.groups],
         "left_out": [one._asdict() for one in report.left_out],

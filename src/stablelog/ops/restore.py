@@ -8,7 +8,7 @@ directory.
 Source: docs/decisions/0026-restore.md.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Final
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.config import group_of_topic, order_of
 from stablelog.broker.directory.catalog import CATALOG_FILE, ListedTopic, encode_catalog
-from stablelog.broker.directory.dynamic_settings import META_LINE, SETTINGS_FILE, encode_settings
+from stablelog.broker.directory.dynamic_settings import META_LINE, SETTINGS_FILE, Dynamic, encode_settings
 from stablelog.broker.directory.restoring import RESTORING_FILE
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.broker.topic_names import group_of_log, is_coordinator_log
@@ -115,7 +115,7 @@ def restore(
     plan_of(prefix, cluster_id, prefix.last_payload, now_ms)  # before the lost broker is fenced
     storage = RemoteStorage(store, cluster_id)
     storage.begin()
-    storage.publish_settings(encode_settings(read_settings(prefix)))
+    storage.publish_settings(encode_settings(*read_settings(prefix)))
     payloads: dict[RemotePartition, bytes | None] = {}
     chains: dict[RemotePartition, Chain] = {}
     partitions = all_partitions(prefix)
@@ -152,8 +152,10 @@ def _write(disk: Disk, directory: Path, plan: Plan, progress: Progress) -> None:
         disk.make_dir(directory / name)
         for file, content in files.items():
             disk.write_atomic(directory / name / file, content)
-    if plan.report.settings:
-        disk.write_atomic(directory / SETTINGS_FILE, encode_settings(plan.report.settings))
+    if plan.report.settings or plan.report.default_settings:
+        disk.write_atomic(
+            directory / SETTINGS_FILE, encode_settings(plan.report.settings, plan.report.default_settings)
+        )
     disk.write_atomic(directory / META_FILE, plan.meta)
     disk.write_atomic(directory / CATALOG_FILE, plan.catalog)
     disk.sync_dir(directory)
@@ -175,7 +177,7 @@ def make_plan(
     cluster_id: str,
     logs: dict[str, CommitLog],
     groups: GroupTable,
-    settings: Mapping[str, str],
+    settings: Dynamic,
     now_ms: int,
 ) -> Plan:
     """Decide the content of the data directory, without I/O.
@@ -198,7 +200,7 @@ class _Planner:
         cluster_id: str,
         logs: dict[str, CommitLog],
         groups: GroupTable,
-        settings: Mapping[str, str],
+        settings: Dynamic,
         now_ms: int,
     ) -> None:
         self._consumers = groups
@@ -352,11 +354,11 @@ class _Planner:
             self._numbers.commit_sequences,
             self._numbers.next_producer_id,
             self._leader_epoch,
-            self._settings,
+            *self._settings,
         )
         epoch = self._leader_epoch
         catalog = encode_catalog(self._cluster_id, epoch, epoch, listed)
-        noted = [META_LINE] if self._settings else []
+        noted = [META_LINE] if any(self._settings) else []
         return Plan(files, self._manifests, catalog, encode_meta(self._cluster_id, node_id, noted), report)
 
     def _groups_ahead(self) -> Iterator[GroupAhead]:

@@ -82,6 +82,7 @@ class Report(NamedTuple):
         next_producer_id: the next producer id.
         leader_epoch: the leader epoch of the restore.
         settings: the dynamic settings of the broker, by name.
+        default_settings: the dynamic settings of all brokers of the cluster.
     """
 
     cluster_id: str
@@ -95,3 +96,4 @@ class Report(NamedTuple):
     next_producer_id: int
     leader_epoch: int
     settings: Mapping[str, str]
+    default_settings: Mapping[str, str]

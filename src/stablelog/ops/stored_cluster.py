@@ -8,7 +8,7 @@ from typing import Final
 from stablelog.batch.header import BatchHeader, crc_holds, headers_in
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.batch.records import decode_records
-from stablelog.broker.directory.dynamic_settings import decode_settings
+from stablelog.broker.directory.dynamic_settings import Dynamic, decode_settings
 from stablelog.broker.topic_names import (
     CONSUMER_OFFSETS_TOPIC,
     REMOTE_LOG_METADATA_TOPIC,
@@ -135,7 +135,7 @@ def read_groups(topics: list[StoredTopic]) -> GroupTable:
     return table
 
 
-def read_settings(prefix: Prefix) -> dict[str, str]:
+def read_settings(prefix: Prefix) -> Dynamic:
     """Read the dynamic settings of the last broker; empty if the store has none.
 
     Raises:
@@ -145,7 +145,7 @@ def read_settings(prefix: Prefix) -> dict[str, str]:
     """
     found = prefix.last_settings()
     if found is None:
-        return {}
+        return Dynamic({}, {})
     key, content = found
     with naming(key):
         try:

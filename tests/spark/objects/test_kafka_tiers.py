@@ -15,7 +15,7 @@ from peers import apache_kafka, tiered_kafka
 from stablelog.batch.header import headers_in
 from stablelog.batch.markers import Marker, MarkerType, encode_marker
 from stablelog.batch.records import Record, encode_batch
-from stablelog.errors import Corrupt, InvalidConfig, StablelogError, Unavailable
+from stablelog.errors import Corrupt, DataLossError, InvalidConfig, StablelogError, Unavailable
 from stablelog.spark import count, verify
 from stablelog.spark.objects.kafka_tiers.names import LocalPartition as KafkasPartition
 from stablelog.spark.objects.kafka_tiers.names import aiven_topic_of, local_partition_of
@@ -190,7 +190,7 @@ def test_offsets_that_the_store_does_not_have_are_named(layout, history, tmp_pat
     for bound, offset in (("startingOffsets", first - 1), ("endingOffsets", end + 1)):
         bounds = {bound: json.dumps({"plain": {"0": offset}}), "isolation": "read_uncommitted"}
         with pytest.raises(
-            Unavailable, match=rf"(begins at offset {first}|ends at offset {end}), but {bound}"
+            DataLossError, match=rf"(begins at offset {first}|ends at offset {end}), but {bound}"
         ):
             read(store, **bounds)
         found = read(store, **bounds, failOnDataLoss="false")
@@ -343,7 +343,7 @@ def test_before_a_gap_a_snapshot_of_batches_that_are_not_read_tells_nothing(layo
         store.put(made(old, start, end, [(1, 0)]))
     store.put(made(new, 30, 40, [(1, 0), (2, 14)]))
     for isolation, first in (("read_committed", 10), ("read_uncommitted", 14)):
-        with pytest.raises(Unavailable, match=f"offsets {first} to 29 of t-0 cannot be read"):
+        with pytest.raises(DataLossError, match=f"offsets {first} to 29 of t-0 cannot be read"):
             read(store, isolation=isolation)
         found = read(store, isolation=isolation, failOnDataLoss="false")
         assert [offset for offset, _ in found] == [*range(first), *range(30, 40)]
@@ -375,7 +375,7 @@ def test_a_missing_segment_is_named_exactly_or_left_out(store, history, place):
         isolation = "read_committed" if committed else "read_uncommitted"
         message = f"offsets {first} to {gone.end - 1} of plain-0 cannot be read .* a segment is missing"
         for work in (rows, lambda given, _: count(given)):
-            with pytest.raises(Unavailable, match=message):
+            with pytest.raises(DataLossError, match=message):
                 work(given_of(store, isolation=isolation), "offset")
         wanted = history.wanted(last, committed=committed)
         kept = [row for row in wanted if not first <= row[0] < gone.end]
@@ -560,7 +560,7 @@ def test_what_kafka_deletes_while_a_query_runs_is_named_exactly(store, history):
             path.unlink()
     start = history.segments[2].base
     message = f"offsets 0 to {start - 1} of plain-0 were deleted .*begins at offset {start} now"
-    with pytest.raises(Unavailable, match=message):
+    with pytest.raises(DataLossError, match=message):
         rows(given_of(store), "offset", "value", planned=planned)
     lenient = given_of(store, failOnDataLoss="false")
     assert rows(lenient, "offset", "value", planned=planned) == [row for row in whole if row[0] >= start]
@@ -574,7 +574,7 @@ def test_what_kafka_deletes_while_a_read_is_planned_is_named(store):
     places = log.partitions()
     for path in store.paths[-1].values():
         path.unlink()
-    with pytest.raises(Unavailable, match="any more: Kafka has deleted the segment since the read began"):
+    with pytest.raises(DataLossError, match="any more: Kafka has deleted the segment since the read began"):
         log.latest(places)
 
 

@@ -11,7 +11,7 @@ from crc32c import crc32c
 from stablelog.batch.header import HEADER, headers_in
 from stablelog.batch.records import Record, encode_batch
 from stablelog.env.objects.opening import open_store
-from stablelog.errors import Corrupt, DataLossError, StablelogError
+from stablelog.errors import Corrupt, DataLossError, StablelogError, Unavailable
 from stablelog.spark import count
 from stablelog.spark.objects.opening import opened_store
 from stablelog.spark.objects.stored_partition import StoredPartition
@@ -306,7 +306,7 @@ def test_a_topic_that_was_deleted_while_a_query_ran_is_named(s3, topic):
     for key in [key for key in server.objects if key.endswith((".log", ".indexes"))]:
         del server.objects[key]
     with pytest.raises(
-        Unavailable, match=f"{topic} was deleted from s3://bucket/prefix while the query read it"
+        DataLossError, match=f"{topic} was deleted from s3://bucket/prefix while the query read it"
     ):
         rows(given, "offset", planned=planned)
     assert rows({**given, "failOnDataLoss": "false"}, "offset", planned=planned) == []
@@ -318,7 +318,7 @@ def test_a_plan_does_not_read_another_topic_of_the_same_name(s3, topic):
     log = ObjectLog(options)
     ((place, topic_id),) = log.partitions().items()
     assert list(log.spans([Range(place, 0, 10)], {topic: topic_id}))
-    with pytest.raises(Unavailable, match=f"{topic} was deleted and created again"):
+    with pytest.raises(DataLossError, match=f"{topic} was deleted and created again"):
         list(log.spans([Range(place, 0, 10)], {topic: "0" * 32}))
 
 

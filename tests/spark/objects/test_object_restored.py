@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stablelog.errors import Unavailable
+from stablelog.errors import DataLossError
 from stablelog.spark import count
 from stablelog.spark.option_table import STREAM
 from stablelog.spark.options import read_options
@@ -58,7 +58,7 @@ def test_a_start_at_a_lost_offset_is_refused(restored, with_broker):
     given, life, lost = restored
     given = {**given, **({"kafka.bootstrap.servers": life.broker.bootstrap} if with_broker else {})}
     inside = {**given, "startingOffsets": json.dumps({TOPIC: {"0": lost["lost_from"] + 3}})}
-    with pytest.raises(Unavailable, match=f"records from offset {lost['lost_from']} on are gone"):
+    with pytest.raises(DataLossError, match=f"records from offset {lost['lost_from']} on are gone"):
         rows(inside, "offset")
     found = rows({**inside, "failOnDataLoss": "false"}, "offset")
     assert len(found) > 0

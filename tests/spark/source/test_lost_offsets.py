@@ -2,7 +2,7 @@
 
 import pytest
 
-from stablelog.errors import OffsetOutOfRange, Unavailable
+from stablelog.errors import DataLossError, OffsetOutOfRange
 from stablelog.log.files.epochs import LeaderEpochs
 from stablelog.log.files.restored import Restored
 from stablelog.spark.option_table import STREAM
@@ -70,7 +70,7 @@ def test_a_reader_at_a_lost_offset_gets_an_error_or_the_first_new_record(restore
     broker = Broker(*restored, count=11, used=3)
     gone = broker.ranges[0]
     start = gone.start + offset
-    with pytest.raises(Unavailable, match=rf"t-0 .* {start}: .* {gone.start} on .* {gone.end}\. Set fail"):
+    with pytest.raises(DataLossError, match=rf"t-0 .* {start}: .* {gone.start} on .* {gone.end}\. Set fail"):
         broker.ranges_of(start, broker.end)
     found = broker.ranges_of(start, broker.end, failOnDataLoss="false")
     assert found[0][0] == gone.end

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 
 from stablelog.broker.config import BrokerConfig
-from stablelog.broker.directory.dynamic_settings import encode_settings
+from stablelog.broker.directory.dynamic_settings import Dynamic, encode_settings
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.loop.tasks import Tasks, in_thread
@@ -100,7 +100,7 @@ class Copies:
         self._gone: set[RemotePartition] = set()  # Deleted partitions without objects in the store.
         self._deleted = DeletedPartitions(self._storage, delay_s=delay_s, now_s=time.monotonic)
         self._wanted = TopicPlan()
-        self._settings: dict[str, str] | None = None  # The dynamic settings that the store has of this start.
+        self._settings: Dynamic | None = None  # The dynamic settings that the store has of this start.
         self._limits: dict[Partition, int] = {}  # The offsets up to which the current pass copies.
         self._copier = Copier(
             self._storage,
@@ -196,9 +196,9 @@ class Copies:
         """Publish the dynamic settings of the broker, once after each start and after each change. Raises StablelogError
         if the store does not answer, or belongs to another cluster.
         """
-        settings = dict(self._config.dynamic)
+        settings = Dynamic(dict(self._config.dynamic), dict(self._config.dynamic_defaults))
         if settings != self._settings and self._storage.fenced is None:
-            await in_thread(None, self._storage.publish_settings, encode_settings(settings))
+            await in_thread(None, self._storage.publish_settings, encode_settings(*settings))
             self._settings = settings
 
     def _is_waiting(self, partition: Partition) -> bool:
