@@ -310,10 +310,10 @@ def test_settings_that_were_changed_before_a_stop_are_published_after_it(empty_s
 def test_the_dynamic_settings_of_the_broker_are_restored(empty_store):
     async def live(desk):
         await copy(desk)
-        desk.broker.change_settings({"log.retention.ms": "-1", "log.segment.bytes": "77777"})
+        desk.broker.change_settings({"log.retention.ms": "-1", "log.segment.bytes": "77777"}, {})
         await copy(desk)
         count = len(empty_store.objects)
-        desk.broker.change_settings({"log.retention.ms": "-1"})
+        desk.broker.change_settings({"log.retention.ms": "-1"}, {"log.retention.bytes": "777777"})
         await copy(desk)
         await copy(desk)
         assert len(empty_store.objects) == count + 1
@@ -325,8 +325,9 @@ def test_the_dynamic_settings_of_the_broker_are_restored(empty_store):
 
     async def check(desk):
         assert desk.broker.config.dynamic == {"log.retention.ms": "-1"}
+        assert desk.broker.config.dynamic_defaults == {"log.retention.bytes": "777777"}
         assert desk.broker.config["log.retention.ms"] == -1
-        desk.broker.change_settings({})
+        desk.broker.change_settings({}, {})
         await copy(desk)
 
     lives(empty_store, check, disk)
@@ -338,10 +339,10 @@ def test_the_dynamic_settings_of_the_broker_are_restored(empty_store):
 
 def test_a_broker_that_a_restore_has_replaced_changes_no_settings_in_the_store(empty_store):
     async def live(desk):
-        desk.broker.change_settings({"log.retention.ms": "77"})
+        desk.broker.change_settings({"log.retention.ms": "77"}, {})
         await copy(desk)
         restored(empty_store)
-        desk.broker.change_settings({"log.retention.ms": "88"})
+        desk.broker.change_settings({"log.retention.ms": "88"}, {})
         await copy(desk)
         assert restored(empty_store)[1].settings == {"log.retention.ms": "77"}
 

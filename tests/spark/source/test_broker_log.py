@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from stablelog.client.cluster import Cluster
-from stablelog.errors import Corrupt, Refused, Unavailable
+from stablelog.errors import Corrupt, DataLossError, Refused, Unavailable
 from stablelog.spark.record_count import count
 from tests.clients.drivers import Confluent, unique
 from tests.spark.at_cuts import ordered
@@ -57,7 +57,7 @@ def test_a_topic_that_is_replaced_while_it_is_read_is_not_taken_for_the_one_befo
     with pytest.raises(Unavailable, match="was deleted and created again while it was read"):
         rows(given, *names, planned=planned)
     monkeypatch.undo()
-    with pytest.raises(Unavailable, match="was deleted and created again after the read was planned"):
+    with pytest.raises(DataLossError, match="was deleted and created again after the read was planned"):
         rows(given, *names, planned=planned)
     assert rows({**given, "failOnDataLoss": "false"}, *names, planned=planned) == []
 
