@@ -3,6 +3,7 @@
     StablelogError
     ├── UsageError               an argument or a setting is unknown or outside its valid range
     ├── RefusedError             the broker cannot carry out a request; nothing changed; it has Kafka's error code
+    │   ├── RecordsRefusedError  some records of a batch are not valid; the client is told which
     │   ├── OffsetOutOfRangeError the requested offset is not in the log; the reader must choose another one
     │   └── ProducerFencedError  the transaction has ended, or another producer has taken it over; also a FencedError
     ├── UnavailableError         the disk or the broker failed; nothing was acknowledged: retry later
@@ -30,7 +31,7 @@ import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -60,6 +61,25 @@ class RefusedError(StablelogError):
     def code_name(self) -> str:
         """The name of the error in Kafka's protocol, such as "UNKNOWN_TOPIC_OR_PARTITION"."""
         return ErrorCode(self.code).name.upper()
+
+
+class RecordError(NamedTuple):
+    """Why one record of a batch is not valid. `number` counts the records of the batch from 0."""
+
+    number: int
+    why: str
+
+
+class RecordsRefusedError(RefusedError):
+    """A client's batch that is refused because of some of its records.
+
+    Attributes:
+        errors: the records that are not valid, in the order of the batch; a batch with very many has only the first.
+    """
+
+    def __init__(self, code: ErrorCode, message: str, errors: Sequence[RecordError]) -> None:
+        super().__init__(code, message)
+        self.errors = errors
 
 
 class OffsetOutOfRangeError(RefusedError):

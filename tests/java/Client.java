@@ -79,6 +79,7 @@ public final class Client {
         switch (ask.get("do").asText()) {
             case "producer": return openProducer(ask);
             case "send": return send(ask);
+            case "send_each": return sendEach(ask);
             case "begin": producer(ask).beginTransaction(); return null;
             case "offsets": return sendOffsets(ask);
             case "commit": producer(ask).commitTransaction(); return null;
@@ -155,6 +156,26 @@ public final class Client {
             offsets.add(List.of((long) future.get().partition(), future.get().offset()));
         }
         return offsets;
+    }
+
+    /** Sends a record for each key, all in one batch if they fit: for each null, or the exception of its future. */
+    private Object sendEach(JsonNode ask) throws Exception {
+        List<Future<RecordMetadata>> futures = new ArrayList<>();
+        for (JsonNode key : ask.get("keys")) {
+            byte[] value = new byte[0];
+            futures.add(producer(ask).send(new ProducerRecord<>(ask.get("topic").asText(), 0, bytes(key), value)));
+        }
+        producer(ask).flush();
+        List<String> thrown = new ArrayList<>();
+        for (Future<RecordMetadata> future : futures) {
+            try {
+                future.get();
+                thrown.add(null);
+            } catch (ExecutionException failed) {
+                thrown.add(failed.getCause().getClass().getSimpleName() + ": " + failed.getCause().getMessage());
+            }
+        }
+        return thrown;
     }
 
     private Object sendOffsets(JsonNode ask) {

@@ -8,7 +8,7 @@ import pytest
 import stablelog
 from peers import apache_kafka
 from tests.clients.drivers import Confluent, unique
-from tests.java.client import Java, Refused
+from tests.java.client import Java, Refused, encoded
 from tests.java.load import Reader, create_topic, producer, send, write_everything
 from tests.waiting import until
 
@@ -314,3 +314,17 @@ def test_kafkas_own_commands_work(java, tmp_path):
     assert {row["partition"] for row in directory["partitions"]} == {f"{topic}-0", f"{topic}-1"}
     java.tool(f"{TOOLS}.TopicCommand", "--delete", *about)
     assert topic not in java.tool(f"{TOOLS}.TopicCommand", "--list")
+
+
+def test_a_producer_is_told_which_records_of_a_batch_are_not_valid(java):
+    """KIP-467. The other records of the batch were not written, because the batch is refused as a whole."""
+    topic = unique("record-errors")
+    java.ask("create_topic", topic=topic, partitions=1, configs={"cleanup.policy": "compact"})
+    name = java.open({"enable.idempotence": False, "linger.ms": 1000})
+    good, also_good, lacking = encoded(b"a"), encoded(b"b"), None
+    first, second, third = java.ask("send_each", name=name, topic=topic, keys=[good, lacking, also_good])
+    assert second.startswith("InvalidRecordException: the record has no key")
+    for other in (first, third):
+        assert "Failed to append record because it was part of a batch" in other
+    assert java.ask("send_each", name=name, topic=topic, keys=[good, also_good]) == [None, None]
+    java.ask("close", name=name)

@@ -43,6 +43,7 @@ AREAS = (
     "settings of resources",
     "pages of topics",
     "answers of one node",
+    "errors of records",
 )
 
 

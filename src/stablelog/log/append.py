@@ -12,7 +12,6 @@ from typing import NamedTuple, Protocol
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
-from stablelog.batch.filtering import walk_records
 from stablelog.batch.header import (
     CRC_START,
     DELETE_HORIZON,
@@ -29,6 +28,7 @@ from stablelog.env.disk import Buffer
 from stablelog.errors import Corrupt, Refused
 from stablelog.log.model import Appended, LogConfig, MarkerWrite, Origin
 from stablelog.log.producer_state.producers import Producers
+from stablelog.log.record_checks import check_records, needs_records, refuse_log_append_time, wrong_time
 
 ATTRIBUTES = slice(21, 23)
 MAX_TIMESTAMP = slice(35, 43)
@@ -89,25 +89,13 @@ def check_batch(
 
 def _check_times(header: BatchHeader, topic: str, config: LogConfig, now_ms: int) -> None:
     """Refuse a batch whose base timestamp or greatest timestamp is outside the topic's limits. Decode no record."""
-    if header.is_log_append_time:
-        raise Refused(
-            ErrorCode.invalid_timestamp,
-            "a batch from a client declares LogAppendTime; only the broker may do that",
-        )
+    refuse_log_append_time(header)
     if config.is_log_append_time:
         return
-    ahead_ms = header.max_timestamp - now_ms
-    if ahead_ms > config.message_timestamp_after_ms_max:
-        raise Refused(
-            ErrorCode.invalid_timestamp,
-            f"a record's timestamp is {ahead_ms} ms ahead of the broker's clock; topic {topic} allows message.timestamp.after.max.ms={config.message_timestamp_after_ms_max}",
-        )
-    behind_ms = now_ms - header.base_timestamp
-    if header.base_timestamp >= 0 and behind_ms > config.message_timestamp_before_ms_max:
-        raise Refused(
-            ErrorCode.invalid_timestamp,
-            f"a record's timestamp is {behind_ms} ms behind the broker's clock; topic {topic} allows message.timestamp.before.max.ms={config.message_timestamp_before_ms_max}",
-        )
+    for timestamp_ms in (header.max_timestamp, header.base_timestamp):
+        why = wrong_time(timestamp_ms, topic, config, now_ms)
+        if why is not None:
+            raise Refused(ErrorCode.invalid_timestamp, why)
 
 
 def _check_client_batch(header: BatchHeader, topic: str, size_max: int) -> None:
@@ -131,21 +119,6 @@ def _check_client_batch(header: BatchHeader, topic: str, size_max: int) -> None:
             raise Refused(ErrorCode.invalid_record, "a batch has a producer id, but no producer epoch")
     elif header.is_transactional:
         raise Refused(ErrorCode.invalid_record, "a transactional batch has no producer id")
-
-
-def check_keys(header: BatchHeader, batch: Buffer, topic: str) -> None:
-    """Refuse a batch with a record without a key in a compacted topic, because compaction keeps the latest record of
-    each key.
-
-    Raises:
-        Refused: a record has no key.
-        Corrupt: the records do not match the header.
-    """
-    if any(record.key is None for record in walk_records(batch, header)):
-        raise Refused(
-            ErrorCode.invalid_record,
-            f"a record has no key; topic {topic} is compacted, so each record needs a key",
-        )
 
 
 def with_append_time(batch: Buffer, now_ms: int) -> bytes:
@@ -203,7 +176,7 @@ def plan_append(
     *,
     transaction_check: TransactionCheck | None = None,
     require_first_sequence_zero: bool = False,
-    are_keys_checked: bool = False,
+    are_records_checked: bool = False,
 ) -> PlannedBatch | Appended:
     """Check the batch of a client or a coordinator, and give it its offset and leader epoch.
 
@@ -218,7 +191,7 @@ def plan_append(
             gets its offset, because the call may write to the same log.
         require_first_sequence_zero: whether the first batch of a producer without state in this partition must have
             sequence 0.
-        are_keys_checked: whether `check_keys` has accepted the batch.
+        are_records_checked: whether `check_records` has accepted the batch.
 
     Returns:
         The batch to be written. If the batch is a duplicate, the offsets of the original batch instead.
@@ -231,8 +204,8 @@ def plan_append(
     header = read_header(batch)
     check_batch(header, batch, origin, topic=log.topic, config=config, now_ms=now_ms)
     is_client = origin is Origin.CLIENT
-    if is_client and config.is_compacted and not are_keys_checked:
-        check_keys(header, batch, log.topic)
+    if is_client and needs_records(config) and not are_records_checked:
+        check_records(header, batch, log.topic, config, now_ms)
     if header.has_producer and not is_client:
         producers.check_epoch(header)
     elif header.has_producer:

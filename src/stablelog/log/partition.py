@@ -191,7 +191,7 @@ class Partition(PrunableLog):
         origin: Origin = Origin.CLIENT,
         transaction_check: TransactionCheck | None = None,
         require_first_sequence_zero: bool = False,
-        are_keys_checked: bool = False,
+        are_records_checked: bool = False,
     ) -> Appended:
         """Append one batch of a client or coordinator, or several batches that were copied from another log with their
         offsets.
@@ -205,7 +205,7 @@ class Partition(PrunableLog):
                 Refused if not. It is called for each transactional batch that is not a duplicate.
             require_first_sequence_zero: whether the first batch of a producer without state in this partition must have
                 sequence 0.
-            are_keys_checked: whether `log.append.check_keys` has accepted the batch.
+            are_records_checked: whether `log.record_checks.check_records` has accepted the batch.
 
         Raises:
             Refused: the batch is not valid, or its sequence, its producer epoch or its transaction is wrong. Nothing
@@ -224,7 +224,7 @@ class Partition(PrunableLog):
             now_ms,
             transaction_check=transaction_check,
             require_first_sequence_zero=require_first_sequence_zero or self._is_of_lost_broker(batches),
-            are_keys_checked=are_keys_checked,
+            are_records_checked=are_records_checked,
         )
         if isinstance(plan, Appended):
             return plan

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from stablelog.errors import RecordError
 from stablelog.types import TopicPartition
 from stablelog.wire.api import ApiKey
 from stablelog.wire.envelope import (
@@ -82,6 +83,7 @@ class ProducedPartition:
         append_time_ms: the broker's time if the topic uses LogAppendTime; otherwise -1.
         log_start_offset: the first offset of the partition's log; -1 if it is not known.
         message: why the batch was refused.
+        record_errors: the records because of which the batch was refused (KIP-467).
     """
 
     index: int
@@ -90,6 +92,7 @@ class ProducedPartition:
     append_time_ms: int = -1
     log_start_offset: int = -1
     message: str | None = None
+    record_errors: Sequence[RecordError] = ()
 
 
 class ProducedTopic(NamedTuple):
@@ -187,8 +190,10 @@ def _write_partition(out: bytearray, version: int, partition: ProducedPartition)
     if version >= VERSION_WITH_LOG_START:
         out += INT64.pack(partition.log_start_offset)
     if version >= VERSION_WITH_MESSAGES:
-        # An empty list: the broker reports no errors of single records.
-        out += encode_size(0, INT32, flexible=flexible)
+        out += encode_size(len(partition.record_errors), INT32, flexible=flexible)
+        tags = NO_TAGS if flexible else b""
+        for record in partition.record_errors:
+            out += INT32.pack(record.number) + encode_text(record.why, flexible=flexible) + tags
         out += encode_text(partition.message, flexible=flexible)
     if flexible:
         out += NO_TAGS

@@ -16,7 +16,7 @@ from stablelog.batch.records import (
     is_decoded_quickly,
 )
 from stablelog.broker.apis import produce
-from stablelog.log.append import check_keys
+from stablelog.log.record_checks import check_records
 from tests.broker import desk
 from tests.broker.desk import Desk, delete_topic
 
@@ -77,9 +77,9 @@ def test_a_batch_of_few_bytes_that_becomes_many_is_not_unpacked_by_the_event_loo
 
     def noted(*arguments):
         threads.append(threading.current_thread())
-        check_keys(*arguments)
+        check_records(*arguments)
 
-    monkeypatch.setattr(produce, "check_keys", noted)
+    monkeypatch.setattr(produce, "check_records", noted)
 
     async def scenario():
         async with desk.opened() as one:
@@ -96,9 +96,9 @@ def test_others_are_served_while_the_keys_of_a_batch_are_checked(monkeypatch):
 
     def late(*arguments):
         assert served.wait(60), "nobody is served while keys are checked"
-        check_keys(*arguments)
+        check_records(*arguments)
 
-    monkeypatch.setattr(produce, "check_keys", late)
+    monkeypatch.setattr(produce, "check_records", late)
 
     async def scenario():
         async with desk.opened() as one:
@@ -117,12 +117,12 @@ def test_a_request_keeps_its_memory_until_the_thread_is_done_with_it(monkeypatch
     """Its connection is lost. What waits for the thread holds no memory of a request that is over."""
     begun, go_on, seen = threading.Event(), threading.Event(), []
 
-    def late(_header, records, _topic):
+    def late(_header, records, *_more):
         begun.set()
         assert go_on.wait(60)
         seen.append(bytes(records))
 
-    monkeypatch.setattr(produce, "check_keys", late)
+    monkeypatch.setattr(produce, "check_records", late)
 
     async def scenario():
         async with desk.opened() as one:
@@ -151,9 +151,9 @@ def test_what_a_thread_finds_for_a_request_that_is_over_is_no_fault_of_the_broke
     def late(*arguments):
         begun.set()
         assert go_on.wait(60)
-        check_keys(*arguments)
+        check_records(*arguments)
 
-    monkeypatch.setattr(produce, "check_keys", late)
+    monkeypatch.setattr(produce, "check_records", late)
 
     async def scenario():
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
@@ -176,7 +176,7 @@ def test_what_a_thread_finds_for_a_request_that_is_over_is_no_fault_of_the_broke
 
 @pytest.mark.parametrize("refused_for", ["size", "crc"])
 def test_a_batch_that_may_not_be_written_is_not_unpacked(monkeypatch, refused_for):
-    monkeypatch.setattr(produce, "check_keys", lambda *_arguments: pytest.fail("it is looked into"))
+    monkeypatch.setattr(produce, "check_records", lambda *_arguments: pytest.fail("it is looked into"))
     batch = bytearray(encode_batch(records(MANY, key=None), codec=Codec.ZSTD))
     if refused_for == "crc":
         batch[-1] ^= 1
@@ -206,7 +206,7 @@ def test_a_topic_that_is_compacted_from_now_on_is_not_given_what_was_checked_for
     def late(*_arguments):
         assert deleted.wait(60)  # and finds every key there
 
-    monkeypatch.setattr(produce, "check_keys", late)
+    monkeypatch.setattr(produce, "check_records", late)
 
     async def scenario():
         async with desk.opened() as one:

@@ -8,7 +8,7 @@ has written to before. In transaction version 1 the client must have added the p
 2 (v12+) the Produce request adds it. A transaction writes only to topics of its own transaction group; for other topics
 the response has TOPIC_AUTHORIZATION_FAILED with a message. A partition that is deleted or fails before its batch is
 durable gets an error code of its own.
-Version notes: v3 transactional id; v8 error per record; v11 TRANSACTION_ABORTABLE; v12 transaction version 2.
+Version notes: v3 transactional id; v8 the errors of single records (KIP-467); v11 TRANSACTION_ABORTABLE; v12 transaction version 2.
 """
 
 import asyncio
@@ -25,9 +25,10 @@ from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.network.long_messages import ENTRY_COUNT_MAX
 from stablelog.broker.topic_names import check_not_own
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
-from stablelog.errors import Corrupt, Refused, Unavailable
-from stablelog.log.append import check_batch, check_keys
+from stablelog.errors import Corrupt, RecordsRefusedError, Refused, Unavailable
+from stablelog.log.append import check_batch
 from stablelog.log.partition import Isolation, Origin, Partition
+from stablelog.log.record_checks import check_records, needs_records
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.transaction_groups import group_of
 from stablelog.wire.guard import Buffer
@@ -41,6 +42,8 @@ from stablelog.wire.produce import (
 
 SECOND_DIALECT_VERSION = 12
 KNOWN_ACKS = (-1, 0, 1)
+# The greatest number of records that the errors of one response name. A request can have 12,000 batches.
+RECORD_ERRORS_MAX = 1000
 
 
 class Wait(NamedTuple):
@@ -120,19 +123,19 @@ def _writable(
     return partition, asked.records
 
 
-async def _check_many_keys(broker: Broker, partition: Partition, records: Buffer) -> Partition | None:
-    """Check that each record of a large batch for a compacted topic has a key. The check runs in a thread, because it
+async def _check_many_records(broker: Broker, partition: Partition, records: Buffer) -> Partition | None:
+    """Check the records of a large batch, if the topic's settings ask for this. The check runs in a thread, because it
     decodes the whole batch.
 
     Returns:
-        The partition for which the batch was checked. None if nothing was checked here: the topic is not compacted, or
-        the batch is small and its append checks the keys.
+        The partition for which the batch was checked. None if nothing was checked here: the records need no check, or
+        the batch is small and its append checks them.
 
     Raises:
-        Refused: the batch may not be written, or a record has no key.
+        Refused: the batch may not be written, or a record is not valid.
         Corrupt: the bytes are not a batch, or do not match its CRC.
     """
-    if not partition.config.is_compacted:
+    if not needs_records(partition.config):
         return None
     header = read_header(records)
     if is_decoded_quickly(header):
@@ -145,8 +148,31 @@ async def _check_many_keys(broker: Broker, partition: Partition, records: Buffer
         config=partition.config,
         now_ms=broker.now_ms(),
     )
-    await broker.look_into_batch(check_keys, header, records, partition.topic)
+    await broker.look_into_batch(
+        check_records, header, records, partition.topic, partition.config, broker.now_ms()
+    )
     return partition
+
+
+async def _with_records(broker: Broker, partition: Partition, records: Buffer, refused: Refused) -> Refused:
+    """Return an error that names the records because of which a batch is refused, if these can be found.
+
+    The header is enough to refuse a batch because of its timestamps. Its records are decoded only now.
+    """
+    is_because_of_times = refused.code is ErrorCode.invalid_timestamp
+    if not is_because_of_times or isinstance(refused, RecordsRefusedError):
+        return refused
+    arguments = (read_header(records), records, partition.topic, partition.config, broker.now_ms())
+    try:
+        if is_decoded_quickly(arguments[0]):
+            check_records(*arguments)
+        else:
+            await broker.look_into_batch(check_records, *arguments)
+    except RecordsRefusedError as found:
+        return found
+    except Corrupt:
+        pass
+    return refused
 
 
 async def _append_one(
@@ -161,9 +187,10 @@ async def _append_one(
 
     Return the batch's part of the response, and a future that is done when the batch is durable.
     """
+    partition = None
     try:
         partition, records = _writable(broker, request, name, asked, codes)
-        checked = await _check_many_keys(broker, partition, records)
+        checked = await _check_many_records(broker, partition, records)
         if checked is not None:
             # Other tasks ran during the check and may have deleted the partition, so look it up again.
             partition, records = _writable(broker, request, name, asked, codes)
@@ -175,7 +202,7 @@ async def _append_one(
             ),
             require_first_sequence_zero=request.transactional_id is not None
             and api_version >= SECOND_DIALECT_VERSION,
-            are_keys_checked=partition is checked,
+            are_records_checked=partition is checked,
         )
         broker.flush.dirty(partition)
     except Corrupt as corrupt:  # The client has sent damaged bytes.
@@ -183,7 +210,9 @@ async def _append_one(
     except PARTITION_ERRORS as error:
         if isinstance(error, Unavailable):
             broker.append_refused(name, asked.index, error)
-        return _refusal(asked, codes.of_error(error), str(error)), None
+        if isinstance(error, Refused) and partition is not None and asked.records:
+            error = await _with_records(broker, partition, asked.records, error)
+        return _refusal(asked, codes.of_error(error), str(error), error), None
     answer = ProducedPartition(
         asked.index,
         base_offset=appended.first_offset,
@@ -193,8 +222,11 @@ async def _append_one(
     return answer, broker.flush.durable(partition, appended.last_offset + 1) if request.acks else None
 
 
-def _refusal(asked: PartitionRecords, code: ErrorCode, why: str) -> ProducedPartition:
-    return ProducedPartition(asked.index, code, message=why)
+def _refusal(
+    asked: PartitionRecords, code: ErrorCode, why: str, error: Exception | None = None
+) -> ProducedPartition:
+    errors = error.errors if isinstance(error, RecordsRefusedError) else ()
+    return ProducedPartition(asked.index, code, message=why, record_errors=errors)
 
 
 async def _append_all(
@@ -215,10 +247,14 @@ async def _append_all(
         produced: list[ProducedPartition] = []
         answers.append(ProducedTopic(topic.name, produced))
         parts += [(topic.name, produced, asked) for asked in topic.partitions]
+    record_errors_left = RECORD_ERRORS_MAX
     async for name, into, asked in in_turns(parts):
         answer, durable = await _append_one(broker, request, version, name, asked, codes)
         if durable is not None:
             waits.append(Wait(name, into, len(into), durable))
+        if answer.record_errors:
+            answer.record_errors = answer.record_errors[:record_errors_left]
+            record_errors_left -= len(answer.record_errors)
         into.append(answer)
     return answers, waits
 
@@ -263,7 +299,10 @@ async def _encoded(
     broker: Broker, version: int, correlation_id: int, answers: list[ProducedTopic]
 ) -> list[Buffer]:
     """Encode the response; in a thread if it has many entries."""
-    if sum(1 + len(topic.partitions) for topic in answers) > ENTRY_COUNT_MAX:
+    count = sum(
+        1 + sum(1 + len(partition.record_errors) for partition in topic.partitions) for topic in answers
+    )
+    if count > ENTRY_COUNT_MAX:
         return await in_thread(
             broker.message_threads, encode_produce_response, version, correlation_id, answers
         )
