@@ -2,6 +2,8 @@
 
 import dataclasses
 import re
+import shlex
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from stablelog.broker.metrics import METRICS
 from stablelog.broker.settings import SETTINGS
 from stablelog.broker.tiering.remote_reads import THREADS
 from stablelog.broker.topics.partition_state import CODES
-from stablelog.cli.main import app
+from stablelog.cli.main import FAILED, NO_BROKER, READER_GONE, app
 from stablelog.errors import InvalidConfig
 from stablelog.log.indexes.summary import SUMMARY
 from stablelog.spark.option_table import OPTIONS
@@ -333,6 +335,24 @@ def test_every_command_has_its_row_that_begins_with_its_help(words):
         name for parameter in COMMANDS[words].params for name in (*parameter.opts, *parameter.secondary_opts)
     }
     assert set(re.findall(r"--[a-z-]+", rows[0])) <= options
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_the_help_of_every_command_has_examples_with_its_options(words):
+    parts = re.split(r"\n  | \| ", (COMMANDS[words].epilog or "").partition(":")[2])
+    examples = [shlex.split(part) for part in parts if part.strip()]
+    found = [example for example in examples if example[1:3][: len(words.split())] == words.split()]
+    assert found, "an example is missing"
+    for example in examples:
+        name = next(name for name in (" ".join(example[1:3]), example[1]) if name in COMMANDS)
+        options = {one for parameter in COMMANDS[name].params for one in parameter.opts}
+        assert {word for word in example if re.match(r"--?[a-z]", word)} <= options, example
+
+
+def test_every_exit_code_of_the_code_has_its_row():
+    table = (ROOT / "docs" / "commands.md").read_text().partition("## Exit codes")[2]
+    codes = [int(code) for code in re.findall(r"^\| (\d+) \|", table, re.M)]
+    assert codes == [0, 1, FAILED, NO_BROKER, 128 + signal.SIGINT, READER_GONE]
 
 
 def test_no_row_is_of_a_command_that_is_gone():

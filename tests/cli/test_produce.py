@@ -38,7 +38,7 @@ class GoneProducer:
 
 def test_records_are_read_no_further_than_to_the_first_that_is_given_up():
     records = read_lines([b"x\n"] * 1000, None)
-    writer = Writer(GoneProducer(), "here:1", "t", None, lambda: None, lambda _count: None)
+    writer = Writer(GoneProducer(), "here:1", "t", None, None, lambda: None, lambda _count: None)
     with pytest.raises(Unavailable, match="1 of 1 records were not written to t"):
         writer.send(records)
     assert next(records).place == "line 3"

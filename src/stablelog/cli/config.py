@@ -7,7 +7,7 @@ from confluent_kafka.admin import ResourceType
 
 from stablelog.cli.admin import cluster, configs_of, known_topic
 from stablelog.cli.broker import Broker, with_broker
-from stablelog.cli.options import AsJson, command_app
+from stablelog.cli.options import AsJson, command_app, examples
 from stablelog.cli.output import as_objects, print_json, print_table
 
 # The sources of a setting in DescribeConfigs.
@@ -28,7 +28,7 @@ def _every_command() -> None:
     pass
 
 
-@app.command()
+@app.command(epilog=examples("stablelog config show --changed", "stablelog config show --topic orders"))
 @with_broker
 def show(
     topic: Annotated[

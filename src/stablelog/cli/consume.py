@@ -13,7 +13,7 @@ from stablelog.cli.admin import chosen_partitions, interrupts, quiet
 from stablelog.cli.broker import Broker, with_broker
 from stablelog.cli.disk_watch import disk_watch
 from stablelog.cli.offsets import FORMS, OffsetSpec, find_offsets, parse_offset
-from stablelog.cli.options import AsJson, Partitions, command_app
+from stablelog.cli.options import AsJson, Partitions, command_app, examples
 from stablelog.cli.output import fail
 from stablelog.cli.partition_watch import PartitionWatch, unavailable_partitions
 from stablelog.cli.record_format import FIELDS, Render, parse_format, render_json, render_plain
@@ -25,7 +25,13 @@ OF_LIBRDKAFKA = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}
 app = command_app()
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "stablelog consume orders --offset -10 --format '%p %o %T %k %v\\n'",
+        "stablelog consume orders --offset @2026-01-31T12:00:00Z --count 100 --json",
+        "stablelog consume orders --group billing --follow",
+    )
+)
 @with_broker
 def consume(
     topic: str,

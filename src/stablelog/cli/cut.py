@@ -8,7 +8,7 @@ import typer
 
 from stablelog.cli.admin import known_topic
 from stablelog.cli.broker import Broker, with_broker
-from stablelog.cli.options import AsJson, command_app
+from stablelog.cli.options import AsJson, command_app, examples
 from stablelog.cli.output import print_json, print_table
 from stablelog.client.cluster import Cluster
 from stablelog.client.cuts import describe_cut
@@ -18,7 +18,7 @@ from stablelog.wire.extension.transaction_groups import group_in_words
 app = command_app()
 
 
-@app.command()
+@app.command(epilog=examples("stablelog cut orders stock", "stablelog cut orders --at 17 --json"))
 @with_broker
 def cut(
     topics: Annotated[list[str], typer.Argument(help="Commit-ordered topics of one transaction group.")],

@@ -11,7 +11,7 @@ from stablelog.cli.admin import administer, chosen_partitions, end_offsets
 from stablelog.cli.broker import Broker, with_broker
 from stablelog.cli.disk_watch import say
 from stablelog.cli.offsets import FORMS, Found, OffsetSpec, find_offsets, parse_offset
-from stablelog.cli.options import AsJson, Execute, Partitions, command_app
+from stablelog.cli.options import AsJson, Execute, Partitions, command_app, examples
 from stablelog.cli.output import as_objects, counted, done, fail, print_json, print_table, show, show_plan
 from stablelog.cli.partition_watch import unavailable_partitions
 from stablelog.types import TopicPartition
@@ -21,7 +21,7 @@ HAS_MEMBERS: Final = "group {group!r} has members: stop them first"
 app = command_app("List, describe, reset and delete consumer groups.")
 
 
-@app.command("list")
+@app.command("list", epilog=examples("stablelog groups list"))
 @with_broker
 def list_groups(as_json: AsJson = False, *, broker: Broker) -> None:
     """List the consumer groups."""
@@ -46,7 +46,7 @@ def _committed(bootstrap: str, group: str) -> dict[TopicPartition, int]:
     return {(at.topic, at.partition): at.offset for at in found.topic_partitions if at.offset >= 0}
 
 
-@app.command()
+@app.command(epilog=examples("stablelog groups describe billing"))
 @with_broker
 def describe(group: str, as_json: AsJson = False, *, broker: Broker) -> None:
     """Show the members, offsets and lag of a group. The lag counts the records before the last stable offset."""
@@ -82,7 +82,12 @@ def describe(group: str, as_json: AsJson = False, *, broker: Broker) -> None:
         print_table(f"group {group}, {state}, {counted(count, 'member')}", columns, rows)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "stablelog groups reset billing --to earliest",
+        "stablelog groups reset billing --shift -100 --topic orders --execute",
+    )
+)
 @with_broker
 def reset(
     group: str,
@@ -167,7 +172,7 @@ def _commit(bootstrap: str, group: str, offsets: Mapping[TopicPartition, int]) -
             fail(f"the offset of {at.topic}-{at.partition} was not committed: {at.error.str()}")
 
 
-@app.command()
+@app.command(epilog=examples("stablelog groups delete billing"))
 @with_broker
 def delete(group: str, as_json: AsJson = False, *, broker: Broker) -> None:
     """Delete a group that has no members."""

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from stablelog.cli.options import AsJson, command_app
+from stablelog.cli.options import AsJson, command_app, examples
 from stablelog.cli.output import as_objects, fail, print_json, print_table
 from stablelog.env.disk import Disk
 from stablelog.env.local_disk import LocalDisk
@@ -41,7 +41,7 @@ def partitions_of(disk: Disk, path: Path) -> list[Path]:
     return partition_directories(disk, path)
 
 
-@app.command()
+@app.command(epilog=examples("stablelog inspect data/orders-0 --records"))
 def inspect(
     path: Annotated[
         Path, typer.Argument(help="A file of a partition, a partition's directory, or a data directory.")

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from stablelog.cli.broker import NoBroker
-from stablelog.cli.options import PAIR
+from stablelog.cli.options import PAIR, AsJson, examples
 from stablelog.cli.output import Output, OutputError
 from stablelog.errors import StablelogError
 
@@ -58,7 +58,6 @@ app = typer.Typer(
     cls=Commands,
     help="A transactional log that every Kafka client can use.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -80,7 +79,7 @@ def _every_command(
     pass
 
 
-@app.command()
+@app.command(epilog=examples("stablelog serve --data data --set num.partitions=4"))
 def serve(
     data: Annotated[
         Path, typer.Option(help="The data directory. The broker creates it if it does not exist.")
@@ -96,13 +95,14 @@ def serve(
         list[str] | None,
         typer.Option("--set", metavar=PAIR, help="A setting, name=value. The option may be repeated."),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM stops it."""
     from stablelog.cli.serve import (
         run_serve,  # in a module without typer, because `stablelog.serve()` uses it, too
     )
 
-    run_serve(data, host, port, config, settings or [])
+    run_serve(data, host, port, config, settings or [], as_json=as_json)
 
 
 def run() -> None:

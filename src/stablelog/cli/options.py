@@ -45,3 +45,10 @@ def command_app(help_text: str | None = None) -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
+
+
+def examples(*commands: str) -> str:
+    """Return the end of a command's help: one line for each example."""
+    # \b keeps the lines of a paragraph as they are.
+    lines = "\n".join(f"  {command}" for command in commands)
+    return f"\b\nExample{'s' if len(commands) > 1 else ''}:\n{lines}"

@@ -17,7 +17,7 @@ from stablelog.cli.admin import TIMEOUT_S, ask, cluster, group_of_topic, interru
 from stablelog.cli.broker import Broker, with_broker
 from stablelog.cli.disk_watch import disk_watch, fail_if_full
 from stablelog.cli.offsets import parse_time_ms
-from stablelog.cli.options import PAIR, AsJson, command_app
+from stablelog.cli.options import PAIR, AsJson, command_app, examples
 from stablelog.cli.output import counted, done, fail
 from stablelog.cli.parquet_input import read_parquet
 from stablelog.cli.record_input import (
@@ -105,7 +105,13 @@ TransactionTimeout = Annotated[
 ]
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "stablelog produce orders --key-separator : < lines.txt",
+        "stablelog produce orders --input csv --file orders.csv --transaction",
+        "stablelog consume orders --json | stablelog produce copy --input json --batch 1000",
+    )
+)
 @with_broker
 def produce(
     topic: str,
@@ -262,7 +268,15 @@ def _write(target: Target, records: Iterator[Record], batch: int | None) -> tupl
                 calling.clear()
                 watch.progress()
 
-        writer = Writer(producer, bootstrap, topic, target.partition_count, watch.progress, target.advance)
+        writer = Writer(
+            producer,
+            bootstrap,
+            topic,
+            target.partition_count,
+            target.transactional_id,
+            watch.progress,
+            target.advance,
+        )
         if target.transactional_id is None:
             try:
                 return writer.send(records), 0

@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterable
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from stablelog.cli.admin import TIMEOUT_S
+from stablelog.cli.admin import TIMEOUT_S, group_of_topic
 from stablelog.cli.disk_watch import fail_if_full
 from stablelog.cli.output import fail
 from stablelog.cli.record_input import BadRecord, Record
+from stablelog.wire.extension.transaction_groups import group_in_words, group_of
 
 POLL_S = 0.5
 PROGRESS_COUNT = 1000
@@ -25,6 +26,7 @@ class Writer:
         bootstrap: the addresses of the broker.
         topic: the topic to write to.
         partition_count: the number of its partitions; None if the topic does not exist yet.
+        transactional_id: the producer's transactional id; None outside transactions.
         written: called when the broker has acknowledged a record.
         advance: called with the number of records that were passed to the producer since the last call.
     """
@@ -35,6 +37,7 @@ class Writer:
         bootstrap: str,
         topic: str,
         partition_count: int | None,
+        transactional_id: str | None,
         written: Callable[[], None],
         advance: Callable[[int], None],
     ) -> None:
@@ -42,6 +45,7 @@ class Writer:
         self._bootstrap = bootstrap
         self._topic = topic
         self._partition_count = partition_count
+        self._transactional_id = transactional_id
         self._written = written
         self._advance = advance
         self._failures: list[KafkaError] = []
@@ -139,5 +143,14 @@ class Writer:
             try:
                 self._producer.commit_transaction(TIMEOUT_S)
             except KafkaException as error:
-                return str(error.args[0].str())
+                failure = error.args[0]
+        if failure.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED and self._transactional_id is not None:
+            own = group_of(self._transactional_id)
+            group = group_of_topic(self._bootstrap, self._topic)
+            if own != group:
+                fitting = f"that begins with {group + '/'!r}" if group else "without a slash"
+                return (
+                    f"transactional id {self._transactional_id!r} belongs to {group_in_words(own)}, and the topic to "
+                    f"{group_in_words(group)}. Use an id {fitting}"
+                )
         return str(failure.str())

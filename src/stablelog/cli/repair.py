@@ -2,9 +2,10 @@
 loss.
 """
 
+import contextlib
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,8 +17,8 @@ from stablelog.broker.directory.checkpoints import (
 )
 from stablelog.broker.directory.formats import check_formats, check_partition_formats
 from stablelog.cli.inspect import partitions_of, progress_of
-from stablelog.cli.options import command_app
-from stablelog.cli.output import fail
+from stablelog.cli.options import AsJson, command_app, examples
+from stablelog.cli.output import fail, print_json
 from stablelog.coordinators.transactions.records import GroupState
 from stablelog.env.disk import Disk
 from stablelog.env.local_disk import LocalDisk
@@ -43,7 +44,7 @@ from stablelog.wire.extension.transaction_groups import group_in_words
 app = command_app()
 
 
-@app.command()
+@app.command(epilog=examples("stablelog repair data", "stablelog repair data/orders-0 --at-first-damage"))
 def repair(
     directory: Annotated[Path, typer.Argument(help="A partition's directory, or a data directory.")],
     yes: Annotated[bool, typer.Option("--yes", help="Cut without a question.")] = False,
@@ -54,13 +55,26 @@ def repair(
             help="Cut the log of one partition at its first damage, even if a start accepts this damage.",
         ),
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Truncate damaged logs that a start of the broker refuses. Show what each truncation loses, and ask first. Keep
     removed bytes in files.
     """
-    # Damage that a start of the broker accepts is only shown. If a partition's directory cannot be examined, the
-    # command names it, repairs the others and exits with code 1. After an error before the first question, nothing was
-    # changed.
+    # With --json, the report for the user and the questions go to stderr.
+    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+        report = _repair_directory(directory, yes=yes, at_first_damage=at_first_damage)
+    if as_json:
+        print_json(report)
+    if not report["is_repaired"]:
+        sys.exit(1)
+
+
+def _repair_directory(directory: Path, *, yes: bool, at_first_damage: bool) -> dict[str, Any]:
+    """Repair the logs of a directory. Return the report for programs.
+
+    Damage that a start of the broker accepts is only shown. If a partition's directory cannot be examined, it is named,
+    and the others are repaired. After an error before the first question, nothing was changed.
+    """
     disk = LocalDisk()
     partitions = partitions_of(disk, directory.resolve())
     data = _data_directory(disk, directory.resolve(), partitions)
@@ -94,8 +108,13 @@ def repair(
         is_done = _cut_all(disk, data, whole, found, failed, yes=yes)
     finally:
         lock.release()
-    if failed or not is_done:
-        sys.exit(1)
+    return {
+        "examined": len(partitions),
+        "to_cut": [{"partition": path.name, "end_offset": one.end_offset} for path, one in found],
+        "accepted": [{"partition": path.name, "end_offset": one.end_offset} for path, one in passed],
+        "failed": sorted(path.name for path in failed),
+        "is_repaired": is_done and not failed,
+    }
 
 
 def _data_directory(disk: Disk, named: Path, partitions: list[Path]) -> Path:

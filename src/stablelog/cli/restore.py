@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from stablelog.cli.options import AllowHttp, AsJson, StoreOptions, StoreUrl, command_app
+from stablelog.cli.options import AllowHttp, AsJson, StoreOptions, StoreUrl, command_app, examples
 from stablelog.cli.output import counted, done, print_json, print_table
 from stablelog.cli.storage import opened
 from stablelog.env.local_disk import LocalDisk
@@ -19,7 +19,7 @@ from stablelog.wire.extension.transaction_groups import group_in_words
 app = command_app()
 
 
-@app.command()
+@app.command(epilog=examples("stablelog restore s3://bucket/prefix --data data"))
 def restore(
     url: StoreUrl,
     data: Annotated[Path, typer.Option(help="The new data directory. It must be missing or empty.")],
@@ -30,8 +30,6 @@ def restore(
     """Make a data directory from an object store, after the disk of the broker is lost.
 
     The command says what is gone. A broker that still uses the store copies no more segments to it.
-
-    Example: stablelog restore s3://bucket/prefix --data data
     """
     store = opened(url, options, allow_http=allow_http)
 

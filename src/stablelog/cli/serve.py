@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import json
 import logging
 import os
 import selectors
@@ -46,9 +47,16 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def run_serve(
-    data: Path, host: str | None, port: int | None, config: Path | None, settings: Sequence[str]
+    data: Path,
+    host: str | None,
+    port: int | None,
+    config: Path | None,
+    settings: Sequence[str],
+    *,
+    as_json: bool = False,
 ) -> None:
-    """Run a broker until SIGINT or SIGTERM stops it.
+    """Run a broker until SIGINT or SIGTERM stops it. With `as_json`, the line that says that the broker is ready is
+    JSON.
 
     Raises:
         InvalidConfig: a setting is unknown or out of range.
@@ -56,7 +64,7 @@ def run_serve(
         Corrupt: the data directory cannot be opened.
     """
     with _ended_by_interrupt():
-        _run_serve(data, host, port, config, settings)
+        _run_serve(data, host, port, config, settings, as_json=as_json)
 
 
 @contextlib.contextmanager
@@ -78,7 +86,13 @@ def _ended_by_interrupt() -> Iterator[None]:
 
 
 def _run_serve(
-    data: Path, host: str | None, port: int | None, config: Path | None, settings: Sequence[str]
+    data: Path,
+    host: str | None,
+    port: int | None,
+    config: Path | None,
+    settings: Sequence[str],
+    *,
+    as_json: bool,
 ) -> None:
     # Disable the garbage collector during the imports. They make tens of thousands of permanent objects, and several
     # collections of these would take a tenth of the start time.
@@ -98,7 +112,10 @@ def _run_serve(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def ready(at_host: str, at_port: int) -> None:
-        print(f"{READY_LINE}{at_host}:{at_port}, data in {data}", flush=True)  # noqa: T201 - for the parent process
+        line = f"{READY_LINE}{at_host}:{at_port}, data in {data}"
+        if as_json:
+            line = json.dumps({"host": at_host, "port": at_port, "data": str(data)})
+        print(line, flush=True)  # noqa: T201 - for the parent process
 
     run_server(loaded, data.absolute(), ready=ready)
 

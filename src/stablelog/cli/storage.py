@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stablelog.cli.options import AllowHttp, AsJson, StoreOptions, StoreUrl, command_app
+from stablelog.cli.options import AllowHttp, AsJson, StoreOptions, StoreUrl, command_app, examples
 from stablelog.cli.output import counted, done, fail, print_json, print_table
 from stablelog.env.objects.check import TRIALS
 from stablelog.env.objects.check import check as check_promises
@@ -44,15 +44,13 @@ COLUMNS = (
 )
 
 
-@app.command()
+@app.command(epilog=examples("stablelog storage check s3://bucket/prefix"))
 def check(
     url: StoreUrl, allow_http: AllowHttp = False, options: StoreOptions = None, as_json: AsJson = False
 ) -> None:
     """Check that a store keeps what tiered storage needs. Exit code 1 if it does not.
 
     The check writes about 20 MiB under `check/` of the URL and deletes it again.
-
-    Example: stablelog storage check s3://bucket/prefix
     """
     store = opened(url, options, allow_http=allow_http)
     findings = []
@@ -75,7 +73,7 @@ def check(
         sys.exit(1)
 
 
-@app.command("ls")
+@app.command("ls", epilog=examples("stablelog storage ls s3://bucket/prefix --topic flights"))
 def list_partitions(
     url: StoreUrl,
     topics: Topics = None,
@@ -87,8 +85,6 @@ def list_partitions(
 
     `marked` segments are being deleted. `unnamed` objects belong to copies that are under way, or are left of copies that
     a crash has ended.
-
-    Example: stablelog storage ls s3://bucket/prefix --topic flights
     """
     prefix = Prefix(opened(url, options, allow_http=allow_http))
     found: list[StoredPartition] = []
@@ -113,7 +109,7 @@ def _cells(one: StoredPartition) -> Sequence[object]:
     return list(cells.values())
 
 
-@app.command()
+@app.command(epilog=examples("stablelog storage verify s3://bucket/prefix --topic flights"))
 def verify(
     url: StoreUrl,
     topics: Topics = None,
@@ -124,8 +120,6 @@ def verify(
     """Read all segments in a store, and name each object that is missing or damaged. Exit code 1 if there is one.
 
     The command checks sizes, offsets and CRCs. A broker may use the store meanwhile.
-
-    Example: stablelog storage verify s3://bucket/prefix --topic flights
     """
     prefix = Prefix(opened(url, options, allow_http=allow_http))
     faults: list[Fault] = []
@@ -156,7 +150,7 @@ def verify(
         sys.exit(1)
 
 
-@app.command()
+@app.command(epilog=examples("stablelog storage clean s3://bucket/prefix --older-than-days 30 --delete"))
 def clean(
     url: StoreUrl,
     topics: Topics = None,
@@ -175,8 +169,6 @@ def clean(
     These are the objects of deleted topics, and objects that no manifest names because an upload has failed. A broker
     deletes such objects itself, unless it has lost its disk. A broker may use the store meanwhile. Partitions that a
     reader has pinned are left as they are. Exit code 1 if a manifest is damaged.
-
-    Example: stablelog storage clean s3://bucket/prefix --older-than-days 30 --delete
     """
     prefix = Prefix(opened(url, options, allow_http=allow_http))
     known = {

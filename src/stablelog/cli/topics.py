@@ -25,7 +25,7 @@ from stablelog.cli.admin import (
 )
 from stablelog.cli.broker import Broker, connect, with_broker
 from stablelog.cli.offsets import FORMS, find_offsets, parse_offset
-from stablelog.cli.options import PAIR, AsJson, Execute, Partitions, command_app
+from stablelog.cli.options import PAIR, AsJson, Execute, Partitions, command_app, examples
 from stablelog.cli.output import as_objects, counted, done, fail, print_json, print_table, show, show_plan
 from stablelog.cli.partition_watch import state_of, unavailable_partitions
 from stablelog.cli.serve import pair
@@ -37,7 +37,12 @@ SET_FOR_THE_TOPIC = 1  # the value of `source` in DescribeConfigs for a setting 
 app = command_app("Create, list, describe, alter, trim and delete topics.")
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "stablelog topics create orders --partitions 4",
+        "stablelog topics create paid --config stablelog.order=commit --config stablelog.group=payments",
+    )
+)
 @with_broker
 def create(
     name: str,
@@ -64,7 +69,7 @@ def create(
     done(f"created {name} with {counted(count, 'partition')}", as_json=as_json, topic=name, partitions=count)
 
 
-@app.command("list")
+@app.command("list", epilog=examples("stablelog topics list --internal"))
 @with_broker
 def list_topics(
     internal: Annotated[bool, typer.Option(help="List the internal topics of the broker, too.")] = False,
@@ -79,7 +84,7 @@ def list_topics(
     show("topics", ("topic", "partitions"), sorted(rows), as_json=as_json)
 
 
-@app.command()
+@app.command(epilog=examples("stablelog topics describe orders"))
 @with_broker
 def describe(name: str, as_json: AsJson = False, *, broker: Broker) -> None:
     """Show the settings and partitions of a topic: offsets, and the oldest open transaction, which limits the last
@@ -127,7 +132,12 @@ def describe(name: str, as_json: AsJson = False, *, broker: Broker) -> None:
     print_table("settings of its own", ("setting", "value"), sorted(configs.items()))
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "stablelog topics alter orders --config retention.ms=86400000",
+        "stablelog topics alter orders --partitions 8",
+    )
+)
 @with_broker
 def alter(
     name: str,
@@ -166,7 +176,12 @@ def alter(
     done(f"altered {name}", as_json=as_json, topic=name)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "stablelog topics trim orders --before @2026-01-31T12:00:00Z",
+        "stablelog topics trim orders --before 1000 --partition 0 --execute",
+    )
+)
 @with_broker
 def trim(
     name: str,
@@ -204,7 +219,7 @@ def trim(
     show_plan(title, columns, rows, is_executed=execute, as_json=as_json, topic=name)
 
 
-@app.command()
+@app.command(epilog=examples("stablelog topics delete orders"))
 @with_broker
 def delete(name: str, as_json: AsJson = False, *, broker: Broker) -> None:
     """Delete a topic and all its records."""

@@ -20,7 +20,7 @@ from kio.schema.write_txn_markers.v2.request import (
 from stablelog.cli.admin import cluster, known_topic
 from stablelog.cli.broker import Broker, connect, with_broker
 from stablelog.cli.disk_watch import say
-from stablelog.cli.options import AsJson, command_app
+from stablelog.cli.options import AsJson, command_app, examples
 from stablelog.cli.output import done, fail, show
 from stablelog.cli.partition_watch import unavailable_partitions
 from stablelog.client.connection import Connection
@@ -31,6 +31,7 @@ from stablelog.wire.extension.transaction_groups import group_of
 
 app = command_app("List, describe, find and abort transactions.")
 
+HANGING_COLUMNS = ("topic", "partition", "producer id", "epoch", "start offset", "idle ms")
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
@@ -60,7 +61,7 @@ def _listed(client: Connection, states: Iterable[str] = (), longer_than_ms: int 
     return list(response.transaction_states)
 
 
-@app.command("list")
+@app.command("list", epilog=examples("stablelog transactions list --state Ongoing"))
 @with_broker
 def list_transactions(
     state: Annotated[
@@ -100,7 +101,7 @@ def _part_of(transactional_id: str) -> str | None:
     return f"version {child.version} of joint commit {child.name.key!r}{run}"
 
 
-@app.command()
+@app.command(epilog=examples("stablelog transactions describe payments/worker-3"))
 @with_broker
 def describe(transactional_id: str, as_json: AsJson = False, *, broker: Broker) -> None:
     """Show the transaction of a transactional id: its state, for how long it is open, and its partitions."""
@@ -153,7 +154,7 @@ def open_in_topic(client: Connection, topic: str, partitions: list[int]) -> dict
     return dict(found)
 
 
-@app.command("find-hanging")
+@app.command("find-hanging", epilog=examples("stablelog transactions find-hanging --topic orders"))
 @with_broker
 def find_hanging(
     topic: Annotated[str | None, typer.Option(help="Search only this topic.")] = None,
@@ -170,18 +171,17 @@ def find_hanging(
     unavailable = unavailable_partitions(bootstrap, topics)
     for (name, index), why in unavailable.items():
         say(f"{name}-{index} is left out: it is {why}")
-    columns = ("topic", "partition", "producer id", "epoch", "start offset", "idle ms")
     rows: list[tuple[object, ...]] = []
     with connect(bootstrap) as client:
         for name, metadata in topics.items():
             served = [index for index in metadata.partitions if (name, index) not in unavailable]
             for transactions in open_in_topic(client, name, served).values():
                 rows += [
-                    txn[: len(columns)]
+                    txn[: len(HANGING_COLUMNS)]
                     for txn in transactions
                     if txn.open_ms >= older_than_ms and not _is_coordinated(client, txn)
                 ]
-    show("hanging transactions", columns, rows, as_json=as_json)
+    show("hanging transactions", HANGING_COLUMNS, rows, as_json=as_json)
 
 
 def _is_coordinated(client: Connection, txn: OpenInPartition) -> bool:
@@ -191,7 +191,12 @@ def _is_coordinated(client: Connection, txn: OpenInPartition) -> bool:
     return any(topic.topic == txn.topic and txn.partition in topic.partitions for topic in known.topics)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "stablelog transactions abort payments/worker-3",
+        "stablelog transactions abort --topic orders --partition 0 --start-offset 41",
+    )
+)
 @with_broker
 def abort(
     transactional_id: Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from stablelog.cli.inspect import partitions_of, progress_of
-from stablelog.cli.options import AsJson, command_app
+from stablelog.cli.options import AsJson, command_app, examples
 from stablelog.cli.output import counted, done, print_json
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DiskError
@@ -21,7 +21,7 @@ TRIES: Final = 5
 app = command_app()
 
 
-@app.command()
+@app.command(epilog=examples("stablelog verify data"))
 def verify(
     directory: Annotated[Path, typer.Argument(help="A partition's directory, or a data directory.")],
     as_json: AsJson = False,

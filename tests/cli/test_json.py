@@ -1,0 +1,200 @@
+"""Each command with --json has the fields that docs/commands.md names."""
+
+import dataclasses
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+import stablelog
+from stablelog.cli.main import app
+from stablelog.cli.storage import GARBAGE_COLUMNS
+from stablelog.cli.transactions import HANGING_COLUMNS
+from stablelog.client.cuts import Holder
+from stablelog.ops.restore import GroupAhead, Torn
+from stablelog.ops.stored_partitions import Fault
+from tests.broker.tiering.world import World
+from tests.cli.test_cli import COMMAND, answer, opened, run
+from tests.waiting import until
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
+TABLE = DOCUMENT.partition("\n## JSON\n")[2].partition("\n## ")[0]
+DOCUMENTED = {
+    words: set(re.findall(r"`([^`]+)`", fields))
+    for words, fields in re.findall(r"^\| `([^`]+)` \| (.*) \|$", TABLE, re.M)
+}
+LEADER_EPOCH_AT = 12  # in the header of a batch
+# Objects whose keys are names of settings or groups, or columns of a file.
+OPEN = ("configs", "rows[]", "torn_sequences", "commit_sequences")
+
+
+def fields(value, path=""):
+    """The paths of all values in a document, and the paths of its empty lists."""
+    if isinstance(value, list):
+        below = [fields(one, f"{path}[]") for one in value]
+        empty = set() if value else {f"{path}[]"}
+    elif isinstance(value, dict) and path not in OPEN:
+        below = [fields(one, f"{path}.{name}" if path else name) for name, one in value.items()]
+        empty = set()
+    else:
+        return {path}, set()
+    found, empties = zip(*below, strict=True) if below else ((), ())
+    return set().union(*found), empty.union(*empties)
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory):
+    """The JSON of each command, by its words."""
+    directory = tmp_path_factory.mktemp("json")
+    found = dict(_serve(directory))
+    with stablelog.serve(directory / "data") as broker:
+        found |= _of_broker(broker.bootstrap)
+        (found["inspect"],) = _answer("inspect", broker.data / "b-0" / f"{0:020d}.log")
+    shutil.copytree(directory / "data", directory / "copy")
+    next((directory / "copy" / "b-0").glob("*.timeindex")).unlink()
+    (found["verify"],) = _answer("verify", directory / "copy")
+    (found["repair"],) = _answer("repair", _damaged(directory / "copy"), "--yes")
+    return found | dict(_of_store(directory))
+
+
+def _answer(*words):
+    done = run(*map(str, words), "--json")
+    assert done.returncode in (0, 1), done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def _serve(directory):
+    command = [
+        sys.executable,
+        "-c",
+        COMMAND,
+        "serve",
+        "--data",
+        str(directory / "data"),
+        "--port",
+        "0",
+        "--json",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as broker:
+        yield "serve", json.loads(broker.stdout.readline())
+        broker.terminate()
+        assert broker.wait(60) == 0
+
+
+def _of_broker(at):
+    found = {}
+
+    def note(words, *more, given=None):
+        (found[words],) = answer(*words.split(), *more, bootstrap=at, given=given)
+
+    note("topics create", "t", "--config", "stablelog.order=commit")
+    note("produce", "t", "--transactional-id", "me", given="a\n")
+    found["consume"] = answer("consume", "t", "--count", "1", "--group", "g", bootstrap=at)[0]
+    answer(
+        "produce",
+        "t",
+        "--input",
+        "json",
+        bootstrap=at,
+        given='{"value": "v", "headers": [{"name": "a", "value": "1"}]}',
+    )
+    headed = answer("consume", "t", bootstrap=at)[-1]
+    found["consume"]["headers"] = headed["headers"]
+    bytes_ = (
+        '{"key_base64": "/w==", "value_base64": "/w==", "headers": [{"name": "a", "value_base64": "/w=="}]}'
+    )
+    answer("produce", "b", "--input", "json", bootstrap=at, given=bytes_)
+    # A field and its form for bytes are alternatives.
+    found["consume"] = [found["consume"], answer("consume", "b", bootstrap=at)[0]]
+    held = opened(at, "holder", "t")
+    note("topics list")
+    note("topics describe", "t")
+    note("topics alter", "t", "--config", "retention.ms=-1")
+    note("topics trim", "t", "--before", "1")
+    until(lambda: answer("groups", "describe", "g", bootstrap=at)[0]["state"] == "empty", "the member stays")
+    note("groups list")
+    note("groups describe", "g")
+    note("groups reset", "g", "--to", "earliest")
+    note("groups delete", "g")
+    note("config show", "--topic", "t")
+    note("cut", "t")
+    note("transactions list")
+    note("transactions describe", "holder")
+    note("transactions find-hanging")
+    note("transactions abort", "holder")
+    note("topics delete", "t")
+    del held
+    return found
+
+
+def _damaged(data):
+    """Damage the only batch of a log, so that a start refuses the log."""
+    (log,) = (data / "b-0").glob("*.log")
+    content = bytearray(log.read_bytes())
+    content[LEADER_EPOCH_AT] ^= 1
+    log.write_bytes(content)
+    return data
+
+
+def _of_store(directory):
+    world = World()
+    world.copy_all()
+    for key, content in world.store_objects.objects.items():
+        (directory / "store" / key).parent.mkdir(parents=True, exist_ok=True)
+        (directory / "store" / key).write_bytes(content)
+    url = (directory / "store").as_uri()
+    yield "storage check", _answer("storage", "check", url)[0]
+    yield "storage ls", _answer("storage", "ls", url)[0]
+    yield "restore", _answer("restore", url, "--data", directory / "restored")[0]
+    yield "storage clean", _answer("storage", "clean", url)[0]
+    next((directory / "store").rglob("*.log")).unlink()
+    yield "storage verify", _answer("storage", "verify", url)[0]
+
+
+def _commands(command, path=()):
+    names = command.list_commands(None) if hasattr(command, "list_commands") else []
+    if not names:
+        yield " ".join(path), command
+    for name in names:
+        yield from _commands(command.get_command(None, name), (*path, name))
+
+
+COMMANDS = dict(_commands(get_command(app)))
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_every_command_has_json_with_the_documented_fields(documents, words):
+    assert "--json" in {name for parameter in COMMANDS[words].params for name in parameter.opts}
+    document = documents[words]
+    found, empty = fields(document)
+    if words == "consume":  # a list of lines
+        found, empty = {path.removeprefix("[].") for path in found}, set()
+    # What an empty list would contain is documented, and not seen here.
+    documented = {path for path in DOCUMENTED[words] if not any(path.startswith(name) for name in empty)}
+    assert found == documented
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "names"),
+    [
+        ("transactions find-hanging", "[]", [name.replace(" ", "_") for name in HANGING_COLUMNS]),
+        ("cut", "holders[]", Holder._fields),
+        ("restore", "groups[]", GroupAhead._fields),
+        ("restore", "torn[]", Torn._fields),
+        ("storage clean", "partitions[]", GARBAGE_COLUMNS),
+        ("storage clean", "faults[]", [field.name for field in dataclasses.fields(Fault)]),
+        ("repair", "accepted[]", ("partition", "end_offset")),
+    ],
+)
+def test_the_fields_of_lists_that_are_mostly_empty_are_documented(words, path, names):
+    documented = {one for one in DOCUMENTED[words] if one.startswith(path)}
+    assert documented == {f"{path}.{name}" for name in names}
+
+
+def test_no_row_is_of_a_command_that_is_gone():
+    assert sorted(DOCUMENTED) == sorted(COMMANDS)
