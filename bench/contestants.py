@@ -46,7 +46,7 @@ def why_no_kafka() -> str | None:
     try:
         apache_kafka.java()
         apache_kafka.jars()
-    except apache_kafka.NotToBeHad as missing:
+    except apache_kafka.NotAvailableError as missing:
         return str(missing)
     return None
 

@@ -45,7 +45,7 @@ def connector_jars() -> tuple[list[Path], str]:
     """The jars of Spark's Kafka connector; with none, why there are none."""
     try:
         return spark_connector.jars(), ""
-    except apache_kafka.NotToBeHad as missing:
+    except apache_kafka.NotAvailableError as missing:
         return [], str(missing)
 
 

@@ -158,7 +158,7 @@ def why_no_tiered_kafka() -> str | None:
     try:
         jars = tiered_kafka.jars()
         apache_kafka.compiled(tiered_kafka.SOURCE, jars, apache_kafka.jars())
-    except apache_kafka.NotToBeHad as missing:
+    except apache_kafka.NotAvailableError as missing:
         return str(missing)
     return None
 

@@ -1,7 +1,7 @@
 """How is Apache Kafka itself had and run, for tests and benchmarks that put it beside stablelog?
 
 Its jars come from Maven Central, once, into `target/kafka`. Where Java, Maven or the jars cannot be had,
-`NotToBeHad` says which, and whoever asked skips with that word.
+`NotAvailableError` says which, and whoever asked skips with that word.
 
     with apache_kafka.serve() as broker:
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
@@ -65,7 +65,7 @@ SETTINGS = {
 SYNC_BEFORE_ACKNOWLEDGEMENT = {"log.flush.interval.messages": "1"}
 
 
-class NotToBeHad(Exception):
+class NotAvailableError(Exception):
     """Apache Kafka cannot be run here; the message says what is missing."""
 
 
@@ -85,17 +85,17 @@ def java() -> str:
     """The path of a Java that runs this Kafka: JAVA_HOME's, or the one on the path.
 
     Raises:
-        NotToBeHad: there is none, or it is too old.
+        NotAvailableError: there is none, or it is too old.
     """
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin") if home else None
     found = found or shutil.which("java")
     if found is None:
-        raise NotToBeHad("no Java on the path")
+        raise NotAvailableError("no Java on the path")
     told = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
     version = re.search(r'version "(?:1\.)?(\d+)', told)
     if version is None or int(version[1]) < JAVA_VERSION_MIN:
-        raise NotToBeHad(f"{found} is older than Java {JAVA_VERSION_MIN}")
+        raise NotAvailableError(f"{found} is older than Java {JAVA_VERSION_MIN}")
     return found
 
 
@@ -109,7 +109,7 @@ def jars(folder: Path = FOLDER, version: str = VERSION) -> Path:
         version: of Kafka.
 
     Raises:
-        NotToBeHad: there is no Maven, or it could not fetch them.
+        NotAvailableError: there is no Maven, or it could not fetch them.
     """
     # The broker and its commands, the client, and the logger that says on standard error why a broker did not start.
     artifacts = (
@@ -124,7 +124,7 @@ def streams_jars(folder: Path = FOLDER) -> Path:
     """The folder with the jar of Kafka Streams, without RocksDB: its stores in memory need no more.
 
     Raises:
-        NotToBeHad: there is no Maven, or it could not fetch it.
+        NotAvailableError: there is no Maven, or it could not fetch it.
     """
     artifacts = (Artifact("org.apache.kafka", "kafka-streams", VERSION),)
     return fetched(
@@ -150,14 +150,14 @@ def fetched(
         with_dependencies: whether what they depend on is fetched too.
 
     Raises:
-        NotToBeHad: there is no Maven, or it could not fetch them.
+        NotAvailableError: there is no Maven, or it could not fetch them.
     """
     ready = folder / name
     if ready.is_dir():
         return ready
     maven = shutil.which("mvn")
     if maven is None:
-        raise NotToBeHad("no Maven (mvn) on the path")
+        raise NotAvailableError("no Maven (mvn) on the path")
     with locked(folder):
         if not ready.is_dir():
             sys.stderr.write(f"fetching {what} from Maven Central\n")
@@ -185,10 +185,10 @@ def _fetch(maven: str, folder: Path, ready: Path) -> None:
             command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False, cwd=folder
         )
     except subprocess.TimeoutExpired:
-        raise NotToBeHad(f"Maven did not fetch the jars within {FETCH_TIMEOUT_S} s") from None
+        raise NotAvailableError(f"Maven did not fetch the jars within {FETCH_TIMEOUT_S} s") from None
     if done.returncode != 0:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        raise NotToBeHad(f"Maven could not fetch the jars: {lines[0] if lines else 'it says nothing'}")
+        raise NotAvailableError(f"Maven could not fetch the jars: {lines[0] if lines else 'it says nothing'}")
     arriving.rename(ready)
 
 
@@ -216,11 +216,11 @@ def compiled(source: Path, *folders: Path) -> Path:
         folders: with the jars that the source needs. Their names contain the versions.
 
     Raises:
-        NotToBeHad: there is no Java or no compiler.
+        NotAvailableError: there is no Java or no compiler.
     """
     compiler = Path(java()).with_name("javac")
     if not compiler.exists():
-        raise NotToBeHad(f"no Java compiler at {compiler}: a JDK has one")
+        raise NotAvailableError(f"no Java compiler at {compiler}: a JDK has one")
     class_path = ":".join(f"{folder}/*" for folder in folders)
     names = "".join(folder.name for folder in folders)
     digest = hashlib.sha256(source.read_bytes() + names.encode()).hexdigest()[:16]
@@ -242,7 +242,7 @@ def command_of(
     """The command that runs one of Kafka's classes, such as `kafka.Kafka` or a tool.
 
     Raises:
-        NotToBeHad: as `java` and `jars`.
+        NotAvailableError: as `java` and `jars`.
     """
     return [java(), *jvm_options, QUIET, "-cp", f"{jars(version=version)}/*", main_class, *arguments]
 
@@ -257,7 +257,7 @@ def run_tool(
     """Run one of Kafka's commands, and return what it prints.
 
     Raises:
-        NotToBeHad: as `java` and `jars`.
+        NotAvailableError: as `java` and `jars`.
         subprocess.CalledProcessError: the command failed; `stderr` and `stdout` say why.
     """
     done = subprocess.run(
@@ -359,7 +359,7 @@ class KafkaBroker:
         """Start the process, and wait until it answers.
 
         Raises:
-            NotToBeHad: it ended instead, or does not answer; says its last words.
+            NotAvailableError: it ended instead, or does not answer; says its last words.
         """
         assert self._process is None, "the broker is running"
         self.format()
@@ -372,7 +372,7 @@ class KafkaBroker:
         while not _answers(self.port):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
-                raise NotToBeHad(f"Apache Kafka did not start:\n{self.log_tail()}")
+                raise NotAvailableError(f"Apache Kafka did not start:\n{self.log_tail()}")
             time.sleep(0.02)
 
     def log_tail(self, line_count: int = 20) -> str:
@@ -409,7 +409,7 @@ def serve(data: Path | None = None, **settings: str) -> Iterator[KafkaBroker]:
         settings: any of Kafka's, with `_` for each `.` of its name.
 
     Raises:
-        NotToBeHad: there is no Java, no Maven, no jars, or the broker did not start.
+        NotAvailableError: there is no Java, no Maven, no jars, or the broker did not start.
     """
     with contextlib.ExitStack() as stack:
         if data is None:

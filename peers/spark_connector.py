@@ -25,7 +25,7 @@ def jars(folder: Path = FOLDER) -> list[Path]:
     """The connector's jars; fetched with Maven if they are not there yet.
 
     Raises:
-        NotToBeHad: there is no Maven, or it could not fetch them.
+        NotAvailableError: there is no Maven, or it could not fetch them.
     """
     what = f"Spark's Kafka connector {VERSION}"
     ready = apache_kafka.fetched(folder, f"jars-{VERSION}", what, ARTIFACTS, with_dependencies=False)

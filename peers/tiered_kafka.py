@@ -132,7 +132,7 @@ def serve(jvm_options: tuple[str, ...] = apache_kafka.JVM_OPTIONS) -> Iterator[T
         jvm_options: of the broker's Java.
 
     Raises:
-        NotToBeHad: there is no Java, no compiler, no Maven, no jars, or the broker did not start.
+        NotAvailableError: there is no Java, no compiler, no Maven, no jars, or the broker did not start.
     """
     storage_jars = jars()
     classes = apache_kafka.compiled(SOURCE, storage_jars, apache_kafka.jars())
@@ -155,7 +155,7 @@ def jars(folder: Path = apache_kafka.FOLDER) -> Path:
     """The folder with the jar of `LocalTieredStorage`; fetched with Maven if it is not there yet.
 
     Raises:
-        NotToBeHad: there is no Maven, or it could not fetch the jar.
+        NotAvailableError: there is no Maven, or it could not fetch the jar.
     """
     version = apache_kafka.VERSION
     artifact = apache_kafka.Artifact("org.apache.kafka", "kafka-storage", version, classifier="test")

@@ -73,7 +73,7 @@ def shared_kafka(tmp_path_factory):
     try:
         broker = apache_kafka.KafkaBroker(tmp_path_factory.mktemp("kafka") / "data", {}, SHORT_LIVED)
         broker.start()
-    except apache_kafka.NotToBeHad as missing:
+    except apache_kafka.NotAvailableError as missing:
         pytest.skip(f"Apache Kafka is not to be had: {missing}")
     yield broker
     broker.stop()

@@ -16,7 +16,7 @@ from stablelog.broker.settings import SETTINGS
 from stablelog.broker.tiering.remote_reads import THREADS
 from stablelog.broker.topics.partition_state import CODES
 from stablelog.cli.main import FAILED, NO_BROKER, READER_GONE, app
-from stablelog.errors import InvalidConfig
+from stablelog.errors import UsageError
 from stablelog.log.indexes.summary import SUMMARY
 from stablelog.spark.option_table import OPTIONS
 from stablelog.wire.api import APIS, ApiKey
@@ -81,7 +81,7 @@ def test_settings_of_kafka_that_are_told_to_be_missing_are_refused_and_what_repl
     for row in table.splitlines():
         name, *others = re.findall(r"`([\w.]+)`", row)
         assert name not in known
-        with pytest.raises(InvalidConfig, match=re.escape(name)):
+        with pytest.raises(UsageError, match=re.escape(name)):
             BrokerConfig({name: "1"})
         assert {other for other in others if other.startswith("stablelog.")} <= known
     assert f"always has {SUMMARY.size} bytes" in table

@@ -16,7 +16,7 @@ import pytest
 import stablelog
 from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE
 from stablelog.client.cluster import Cluster
-from stablelog.errors import Unavailable, UsageError
+from stablelog.errors import UnavailableError, UsageError
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[1]
@@ -130,7 +130,7 @@ def test_a_start_that_hangs_is_given_up_with_the_end_of_the_log(tmp_path):
     data.mkdir()
     (data / ".broker.log").write_text("what an earlier broker said\n")
     os.mkfifo(data / "meta.properties")  # whoever opens it waits for a writer
-    with pytest.raises(Unavailable) as given_up, stablelog.serve(data, start_timeout_s=3):
+    with pytest.raises(UnavailableError) as given_up, stablelog.serve(data, start_timeout_s=3):
         pass
     assert str(given_up.value).startswith(
         f"the broker on {data} was not ready within 3 s; its log {data}/.broker.log ends"
@@ -146,7 +146,8 @@ def test_a_start_that_fails_is_told_with_the_end_of_the_log(tmp_path):
     (data / "cluster.json").write_text("garbage")
     with (
         pytest.raises(
-            Unavailable, match=r"did not start; its log .*data/.broker.log ends with:\n(.|\n)*cluster.json"
+            UnavailableError,
+            match=r"did not start; its log .*data/.broker.log ends with:\n(.|\n)*cluster.json",
         ),
         stablelog.serve(data),
     ):
@@ -159,7 +160,7 @@ def test_a_data_directory_that_cannot_be_made_is_an_error_that_names_it(tmp_path
     (tmp_path / "file").write_bytes(b"")
     why = "is a symbolic link to nothing" if place.startswith("link") else "Not a directory"
     with (
-        pytest.raises(Unavailable, match=f"{tmp_path / place} failed.*{why}"),
+        pytest.raises(UnavailableError, match=f"{tmp_path / place} failed.*{why}"),
         stablelog.serve(tmp_path / place),
     ):
         pass

@@ -96,3 +96,16 @@ def test_the_documents_name_each_public_error():
     text = (Path(__file__).parents[1] / "docs" / "client.md").read_text()
     rows = re.findall(r"^\| `(\w+Error)` \| (?=.*\|.*\|)", text.partition("\n## Errors\n")[2], re.M)
     assert set(rows) == PUBLIC
+
+
+def test_no_public_signature_and_no_attribute_needs_kio():
+    for name in PUBLIC:
+        one = getattr(stablelog, name)
+        assert "kio" not in str(inspect.signature(one.__init__)), name
+        assert "ErrorCode" not in str(inspect.signature(one.__init__)), name
+    assert stablelog.RefusedError(3, "no").code_name == "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+def test_the_earlier_names_are_gone():
+    earlier_names = ("Refused", "Corrupt", "Unavailable", "InvalidConfig", "Fenced", "NewerFormat")
+    assert [name for name in earlier_names if hasattr(errors, name)] == []

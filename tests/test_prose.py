@@ -17,7 +17,7 @@ LIMIT = 5  # Requests in flight of one connection.
 def refuse(name):
     """Refuse a request with a clear reason."""
     log.warning("the topic %s is not there any more", name)
-    raise Refused(code, f"there is no topic {name!r} in the list")
+    raise RefusedError(code, f"there is no topic {name!r} in the list")
 '''
 
 

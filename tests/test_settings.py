@@ -2,7 +2,7 @@
 
 import pytest
 
-from stablelog.errors import InvalidConfig
+from stablelog.errors import UsageError
 from stablelog.settings import boolean, choice, choices, integer, share
 
 
@@ -35,6 +35,6 @@ def test_a_value_is_read(kind, text, value):
     ],
 )
 def test_what_is_no_value_is_refused_with_the_valid_ones_and_the_default(kind, text, why):
-    with pytest.raises(InvalidConfig) as caught:
+    with pytest.raises(UsageError) as caught:
         kind.read("x", text, "3")
     assert str(caught.value) == why

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.varint import SHORT_COUNT, encode_uvarint, encode_varint, read_uvarint, read_varint
 
 
@@ -35,12 +35,12 @@ def test_signed_ones(number, before):
     assert encoded == groups_of_seven(2 * number if number >= 0 else -2 * number - 1)
     assert read_varint(before + encoded + b"\xff", len(before)) == (number, len(before) + len(encoded))
     for end in range(len(encoded)):
-        with pytest.raises(Corrupt):
+        with pytest.raises(DamageError):
             read_varint(before + encoded[:end], len(before))
 
 
 def test_what_does_not_end_is_refused():
     with pytest.raises(ValueError, match="is longer than 5 bytes"):
         read_uvarint(b"\xff" * 5 + b"\0", 0)
-    with pytest.raises(Corrupt, match="more than 64 bits"):
+    with pytest.raises(DamageError, match="more than 64 bits"):
         read_varint(b"\xff" * 10 + b"\0", 0)

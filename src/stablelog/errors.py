@@ -31,11 +31,11 @@ import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.types import ObjectRange
+from stablelog.types import InvalidRecord, ObjectRange
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 NEWER_MAX: Final = 100  # a version number above the highest known one by more than this counts as damage
@@ -53,7 +53,7 @@ class RefusedError(StablelogError):
         message: what was wrong and what to do, for the user.
     """
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
+    def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
 
@@ -63,13 +63,6 @@ class RefusedError(StablelogError):
         return ErrorCode(self.code).name.upper()
 
 
-class RecordError(NamedTuple):
-    """Why one record of a batch is not valid. `number` counts the records of the batch from 0."""
-
-    number: int
-    why: str
-
-
 class RecordsRefusedError(RefusedError):
     """A client's batch that is refused because of some of its records.
 
@@ -77,7 +70,7 @@ class RecordsRefusedError(RefusedError):
         errors: the records that are not valid, in the order of the batch; a batch with very many has only the first.
     """
 
-    def __init__(self, code: ErrorCode, message: str, errors: Sequence[RecordError]) -> None:
+    def __init__(self, code: ErrorCode, message: str, errors: Sequence[InvalidRecord]) -> None:
         super().__init__(code, message)
         self.errors = errors
 
@@ -277,17 +270,3 @@ def did_you_mean(name: str, known: Iterable[str], count_max: int = 1) -> str:
     spellings = {one.lower(): one for one in known}
     near = difflib.get_close_matches(name.lower(), spellings, n=count_max)
     return f"; did you mean {' or '.join(spellings[one] for one in near)}?" if near else ""
-
-
-# The names that the sources still use.
-Refused = RefusedError
-OffsetOutOfRange = OffsetOutOfRangeError
-Corrupt = DamageError
-NewerFormat = NewerFormatError
-Unavailable = UnavailableError
-ObjectMissing = ObjectMissingError
-ObjectExists = ObjectExistsError
-Fenced = FencedError
-Unproven = UnprovenError
-NotLoaded = NotLoadedError
-InvalidConfig = UsageError

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from stablelog.errors import InvalidConfig
+from stablelog.errors import UsageError
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -39,7 +39,7 @@ class Kind:
             default: the default of the setting, for the error message.
 
         Raises:
-            InvalidConfig: the text is not valid. The message names the setting, its valid values and its default.
+            UsageError: the text is not valid. The message names the setting, its valid values and its default.
         """
         try:
             return self.parse(text)
@@ -47,7 +47,7 @@ class Kind:
             why = str(error) if isinstance(error, ValueError) else ""
             reason = f" ({why})" if why and not why.startswith(UNINFORMATIVE) else ""
             hint = f" (default {default})" if default else ""
-            raise InvalidConfig(f"{name}={text!r} is not valid: {self.valid}{reason}{hint}") from error
+            raise UsageError(f"{name}={text!r} is not valid: {self.valid}{reason}{hint}") from error
 
 
 def integer(low: int, high: int) -> Kind:

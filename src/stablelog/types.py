@@ -11,3 +11,10 @@ class ObjectRange(NamedTuple):
     key: str
     start: int
     size: int
+
+
+class InvalidRecord(NamedTuple):
+    """Why one record of a batch is not valid. `number` counts the records of the batch from 0."""
+
+    number: int
+    why: str

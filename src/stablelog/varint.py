@@ -7,7 +7,7 @@ bits, zig-zag encoded, so that small negative numbers are short, too (KIP-98).
 
 from typing import Final
 
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 
 Buffer = bytes | bytearray | memoryview
 
@@ -63,12 +63,12 @@ def read_varint(data: Buffer, at: int) -> tuple[int, int]:
     """Read a zig-zag varint of up to 64 bits. Returns (value, position after it).
 
     Raises:
-        Corrupt: the data ends within the varint, or the varint has more than 64 bits.
+        DamageError: the data ends within the varint, or the varint has more than 64 bits.
     """
     result = shift = 0
     while True:
         if at >= len(data) or shift >= VARINT_BITS:
-            raise Corrupt(f"a varint is incomplete, or has more than {VARINT_BITS} bits")
+            raise DamageError(f"a varint is incomplete, or has more than {VARINT_BITS} bits")
         byte = data[at]
         at += 1
         result |= (byte & 0x7F) << shift

@@ -4,7 +4,7 @@ import pytest
 
 from stablelog.batch.aborted import AbortedFilter
 from stablelog.batch.markers import Marker, MarkerType, encode_marker
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 
 
 def marker(kind):
@@ -32,7 +32,7 @@ def test_only_an_abort_marker_ends_it_and_no_marker_of_another_producer_is_read(
     aborted.pass_control(marker(MarkerType.COMMIT), 0, 7, 6)
     aborted.pass_control(b"no batch", 0, 8, 7)
     assert aborted.drops(7, 8)
-    with pytest.raises(Corrupt):
+    with pytest.raises(DamageError):
         aborted.pass_control(b"no batch", 0, 7, 9)
 
 

@@ -7,14 +7,14 @@ import pytest
 
 from stablelog.batch.compression import compress, decompress
 from stablelog.batch.header import Codec
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 def test_a_bomb_costs_no_more_than_the_limit(codec):
     bomb = compress(codec, bytes(64 << 20))
     tracemalloc.start()
-    with pytest.raises(Corrupt, match="more than"):
+    with pytest.raises(DamageError, match="more than"):
         decompress(codec, bomb, 1 << 20)
     assert tracemalloc.get_traced_memory()[1] < 8 << 20
     tracemalloc.stop()
@@ -30,5 +30,5 @@ def test_garbage_is_corrupt_and_nothing_else(codec):
             data[chance.randrange(len(data))] = chance.randrange(256)
         try:
             decompress(codec, bytes(data[: chance.randint(0, len(data))]), 1 << 16)
-        except Corrupt:
+        except DamageError:
             continue

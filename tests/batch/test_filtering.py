@@ -3,7 +3,7 @@ import pytest
 from stablelog.batch.filtering import emptied, filler, raw_records, with_records
 from stablelog.batch.header import DELETE_HORIZON, Codec, crc_holds, read_header
 from stablelog.batch.records import Record, decode_records, encode_batch
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 
 RECORDS = [
     Record(40, 1000, b"a", b"1", (("name \u00e9", b"\xff"),)),
@@ -80,5 +80,5 @@ def test_what_is_no_record_is_found_out():
     for at in (61, 64, 65):
         changed = data.copy()
         changed[at] = 0xFF
-        with pytest.raises(Corrupt):
+        with pytest.raises(DamageError):
             raw_records(changed, read_header(changed))

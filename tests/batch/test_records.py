@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stablelog.batch.header import Codec, crc_holds, headers_in, read_header
 from stablelog.batch.records import Record, decode_records, encode_batch, record_heads
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 
 DATA = (
     "0000000000000005000000420000000302151ba14c0010000000010000018bcfe568000000018bcfe568000000000000"
@@ -63,7 +63,7 @@ def test_heads_are_the_beginnings_of_records(written, codec, size):
 def test_heads_of_what_is_no_batch_are_refused():
     batch = bytearray(encode_batch([Record(0, 0, b"key", b"value")]))
     batch[61] = 0x7E  # the record's size
-    with pytest.raises(Corrupt, match="a record has a size of 63 bytes"):
+    with pytest.raises(DamageError, match="a record has a size of 63 bytes"):
         record_heads(batch, 0, 2)
 
 
@@ -86,5 +86,5 @@ def test_changed_batches_raise_corrupt_and_nothing_else():
         try:
             decode_records(bytes(data))
             list(headers_in(bytes(data)))
-        except Corrupt:
+        except DamageError:
             continue

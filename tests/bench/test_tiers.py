@@ -111,7 +111,7 @@ def test_apache_kafka_takes_part():
     with contextlib.ExitStack() as stack:
         try:
             kafka = stack.enter_context(tiered_kafka.serve(SHORT_LIVED))
-        except apache_kafka.NotToBeHad as missing:
+        except apache_kafka.NotAvailableError as missing:
             pytest.skip(str(missing))
         found = tiers.tables()
         store = stack.enter_context(tier_stores.directory_store())

@@ -28,7 +28,7 @@ from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.network.long_messages import Decoding
 from stablelog.broker.router import Router
 from stablelog.broker.topics.partition_state import PartitionState
-from stablelog.errors import Corrupt, DiskError
+from stablelog.errors import DamageError, DiskError
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
@@ -335,7 +335,7 @@ async def opened(disk=None, *, topics=("t",), partitions=2, gate=None, now_ms=No
     else:
         await _all_but(gate.held, broker.topics)
     for partition in broker.topics.open_partitions() if prove else ():
-        with contextlib.suppress(Corrupt, DiskError):
+        with contextlib.suppress(DamageError, DiskError):
             partition.prove()
     for name in topics:
         if broker.topics.get(name) is None:

@@ -21,7 +21,7 @@ from stablelog.broker.config import BrokerConfig
 from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE
 from stablelog.broker.durability import journal
 from stablelog.broker.upkeep import maintenance
-from stablelog.errors import Refused, StablelogError, Unavailable
+from stablelog.errors import RefusedError, StablelogError, UnavailableError
 from stablelog.log.partition import Isolation
 from stablelog.log.verify import verify_directory
 from stablelog.testing.sim_clock import SimClock
@@ -146,7 +146,9 @@ class Life:
         """Ask until the answer is not to ask again. Returns the answer."""
         async with asyncio.timeout(60):
             while True:
-                with contextlib.suppress(Unavailable):  # the connection is closed, and the client comes again
+                with contextlib.suppress(
+                    UnavailableError
+                ):  # the connection is closed, and the client comes again
                     answer = await ask()
                     code = answer if isinstance(answer, ErrorCode) else answer.error_code
                     if code not in AGAIN:
@@ -160,7 +162,7 @@ class Life:
         async def ask():
             try:
                 await work()
-            except Refused as refused:
+            except RefusedError as refused:
                 return refused.code
             return NONE
 
@@ -233,7 +235,7 @@ class Life:
     async def again_child(self, version, index):
         async with asyncio.timeout(60):
             while True:
-                with contextlib.suppress(AssertionError, Unavailable):
+                with contextlib.suppress(AssertionError, UnavailableError):
                     return await child(self.desk, version=version, part=index)
                 await asyncio.sleep(0.002)
 
@@ -320,7 +322,7 @@ class Life:
         await self.write(("r", 0))
         for _ in range(4):
             await self.transaction("e", COMMIT)
-            with contextlib.suppress(Unavailable):  # tried again by its task
+            with contextlib.suppress(UnavailableError):  # tried again by its task
                 await broker.maintenance.trim_logs()
         await self.joint(1)
         await self.transaction("z", COMMIT)

@@ -3,7 +3,7 @@
 import pytest
 
 from stablelog.broker.config import BrokerConfig, check_topic_configs
-from stablelog.errors import InvalidConfig
+from stablelog.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -16,14 +16,14 @@ from stablelog.errors import InvalidConfig
     ],
 )
 def test_a_bad_setting_is_refused_by_name_with_the_valid_range(given, message):
-    with pytest.raises(InvalidConfig, match=message):
+    with pytest.raises(UsageError, match=message):
         BrokerConfig(given)
 
 
 def test_a_topic_setting_that_cannot_be_had_is_refused():
     check_topic_configs({"min.insync.replicas": "1", "retention.ms": "-1"})
     for configs in ({"min.insync.replicas": "2"}, {"compression.type": "zstd"}, {"retention": "1"}):
-        with pytest.raises(InvalidConfig):
+        with pytest.raises(UsageError):
             check_topic_configs(configs)
 
 

@@ -5,7 +5,7 @@ import asyncio
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.damage_log import MESSAGES_MAX, DamageLog
-from stablelog.errors import Corrupt, Refused
+from stablelog.errors import DamageError, RefusedError
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.desk import DATA, batch, opened, part
 
@@ -48,8 +48,8 @@ def test_each_damage_is_logged_once_and_refusals_are_not(caplog):
     damage_log = DamageLog()
     for number in range(MESSAGES_MAX + 1):
         for _ in range(2):
-            damage_log.note(Corrupt(f"/x: {number}"))
-    damage_log.note(Refused(ErrorCode.invalid_request, "/x: refused"))
+            damage_log.note(DamageError(f"/x: {number}"))
+    damage_log.note(RefusedError(ErrorCode.invalid_request, "/x: refused"))
     assert len(_of_damage(caplog)) == MESSAGES_MAX + 1
-    damage_log.note(Corrupt("/x: 0"))
+    damage_log.note(DamageError("/x: 0"))
     assert len(_of_damage(caplog)) == MESSAGES_MAX + 2

@@ -12,7 +12,7 @@ from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.broker.upkeep import scrub
 from stablelog.coordinators.transactions.log_ends import OFFSET_UNKNOWN
-from stablelog.errors import DiskError, Unavailable
+from stablelog.errors import DiskError, UnavailableError
 from stablelog.log.compaction.cleaner import Compaction
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.desk import ABORT, DATA, batch, opened
@@ -236,7 +236,7 @@ def test_a_deleted_partition_that_fails_later_is_no_failure_of_the_next_one(capl
             await desk.broker.topic_changes.delete("z")
             await make(desk)
             caplog.clear()
-            desk.broker.fail_partition(old, Unavailable("the file is gone"))
+            desk.broker.fail_partition(old, UnavailableError("the file is gone"))
             assert not [one for one in caplog.records if one.name.startswith("stablelog")]
             assert desk.broker.topics.state("z", 0) is PartitionState.OPEN
             assert desk.broker.flush.durable(old, 0).exception() is not None

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker import fetch_sessions
 from stablelog.broker.fetch_sessions import EPOCH_MAX, NO_SESSION, FetchSessions, Wanted
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from tests.scale import examples
 
 PARTITIONS = [("t", 0), ("t", 1), ("u", 0)]
@@ -21,7 +21,7 @@ def wanted(*keys, offset=0):
 
 
 def code_of(call, *arguments):
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         call(*arguments)
     return caught.value.code
 
@@ -177,12 +177,12 @@ def test_a_fetch_session_remembers_and_is_in_step():
     session = sessions.begin(wanted(("t", 0), ("t", 1)), keep=True)
     again = sessions.resume(session.session_id, 1, wanted(("t", 2)), [("t", 0)])
     assert list(again.partitions) == [("t", 1), ("t", 2)]
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         sessions.resume(session.session_id, 1, wanted(), [])
     assert caught.value.code is ErrorCode.invalid_fetch_session_epoch
     for _ in range(3):
         sessions.begin(wanted(("t", 0)), keep=True)
     assert len(sessions) == 2
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         sessions.resume(session.session_id, 2, wanted(), [])
     assert caught.value.code is ErrorCode.fetch_session_id_not_found

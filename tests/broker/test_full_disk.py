@@ -19,7 +19,7 @@ from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE
 from stablelog.broker.durability import journal
 from stablelog.broker.durability.disk_reserve import REFUSED_WHILE_FULL, RESERVE_FILE, DiskReserve
 from stablelog.broker.upkeep import maintenance
-from stablelog.errors import DiskError, Refused, Unavailable
+from stablelog.errors import DiskError, RefusedError, UnavailableError
 from stablelog.log.partition import Isolation, Partition
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
@@ -895,7 +895,7 @@ def test_a_partition_that_has_failed_for_lack_of_room_is_opened_again_when_there
         ending = asyncio.create_task(desk.end("a", who, COMMIT))
         await until(ending.done)
         assert ending.result().error_code is NONE, "the decision is durable, and its marker waits"
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedError):
             desk.broker.topics.partition("t", 0)
         await tend(desk)
         disk.fault, disk.fails_late = None, False
@@ -925,7 +925,7 @@ def test_a_commit_whose_record_the_disk_does_not_take_for_another_reason_stops_t
         assert written.error_code is ErrorCode.none
         disk.word = "append"  # of the commit's record
         for _ in range(3):  # as a client does that has lost its connection
-            with pytest.raises(Unavailable):
+            with pytest.raises(UnavailableError):
                 await desk.end("a", me, COMMIT)
 
     failures = run(disk, conversation)
@@ -942,9 +942,9 @@ def test_a_sync_that_failed_is_not_made_good_by_one_that_succeeds_when_the_broke
 
     async def conversation(desk):
         disk.word = "sync"
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             await desk.produce(batch(b"x"))
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             await desk.produce(batch(b"y"))
 
     assert len(run(disk, conversation)) == 1
@@ -958,7 +958,7 @@ def test_a_topic_that_finds_no_room_is_refused_and_made_when_there_is_some(word)
     async def conversation(desk):
         disk.word = word
         for _ in range(2):
-            with pytest.raises(Refused, match=r"No space left|is full") as refused:
+            with pytest.raises(RefusedError, match=r"No space left|is full") as refused:
                 await desk.broker.topic_changes.create("late", 2, {})
             assert refused.value.code is ErrorCode.kafka_storage_error
             assert desk.broker.topics.get("late") is None
@@ -1036,7 +1036,7 @@ def test_partitions_of_a_topic_that_was_not_made_keep_no_file_open(word, times):
             SimDisk.step(disk, what, torn, path)
 
         disk.step = step
-        with pytest.raises(Refused, match="Too many open files"):
+        with pytest.raises(RefusedError, match="Too many open files"):
             await desk.broker.topic_changes.create("late", 5, {"stablelog.order": "commit"})
         del disk.step
         assert +disk.held == held
@@ -1050,11 +1050,11 @@ def test_a_list_of_topics_that_finds_no_room_is_the_one_that_holds():
     async def conversation(desk):
         topics = desk.broker.topics
         disk.word = "write cluster.json"
-        with pytest.raises(Refused, match="No space left"):
+        with pytest.raises(RefusedError, match="No space left"):
             await desk.broker.topic_changes.grow("t", 3)
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedError):
             topics.configure(topics.get("t"), {"retention.ms": "5000"})
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedError):
             await desk.broker.topic_changes.delete("t")
         assert (topics.get("t").partition_count, topics.get("t").configs) == (1, {})
         disk.grow()

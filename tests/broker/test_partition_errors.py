@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.errors import Corrupt, DiskError, Unavailable
+from stablelog.errors import DamageError, DiskError, UnavailableError
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.api import ApiKey
@@ -18,8 +18,8 @@ from tests.broker.topics.test_partition_state import COMMIT_ORDER, SECOND, fail,
 NONE, STORAGE = ErrorCode.none, ErrorCode.kafka_storage_error
 UNKNOWN = ErrorCode.unknown_topic_or_partition
 ERRORS = [
-    partial(Unavailable, "the disk fails"),
-    partial(Corrupt, "a file is damaged"),
+    partial(UnavailableError, "the disk fails"),
+    partial(DamageError, "a file is damaged"),
     partial(DiskError, "opening a file of it failed", errno.EMFILE),
     partial(FileNotFoundError, errno.ENOENT, "a file of it is gone"),
 ]
@@ -33,7 +33,7 @@ class OnceFailingDisk(SimDisk):
     def step(self, what, torn=None, path=None):
         if self.word is not None and self.word in what:
             self.word = None
-            raise Unavailable(f"{what}: the disk fails")
+            raise UnavailableError(f"{what}: the disk fails")
         super().step(what, torn, path)
 
 
@@ -323,8 +323,8 @@ def test_whatever_fails_a_partition_is_reported_by_the_partition_itself(caplog):
     async def conversation(desk):
         await desk.broker.topic_changes.grow("good", 2)
         for name, index in (("bad", 0), ("good", 1)):
-            desk.broker.topics.partition(name, index).fail(Unavailable("on purpose"))
-            desk.broker.topics.get(name).partitions[index].fail(Unavailable("again"))
+            desk.broker.topics.partition(name, index).fail(UnavailableError("on purpose"))
+            desk.broker.topics.get(name).partitions[index].fail(UnavailableError("again"))
         assert len(offline_lines(caplog)) == 1
         assert caplog.text.count("good-1 has failed") == 1
         assert "again" not in caplog.text

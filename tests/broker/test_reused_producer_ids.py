@@ -7,7 +7,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.transactions.joint.answers import ChildShown
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.children import JointName, child_id
@@ -250,7 +250,7 @@ def test_ids_are_not_passed_on_where_a_partition_has_failed():
             with desk.held_disk():
                 commit_without_durable_markers(desk, 0, a)
                 assert group.coordinator.table.take_spare_identity() is None
-                desk.broker.tasks.partition(partition).fail(Unavailable("on purpose"))
+                desk.broker.tasks.partition(partition).fail(UnavailableError("on purpose"))
                 assert group.coordinator.table.take_spare_identity() is None
 
     run(conversation)

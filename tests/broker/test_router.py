@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker import apis
 from stablelog.broker.network.long_messages import Decoding
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.messages import PREFIX
 from tests.broker.desk import batch, frame, opened, produce_fields, read_answer
@@ -61,7 +61,7 @@ def test_every_api_that_is_spoken_has_its_handler_and_no_other_has():
 )
 def test_what_is_no_request_is_refused(data):
     async def conversation(desk):
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedError):
             await desk.router.respond(STRANGER, data)
 
     at_desk(conversation)
@@ -84,7 +84,7 @@ def test_a_write_without_acknowledgement_is_not_answered_and_a_refused_one_close
         fields = produce_fields(9, "t", 0, batch(b"x"), acks=0)
         assert await desk.router.respond(STRANGER, frame(0, 9, **fields)) is None
         assert desk.broker.topics.partition("t", 0).end_offset == 1
-        with pytest.raises(Refused, match="acks=0"):
+        with pytest.raises(RefusedError, match="acks=0"):
             await desk.router.respond(STRANGER, frame(0, 9, **produce_fields(9, "t", 9, batch(b"x"), acks=0)))
 
     at_desk(conversation)

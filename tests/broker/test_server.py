@@ -13,7 +13,7 @@ from stablelog.broker.config import BrokerConfig
 from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE
 from stablelog.broker.metrics import Metrics
 from stablelog.broker.server import Server
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 from tests.broker.desk import batch, frame, part, read_answer
 from tests.clients.proxy import LENGTH, receive
 from tests.waiting import until
@@ -141,7 +141,7 @@ def test_an_address_that_is_lost_while_the_directory_is_opened_stops_the_broker_
 
         owner = asyncio.get_running_loop() if fails == "create_server" else Metrics
         monkeypatch.setattr(owner, fails, lost)
-        with pytest.raises(Unavailable, match="Address already in use"):
+        with pytest.raises(UnavailableError, match="Address already in use"):
             await Server.open(BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0"}), tmp_path)
 
     asyncio.run(start())

@@ -11,7 +11,7 @@ from stablelog.broker import topic_changes
 from stablelog.broker.broker import Broker
 from stablelog.broker.loop import turns
 from stablelog.broker.topics.topics import Topics
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.desk import DATA, batch, opened
 
@@ -189,7 +189,7 @@ def test_others_are_served_while_a_topic_is_deleted_and_its_name_is_taken_until_
                 try:  # The name is given back a little before the deletion has ended.
                     await desk.broker.topic_changes.create("t", 1, {})
                     is_created = True
-                except Refused as error:
+                except RefusedError as error:
                     if "exists already" not in str(error):
                         raise
                     refused += 1

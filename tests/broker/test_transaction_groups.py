@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import headers_in
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.batch.records import Record, decode_records, encode_batch
-from stablelog.errors import Corrupt, Refused
+from stablelog.errors import DamageError, RefusedError
 from stablelog.log.partition import Isolation, Origin
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.api import ApiKey
@@ -575,7 +575,7 @@ def test_a_damaged_commit_log_keeps_the_broker_from_starting_and_is_named(at):
     content[at] ^= 64
     disk.write_atomic(path, bytes(content))
     with pytest.raises(
-        Corrupt, match=r"__transaction_state\.a-0/0+\.log.*(damaged|not those|lost or changed)"
+        DamageError, match=r"__transaction_state\.a-0/0+\.log.*(damaged|not those|lost or changed)"
     ):
         run(conversation)
 
@@ -597,7 +597,7 @@ def test_a_record_that_no_coordinator_wrote_is_named_with_its_file(topic, key):
 
     at = run(conversation)
     with pytest.raises(
-        Corrupt, match=rf"/data/{topic}-0/0+\.log is damaged at offset {at} .*\(.+\).*Restore"
+        DamageError, match=rf"/data/{topic}-0/0+\.log is damaged at offset {at} .*\(.+\).*Restore"
     ):
         run(conversation)
 
@@ -606,15 +606,15 @@ def test_names_of_commit_logs_are_not_for_clients():
     async def conversation():
         async with opened() as desk:
             for name in ("__transaction_state.a", "__transaction_state_a", "__transaction_state.a.b"):
-                with pytest.raises(Refused, match="broker's internal topics"):
+                with pytest.raises(RefusedError, match="broker's internal topics"):
                     desk.broker.topics.reservations.check_new(name, 1, {})
-                with pytest.raises(Refused, match="broker's internal topics"):
+                with pytest.raises(RefusedError, match="broker's internal topics"):
                     await desk.broker.topic_changes.create(name, 1, {})
             await desk.init("a/me")
             records = batch(b"v")
             answer = await desk.produce(records, topic="__transaction_state.a")
             assert answer.error_code is ErrorCode.invalid_topic_exception
-            with pytest.raises(Refused):
+            with pytest.raises(RefusedError):
                 await desk.broker.topic_changes.delete("__transaction_state.a")
 
     run(conversation)

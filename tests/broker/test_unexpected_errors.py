@@ -29,7 +29,7 @@ from stablelog.broker.upkeep import maintenance
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
 from stablelog.coordinators.transactions.table import TransactionTable
-from stablelog.errors import DiskError, Refused, Unavailable
+from stablelog.errors import DiskError, RefusedError, UnavailableError
 from stablelog.log.partition import Partition
 from stablelog.log.segments.segment import Segment
 from stablelog.testing.sim_clock import SimClock
@@ -229,7 +229,7 @@ async def check_first_is_offline(desk, caplog, where):
     """The first partition is offline and named, and the other one works."""
     broker = desk.broker
     assert broker.topics.get("t").partitions[0].failure is not None
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusedError) as refused:
         broker.topics.partition("t", 0)
     assert refused.value.code is ErrorCode.kafka_storage_error
     assert (await desk.produce(batch(b"x"), partition=0)).error_code is ErrorCode.kafka_storage_error
@@ -277,11 +277,11 @@ def test_a_directory_that_is_gone_takes_its_partition_offline(caplog):
     async def conversation():
         async with two_partitions(disk, log_segment_bytes=1024) as (desk, failures):
             disk.remove_dir(DATA / "t-0")
-            with pytest.raises((Unavailable, FileNotFoundError)):
+            with pytest.raises((UnavailableError, FileNotFoundError)):
                 for _ in range(40):
                     answer = await desk.produce(batch(bytes(100)), partition=0)
                     if answer.error_code is not ErrorCode.none:
-                        raise Unavailable("it was refused")
+                        raise UnavailableError("it was refused")
             assert (await desk.produce(batch(b"y"), partition=1)).error_code is ErrorCode.none
             assert failures == []
 
@@ -401,7 +401,7 @@ def test_making_a_topic_that_fails_unexpectedly_fails_the_request(monkeypatch, c
     async def conversation():
         async with two_partitions() as (desk, failures):
             fails_once(monkeypatch, Topics, "make_partitions")
-            with pytest.raises(Unavailable):
+            with pytest.raises(UnavailableError):
                 await desk.broker.topic_changes.create("late", 2, {})
             await desk.broker.topic_changes.create("late", 2, {})
             assert failures == []
@@ -452,13 +452,13 @@ def test_work_of_the_whole_broker_that_fails_stops_it_with_its_reason(where, mon
         often = {"transaction_abort_timed_out_transaction_cleanup_interval_ms": 10}
         async with two_partitions(disk, **often) as (desk, failures):
             monkeypatch.setattr(owner, name, faulty())
-            with contextlib.suppress(Unavailable, RuntimeError):
+            with contextlib.suppress(UnavailableError, RuntimeError):
                 async with asyncio.timeout(20):
                     await cause(desk, failures)
             await settle()
             [failure] = failures
             assert "on purpose" in str(failure)
-            with pytest.raises(Unavailable):
+            with pytest.raises(UnavailableError):
                 await desk.produce(batch(b"x"), partition=1)
             assert desk.broker.tasks.error_counts == {where: 1}
             monkeypatch.undo()
@@ -532,7 +532,7 @@ def test_a_decision_that_fails_half_way_stops_the_broker(monkeypatch):
             monkeypatch.undo()
             [failure] = failures
             assert "commit log" in str(failure)
-            with pytest.raises(Unavailable):
+            with pytest.raises(UnavailableError):
                 await desk.end("a", who, COMMIT)
 
     run(conversation())

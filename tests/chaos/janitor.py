@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
 from stablelog.client.cluster import EARLIEST, LATEST, Cluster
-from stablelog.errors import Refused, Unavailable
+from stablelog.errors import RefusedError, UnavailableError
 from tests.chaos.writers import PATIENCE_S, QUIET, Worker, is_retriable
 
 ANSWER_S = 10
@@ -73,7 +73,7 @@ class Deleter(Administrator):
             with Cluster(self.address, deadline_s=ANSWER_S) as cluster:
                 start = cluster.list_offsets({place: EARLIEST})[place].offset
                 end = cluster.list_offsets({place: LATEST}, "read_uncommitted")[place].offset
-        except (Unavailable, Refused):
+        except (UnavailableError, RefusedError):
             return
         before = start + int((end - start) * self.chance.uniform(0, 0.7))
         asked = TopicPartition(*place, before)
@@ -111,7 +111,7 @@ class TopicChanger(Administrator):
         )
         self.made += 1
         written, told = self.write(name)
-        with contextlib.suppress(Unavailable):
+        with contextlib.suppress(UnavailableError):
             found = self.read(name)
             self.check(name, written, told, found)
         administered(

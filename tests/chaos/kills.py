@@ -28,7 +28,7 @@ import stablelog
 from stablelog.client.cluster import EARLIEST, LATEST, Cluster
 from stablelog.client.cuts import describe_cut
 from stablelog.env.local_disk import LocalDisk
-from stablelog.errors import Refused, Unavailable
+from stablelog.errors import RefusedError, UnavailableError
 from stablelog.log.verify import verify_directory
 from stablelog.ops.verify import partition_directories, verify_data_directory
 from stablelog.testing.history import Fate
@@ -159,7 +159,7 @@ class Round:
             self.look()
             self.victim.stop()
             self.report.findings += prove(self.victim.data)
-        except (AssertionError, Unavailable, Refused) as failure:
+        except (AssertionError, UnavailableError, RefusedError) as failure:
             self.report.findings.append(f"{type(failure).__name__}: {failure}")
         finally:
             self.stopping.set()

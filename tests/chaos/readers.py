@@ -11,7 +11,7 @@ import stablelog
 from stablelog.batch.header import headers_in
 from stablelog.client.cluster import EARLIEST, LATEST, Cluster
 from stablelog.client.cuts import describe_cut
-from stablelog.errors import OffsetOutOfRange, Unavailable
+from stablelog.errors import OffsetOutOfRangeError, UnavailableError
 from stablelog.testing.history import Seen
 from tests.chaos.writers import PATIENCE_S, QUIET, Worker
 
@@ -77,7 +77,7 @@ class ByteReader(Worker):
         offset = self.next[view]
         if offset and self.chance.random() < 0.2:
             offset = self.chance.randrange(offset)  # asked for again
-        with contextlib.suppress(Unavailable):
+        with contextlib.suppress(UnavailableError):
             self.next[view] = max(self.next[view], self.look(self.cluster, view, offset))
 
     def look(self, cluster, view, offset, *, size_max=64 << 10):
@@ -85,7 +85,7 @@ class ByteReader(Worker):
         topic, partition, isolation = view
         try:
             fetched = cluster.fetch(topic, partition, offset, size_max, isolation, wait_ms=0)
-        except OffsetOutOfRange:
+        except OffsetOutOfRangeError:
             return cluster.list_offsets({(topic, partition): EARLIEST})[topic, partition].offset
         known = self.digests[view]
         for at, header in headers_in(fetched.records):
@@ -127,7 +127,7 @@ class CutReader(Worker):
                     self.steps += 1
                     if self.stopping.is_set():
                         return
-        except Unavailable as failure:
+        except UnavailableError as failure:
             self.interruptions[type(failure).__name__] += 1
 
 
@@ -154,7 +154,7 @@ class Watcher(Worker):
         self.cluster.close()
 
     def step(self):
-        with contextlib.suppress(Unavailable):
+        with contextlib.suppress(UnavailableError):
             starts = self.cluster.list_offsets(dict.fromkeys(self.places, EARLIEST))
             latest = dict.fromkeys(self.places, LATEST)
             stable = self.cluster.list_offsets(latest, "read_committed")
@@ -188,7 +188,7 @@ class CutWatcher(Worker):
     def step(self):
         seen = self.reader.seen[-1].commit_sequence if self.reader.seen else 0
         at_least = max(seen, self.resolved)
-        with contextlib.suppress(Unavailable):
+        with contextlib.suppress(UnavailableError):
             found = describe_cut(self.cluster, self.reader.topics).commit_sequence
             if found < at_least:
                 self.findings.append(

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import stablelog
 from stablelog.client.cluster import Cluster
 from stablelog.client.cuts import describe_cut
-from stablelog.errors import Refused, StablelogError, Unavailable
+from stablelog.errors import RefusedError, StablelogError, UnavailableError
 from tests.chaos.confluent import patiently, producer_of
 from tests.scale import randomness
 from tests.waiting import until
@@ -83,11 +83,11 @@ class NativeWriter(Writer):
         while True:
             try:
                 done = open_one.commit()
-            except Refused:
+            except RefusedError:
                 self.refused.add(txn)
                 assert all(future.exception(0) is not None for future in futures)
                 return
-            except Unavailable:
+            except UnavailableError:
                 assert time.monotonic() < deadline, f"{txn}: nobody says whether it is committed"
             else:
                 positions = [tuple(future.result(0))[:3] for future in futures]
@@ -141,7 +141,7 @@ class Reader(threading.Thread):
                         self.seen.append(txn)
                         if self.stopping.is_set():
                             return
-            except Unavailable as failure:
+            except UnavailableError as failure:
                 self.failures[type(failure).__name__] += 1
 
 

@@ -13,7 +13,7 @@ from tests.chaos.verdict import (
     check_places,
     check_transformed,
 )
-from tests.chaos.victim import EndedByItself, Victim
+from tests.chaos.victim import EndedByItselfError, Victim
 from tests.chaos.writers import Attempt
 from tests.scale import SEED
 
@@ -44,7 +44,7 @@ def test_a_broker_that_ends_by_itself_is_told_from_one_that_is_killed(tmp_path):
         victim.start()
         victim.process.terminate()
         victim.process.wait()
-        with pytest.raises(EndedByItself, match="the broker ended with 0"):
+        with pytest.raises(EndedByItselfError, match="the broker ended with 0"):
             victim.kill()
         assert victim.faults() == []
         with victim.log_path.open("a") as log:
@@ -57,7 +57,7 @@ def test_a_broker_that_ends_by_itself_is_told_from_one_that_is_killed(tmp_path):
 def test_a_broker_that_does_not_start_is_told(tmp_path):
     victim = Victim(tmp_path / "data", {"no.such.setting": "1"})
     try:
-        with pytest.raises(EndedByItself, match=r"no\.such\.setting"):
+        with pytest.raises(EndedByItselfError, match=r"no\.such\.setting"):
             victim.start()
     finally:
         victim.close()

@@ -25,7 +25,7 @@ run_process(arguments)
 """
 
 
-class EndedByItself(AssertionError):
+class EndedByItselfError(AssertionError):
     """The broker's process ended without having been killed or stopped."""
 
 
@@ -78,7 +78,7 @@ class Victim:
         """Kill the process with -9.
 
         Raises:
-            EndedByItself: it had ended before.
+            EndedByItselfError: it had ended before.
         """
         self._end(signal.SIGKILL)
 
@@ -97,7 +97,7 @@ class Victim:
         process.stdin.close()
         process.stdout.close()
         if ended != (0 if number == signal.SIGTERM else -number):
-            raise EndedByItself(f"the broker ended with {ended}: {self.log_tail()}")
+            raise EndedByItselfError(f"the broker ended with {ended}: {self.log_tail()}")
 
     def log_tail(self, line_count=30):
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-line_count:])

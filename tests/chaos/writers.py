@@ -19,7 +19,7 @@ from stablelog.batch.records import Record, encode_batch
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
 from stablelog.client.producer import Producer as BatchProducer
-from stablelog.errors import Refused, StablelogError, Unavailable
+from stablelog.errors import RefusedError, StablelogError, UnavailableError
 from stablelog.testing.history import Fate
 from tests.chaos.confluent import WAIT_S, patiently, producer_of
 
@@ -244,12 +244,12 @@ class NativeWriter(Writer):
         while True:
             try:
                 done = one.commit()
-            except Refused:
+            except RefusedError:
                 attempt.fate = Fate.ABORTED
                 if not all(future.exception(0) for future in futures):
                     self.findings.append(f"{attempt.values}: the commit was refused, and a future came true")
                 return
-            except Unavailable:
+            except UnavailableError:
                 attempt.fate = Fate.UNKNOWN
                 assert time.monotonic() < deadline, (
                     f"{attempt.values}: the broker does not say whether it is committed"
@@ -307,7 +307,7 @@ class JointWriter(Writer):
                 group_offsets={self.target: version},
                 run=self.run_name,
             )
-        except Refused:  # nothing was decided, and what there is of it is aborted with the next version
+        except RefusedError:  # nothing was decided, and what there is of it is aborted with the next version
             attempt.fate = Fate.ABORTED
             return
         finally:

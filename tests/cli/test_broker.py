@@ -8,8 +8,8 @@ import time
 import pytest
 
 import stablelog
-from stablelog.cli.broker import TIMEOUT_S, Broker, NoBroker, connect
-from stablelog.errors import InvalidConfig
+from stablelog.cli.broker import TIMEOUT_S, Broker, NoBrokerError, connect
+from stablelog.errors import UsageError
 from tests.cli.test_cli import run
 from tests.clients.drivers import unique
 
@@ -37,7 +37,7 @@ def test_an_address_that_answers_comes_first(stablelog_broker):
 def test_a_silent_listener_is_no_broker(timeout_s):
     with silent() as quiet:
         began_s = time.monotonic()
-        with pytest.raises(NoBroker, match=f"no broker responds at {quiet} within {timeout_s} s"):
+        with pytest.raises(NoBrokerError, match=f"no broker responds at {quiet} within {timeout_s} s"):
             Broker([quiet], timeout_s).reach()
         assert time.monotonic() - began_s < 2
 
@@ -62,7 +62,7 @@ def test_a_broker_that_starts_within_the_timeout_is_reached(tmp_path):
 
 @pytest.mark.parametrize("address", ["here", "here:port", ""])
 def test_an_invalid_address_is_named(address):
-    with pytest.raises(InvalidConfig, match="write host:port"):
+    with pytest.raises(UsageError, match="write host:port"):
         Broker([address]).reach()
 
 
@@ -112,7 +112,7 @@ def test_a_profile_may_lack_what_an_option_gives(profiles):
     profiles("[slow]\ntimeout = 60\n")
     assert Broker.named(["a:1"], "slow", None).timeout_s == 60
     assert Broker.named(["a:1"], "slow", 2.0).timeout_s == 2
-    with pytest.raises(InvalidConfig, match=r"profile 'slow' in .*profiles.toml has no key bootstrap"):
+    with pytest.raises(UsageError, match=r"profile 'slow' in .*profiles.toml has no key bootstrap"):
         Broker.named(None, "slow", None)
 
 
@@ -132,16 +132,16 @@ def test_a_profile_may_lack_what_an_option_gives(profiles):
 )
 def test_a_profile_that_is_not_valid_is_refused(profiles, text, message):
     profiles(text)
-    with pytest.raises(InvalidConfig, match=message):
+    with pytest.raises(UsageError, match=message):
         Broker.named(None, "test", None)
 
 
 def test_a_file_of_profiles_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    with pytest.raises(InvalidConfig, match=r"no profile 'test': .*profiles.toml does not exist"):
+    with pytest.raises(UsageError, match=r"no profile 'test': .*profiles.toml does not exist"):
         Broker.named(None, "test", None)
     (tmp_path / "stablelog" / "profiles.toml").mkdir(parents=True)
-    with pytest.raises(InvalidConfig, match=r"profiles.toml cannot be read: Is a directory"):
+    with pytest.raises(UsageError, match=r"profiles.toml cannot be read: Is a directory"):
         Broker.named(None, "test", None)
 
 

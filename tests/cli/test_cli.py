@@ -22,7 +22,7 @@ from stablelog.client import joint
 from stablelog.client.cluster import Cluster
 from stablelog.client.cuts import describe_cut
 from stablelog.embedded import READY_LINE
-from stablelog.errors import InvalidConfig
+from stablelog.errors import UsageError
 from stablelog.wire.extension.children import child_id
 from tests.clients.drivers import unique
 from tests.spark.reading import settled
@@ -494,5 +494,5 @@ def test_an_address_that_cannot_be_used_is_named_before_the_data_directory_is_ma
 
 
 def test_a_wrong_setting_is_refused_before_a_process_is_started():
-    with pytest.raises(InvalidConfig, match="did you mean"), stablelog.serve(log_segment_byte=1):
+    with pytest.raises(UsageError, match="did you mean"), stablelog.serve(log_segment_byte=1):
         pass

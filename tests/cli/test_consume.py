@@ -13,7 +13,7 @@ from stablelog.cli.output import OutputError
 from stablelog.cli.partition_watch import PartitionWatch
 from stablelog.cli.record_format import render_plain
 from stablelog.cli.record_reader import Reader
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 from tests.cli.test_cli import answer, begun, run
 from tests.clients.drivers import unique
 from tests.waiting import until
@@ -74,7 +74,7 @@ def reader(consumer, group="g", **others):
 @pytest.mark.parametrize("group", [None, "g"])
 def test_a_reader_whose_broker_goes_away_ends(monkeypatch, group):
     monkeypatch.setattr(record_reader, "TIMEOUT_S", 0.0)
-    with pytest.raises(Unavailable, match="no broker responds at here:1"):
+    with pytest.raises(UnavailableError, match="no broker responds at here:1"):
         reader(FakeConsumer(), group).print_records(1, None)
 
 

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from stablelog.cli import admin, consume, disk_watch, produce, record_reader, record_writer
-from stablelog.errors import DiskError, Unavailable
+from stablelog.errors import DiskError, UnavailableError
 from tests.full_disk import served
 from tests.waiting import until
 
@@ -68,7 +68,7 @@ def test_a_command_that_gives_up_on_a_full_disk_says_so(broker, lines, monkeypat
     monkeypatch.setattr(admin, "TIMEOUT_S", 1.0)
     broker.fill()
     for transactional_id in (None, "me"):
-        with pytest.raises(Unavailable, match=f"the disk of {broker.bootstrap} is full"):
+        with pytest.raises(UnavailableError, match=f"the disk of {broker.bootstrap} is full"):
             write(broker, lines, transactional_id)
 
 
@@ -129,7 +129,9 @@ def test_offsets_that_a_full_disk_does_not_take_end_consume_with_a_sentence(brok
             below_half(broker)
 
     monkeypatch.setattr(record_reader, "print_bytes", fill)
-    with pytest.raises(Unavailable, match=f"offsets of group g, .*: the disk of {broker.bootstrap} is full"):
+    with pytest.raises(
+        UnavailableError, match=f"offsets of group g, .*: the disk of {broker.bootstrap} is full"
+    ):
         read(broker)
 
 

@@ -4,7 +4,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from stablelog.cli import groups
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 from tests.cli.test_cli import answer, run
 from tests.clients.drivers import unique
 from tests.waiting import until
@@ -116,7 +116,7 @@ def test_a_member_that_joins_meanwhile_is_named(stablelog_broker, names, monkeyp
         return describe(*arguments)
 
     monkeypatch.setattr(groups, "find_offsets", join)
-    with pytest.raises(Unavailable, match="has members: stop them first"):
+    with pytest.raises(UnavailableError, match="has members: stop them first"):
         groups.reset(group, to="earliest", execute=True, bootstrap=[at])
     member.close()
 

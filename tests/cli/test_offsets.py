@@ -7,7 +7,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from stablelog.cli.offsets import OFFSET_MAX, OffsetSpec, find_offsets, parse_offset
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 from tests.cli.test_cli import opened
 from tests.clients.drivers import unique
 
@@ -47,7 +47,7 @@ def test_an_offset_is_parsed_the_same_in_each_time_zone(monkeypatch, text, spec)
     ],
 )
 def test_an_offset_that_is_not_valid_is_refused(text, why):
-    with pytest.raises(Unavailable, match=f"--offset {text.replace('+', '.')} is not valid: .*{why}"):
+    with pytest.raises(UnavailableError, match=f"--offset {text.replace('+', '.')} is not valid: .*{why}"):
         parse_offset(text, "--offset")
 
 

@@ -13,7 +13,7 @@ from pyarrow import parquet
 from stablelog.batch.header import headers_in
 from stablelog.cli.record_input import read_lines
 from stablelog.cli.record_writer import Writer
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 from tests.cli.test_cli import COMMAND, answer, run
 from tests.clients.drivers import unique
 from tests.spark.reading import settled
@@ -39,7 +39,7 @@ class GoneProducer:
 def test_records_are_read_no_further_than_to_the_first_that_is_given_up():
     records = read_lines([b"x\n"] * 1000, None)
     writer = Writer(GoneProducer(), "here:1", "t", None, None, lambda: None, lambda _count: None)
-    with pytest.raises(Unavailable, match="1 of 1 records were not written to t"):
+    with pytest.raises(UnavailableError, match="1 of 1 records were not written to t"):
         writer.send(records)
     assert next(records).place == "line 3"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stablelog.cli.record_format import FIELDS, parse_format, render_json, render_plain
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 
 
 class Message:
@@ -63,7 +63,7 @@ def test_bytes_are_written_as_they_are():
 
 @pytest.mark.parametrize("form", ["%x", "%", "\\", r"\q", r"\x4", "%t %"])
 def test_an_escape_that_is_not_supported_is_refused(form):
-    with pytest.raises(Unavailable, match=r"--format .* has an escape that is not supported: use %t %p"):
+    with pytest.raises(UnavailableError, match=r"--format .* has an escape that is not supported: use %t %p"):
         parse_format(form)
 
 

@@ -9,8 +9,8 @@ import pytest
 from pyarrow import parquet
 
 from stablelog.cli.parquet_input import read_parquet
-from stablelog.cli.record_input import BadRecord, read_csv, read_json, read_lines
-from stablelog.errors import Unavailable
+from stablelog.cli.record_input import BadRecordError, read_csv, read_json, read_lines
+from stablelog.errors import UnavailableError
 
 
 def plain(records):
@@ -92,7 +92,7 @@ def test_a_json_line_has_the_fields_of_a_record():
 )
 def test_a_json_line_that_is_not_a_record_is_refused_with_its_number(line, why):
     text = b'{"value": "v"}\n' + line.encode(errors="surrogateescape") + b"\n"
-    with pytest.raises(BadRecord) as refused:
+    with pytest.raises(BadRecordError) as refused:
         json_lines(text)
     assert str(refused.value).startswith(why)
 
@@ -134,7 +134,7 @@ lines, ""quoted\""",,,,,\xff,
     ],
 )
 def test_a_csv_row_that_is_not_a_record_is_refused_with_its_number(text, why):
-    with pytest.raises(BadRecord) as refused:
+    with pytest.raises(BadRecordError) as refused:
         rows(text.encode())
     assert str(refused.value).startswith(why)
 
@@ -207,18 +207,18 @@ def test_headers_of_parquet_may_be_a_map_or_those_of_spark(written):
     ],
 )
 def test_a_parquet_file_without_records_is_refused(written, columns, why):
-    with pytest.raises(BadRecord, match=why.replace("?", r"\?")):
+    with pytest.raises(BadRecordError, match=why.replace("?", r"\?")):
         list(read_parquet(written(**columns)))
 
 
 def test_a_file_that_is_not_parquet_is_named(tmp_path):
     (tmp_path / "x").write_text("value\nv\n")
     for name in ("x", "missing"):
-        with pytest.raises(Unavailable, match=f"{name} cannot be read"):
+        with pytest.raises(UnavailableError, match=f"{name} cannot be read"):
             list(read_parquet(tmp_path / name))
 
 
 def test_without_pyarrow_the_command_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(Unavailable, match=r"needs pyarrow: pip install 'stablelog\[parquet\]'"):
+    with pytest.raises(UnavailableError, match=r"needs pyarrow: pip install 'stablelog\[parquet\]'"):
         list(read_parquet(tmp_path / "x"))

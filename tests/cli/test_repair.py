@@ -15,7 +15,7 @@ from stablelog.broker.directory.checkpoints import RECOVERY_POINT_CHECKPOINT
 from stablelog.broker.directory.dynamic_settings import encode_settings
 from stablelog.cli.main import app
 from stablelog.env.lock import DirectoryLock
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 
 SETTINGS_OF_ANOTHER = encode_settings({"no.setting": "1"}).decode()
 LOG = f"{0:020d}.log"
@@ -71,7 +71,7 @@ def test_repair_shows_what_a_cut_loses_and_changes_nothing_without_consent(data)
     flip(path, positions(path)[2] + 30)
     before = path.read_bytes()
     result = run("repair", data)
-    assert isinstance(result.exception, Unavailable)
+    assert isinstance(result.exception, UnavailableError)
     assert "answer on a terminal, or agree with --yes" in str(result.exception)
     assert f"t-0: {LOG} is damaged at byte {positions(path)[2]}" in result.output
     assert "A cut ends the log at offset 2" in result.output
@@ -133,7 +133,7 @@ def test_repair_leaves_a_directory_alone_that_a_broker_has_open(data):
         result = run("repair", data, "--yes")
     finally:
         lock.release()
-    assert isinstance(result.exception, Unavailable)
+    assert isinstance(result.exception, UnavailableError)
     assert "another broker is running" in str(result.exception)
 
 
@@ -141,7 +141,7 @@ def test_repair_leaves_a_directory_alone_that_a_broker_has_open(data):
 def test_a_directory_of_something_else_is_named(tmp_path, command):
     (tmp_path / "some.log").write_text("of a program")
     result = run(command, tmp_path)
-    assert isinstance(result.exception, Unavailable)
+    assert isinstance(result.exception, UnavailableError)
     assert "is neither a data directory" in str(result.exception)
 
 
@@ -357,7 +357,7 @@ def test_repair_leaves_a_directory_alone_that_a_broker_has_open_also_behind_a_li
         result = run("repair", link, "--yes")
     finally:
         lock.release()
-    assert isinstance(result.exception, Unavailable)
+    assert isinstance(result.exception, UnavailableError)
     assert "another broker is running" in str(result.exception)
     assert (data / "t-0" / LOG).stat().st_size == len(before)
 
@@ -367,7 +367,7 @@ def test_repair_refuses_a_partition_without_a_data_directory_around_it(data, tmp
 
     shutil.copytree(data / "t-0", tmp_path / "alone" / "t-0")
     result = run("repair", tmp_path / "alone" / "t-0", "--yes")
-    assert isinstance(result.exception, Unavailable)
+    assert isinstance(result.exception, UnavailableError)
     assert "is not a data directory" in str(result.exception)
     assert "Name the data directory" in str(result.exception)
 
@@ -428,7 +428,7 @@ def test_without_the_list_of_topics_nothing_is_cut(data, damage, said):
     damage(data / "cluster.json")
     before = everything(data)
     result = run("repair", data, "--yes")
-    assert isinstance(result.exception, Unavailable)
+    assert isinstance(result.exception, UnavailableError)
     for words in ("cluster.json", said, "Nothing was changed", "an older copy is sufficient"):
         assert words in str(result.exception)
     assert everything(data) == before
@@ -477,7 +477,7 @@ def test_what_a_start_serves_is_cut_if_that_is_asked_for_one_partition(sealed):
 
     before = everything(sealed)
     result = run("repair", sealed, "--yes", "--at-first-damage")
-    assert isinstance(result.exception, Unavailable)
+    assert isinstance(result.exception, UnavailableError)
     assert "name the directory of one partition" in str(result.exception)
     assert everything(sealed) == before
     result = run("repair", sealed / "t-0", "--yes", "--at-first-damage")

@@ -14,7 +14,7 @@ import stablelog
 from stablelog.batch.header import headers_in
 from stablelog.cli import consume, disk_watch, partition_watch, record_reader
 from stablelog.cli.partition_watch import OPENING, PartitionWatch
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 from tests.cli.test_cli import answer, run
 from tests.clients.drivers import unique
 from tests.waiting import until
@@ -79,7 +79,7 @@ def read(broker, topic, group=None, isolation="read_committed"):
 
 @pytest.mark.parametrize("group", [None, "new"])
 def test_consume_names_the_offline_partition_and_ends(broker, told, capsys, group):
-    with pytest.raises(Unavailable, match=rf"half cannot be read to its end: half-1 is {OFFLINE}"):
+    with pytest.raises(UnavailableError, match=rf"half cannot be read to its end: half-1 is {OFFLINE}"):
         read(broker, "half", group and unique(group))
     assert told[0] == f"waiting: half-1 is {OFFLINE}"
     assert len(capsys.readouterr().out.splitlines()) == 60, "the other partition is read"
@@ -109,7 +109,7 @@ def test_consume_ends_with_one_line_and_exit_code_2(broker):
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_consume_prints_no_changed_record(broker, told, capsys, isolation):
     """The broker hands out what it has not read; the consumer checks the CRC."""
-    with pytest.raises(Unavailable, match="changed"):
+    with pytest.raises(UnavailableError, match="changed"):
         read(broker, "changed", isolation=isolation)
     printed = capsys.readouterr().out.splitlines()
     assert printed == [f"{number:04d}" * 16 for number in range(len(printed))]
@@ -118,7 +118,7 @@ def test_consume_prints_no_changed_record(broker, told, capsys, isolation):
 @pytest.mark.parametrize("group", [None, "new"])
 def test_consume_names_the_partition_with_a_damaged_batch_and_ends(broker, told, capsys, group):
     why = "damaged-0 is damaged at offset [0-9]+ or after it: the broker's log names the file"
-    with pytest.raises(Unavailable, match=f"damaged cannot be read to its end: {why}"):
+    with pytest.raises(UnavailableError, match=f"damaged cannot be read to its end: {why}"):
         read(broker, "damaged", group and unique(group))
     assert re.fullmatch(f"waiting: {why}", told[0])
     printed = capsys.readouterr().out.splitlines()
@@ -201,14 +201,16 @@ def test_hanging_transactions_are_found_beside_an_offline_partition(broker):
 
 
 def test_consume_from_an_offset_reads_beside_an_offline_partition(broker, told, capsys):
-    with pytest.raises(Unavailable, match="half-1 is offline"):
+    with pytest.raises(UnavailableError, match="half-1 is offline"):
         consume.consume("half", start="50", bootstrap=[broker.bootstrap])
     assert len(capsys.readouterr().out.splitlines()) == 10
 
 
 @pytest.mark.parametrize("start", ["-5", "@0"])
 def test_an_offset_that_is_to_be_found_in_an_offline_partition_is_refused(broker, start, capsys):
-    with pytest.raises(Unavailable, match=r"cannot be found in half-1, which is offline: .* --partition"):
+    with pytest.raises(
+        UnavailableError, match=r"cannot be found in half-1, which is offline: .* --partition"
+    ):
         consume.consume("half", start=start, bootstrap=[broker.bootstrap])
     consume.consume("half", start="-5", partitions=[0], bootstrap=[broker.bootstrap])
     assert len(capsys.readouterr().out.splitlines()) == 5

@@ -11,7 +11,7 @@ import pytest
 import stablelog
 from stablelog.client import record_buffer
 from stablelog.client.aio import AsyncClient
-from stablelog.errors import InvalidConfig, Refused, Unavailable
+from stablelog.errors import RefusedError, UnavailableError, UsageError
 from stablelog.wire.api import ApiKey
 from tests.client.faults import Proxy
 from tests.client.transactions import create, state_of, through, visible
@@ -79,9 +79,9 @@ def test_the_words_of_the_docs(stablelog_broker, run, topic):
                 assert [record.value for record in transaction.records] == [b"1", b"2"]
                 assert transaction.commit_sequence == done.commit_sequence
                 break
-            with pytest.raises(InvalidConfig):
+            with pytest.raises(UsageError):
                 client.transaction(timeout=0)
-            with pytest.raises(InvalidConfig, match="no topic"):
+            with pytest.raises(UsageError, match="no topic"):
                 client.read([])
 
     run(conversation())
@@ -115,7 +115,7 @@ def test_who_does_not_look_at_a_failure_is_not_told_of_it(stablelog_broker, run,
                 async with client.transaction() as txn:
                     await txn.write(topic, b"k", b"v")
                     raise KeyError("mine")
-            with pytest.raises(Refused, match="KeyError"):
+            with pytest.raises(RefusedError, match="KeyError"):
                 await txn.commit()
 
     run(conversation())
@@ -244,7 +244,7 @@ def test_what_is_cancelled_is_over(stablelog_broker, run, topic, moment, block):
             if is_committed:
                 assert (await txn.commit()).first == futures[0].result()
             else:
-                with pytest.raises(Refused, match=r"cancelled|CancelledError"):
+                with pytest.raises(RefusedError, match=r"cancelled|CancelledError"):
                     await txn.commit()
                 if txn.writing.producer is not None:
                     assert state_of(stablelog_broker.bootstrap, txn.writing.children[0][0]) != "Ongoing"
@@ -271,9 +271,9 @@ def test_a_commit_that_is_cancelled_before_its_turn_aborts(stablelog_broker, run
             gate.opened.set()
             with pytest.raises(asyncio.CancelledError):
                 await commit
-            with pytest.raises(Refused, match="cancelled"):
+            with pytest.raises(RefusedError, match="cancelled"):
                 await write
-            with pytest.raises(Refused, match="cancelled"):
+            with pytest.raises(RefusedError, match="cancelled"):
                 await txn.commit()
 
     with Proxy((stablelog_broker.host, stablelog_broker.port), gate) as proxy:
@@ -306,9 +306,9 @@ def test_the_loop_goes_on_while_a_block_is_left_and_another_task_writes(stablelo
             assert not leaving.done()
             aborting.opened.set()
             await leaving
-            with pytest.raises(Refused, match="KeyError"):
+            with pytest.raises(RefusedError, match="KeyError"):
                 await write
-            with pytest.raises(Refused, match="KeyError"):
+            with pytest.raises(RefusedError, match="KeyError"):
                 await first
 
     with Proxy((stablelog_broker.host, stablelog_broker.port), gates) as proxy:
@@ -341,7 +341,7 @@ def test_a_write_that_waits_for_room_can_be_cancelled(stablelog_broker, run, top
             gate.opened.set()
             with pytest.raises(asyncio.CancelledError):
                 await working
-            assert all(isinstance(future.exception(), Refused) for future in put)
+            assert all(isinstance(future.exception(), RefusedError) for future in put)
         assert visible(stablelog_broker.bootstrap, topic) == {}
 
     with Proxy((stablelog_broker.host, stablelog_broker.port), gate) as proxy:
@@ -382,13 +382,13 @@ def test_a_broker_that_is_away_holds_nobody_who_is_cancelled(run, moment):
                 with pytest.raises(asyncio.CancelledError):
                     await working
                 if moment == "write":
-                    assert isinstance(futures[0].exception(), Refused | Unavailable)
+                    assert isinstance(futures[0].exception(), RefusedError | UnavailableError)
                     return
                 # The commit was asked for, and nobody is there to say what became of it: ask again.
                 assert not futures[0].done()
                 await asyncio.to_thread(broker.start)
                 assert not txn.writing.cluster.are_retries_cancelled
-                with suppress(Refused):
+                with suppress(RefusedError):
                     await txn.commit()
                 assert futures[0].done()
                 committed = futures[0].exception() is None

@@ -11,7 +11,7 @@ import stablelog
 from stablelog.batch.records import decode_records
 from stablelog.client.cluster import EARLIEST, LATEST, Cluster
 from stablelog.client.connection import Connection
-from stablelog.errors import InvalidConfig, OffsetOutOfRange, Refused, Unavailable
+from stablelog.errors import OffsetOutOfRangeError, RefusedError, UnavailableError, UsageError
 from tests.client.transactions import SILENCE_S
 from tests.clients.drivers import Confluent, unique
 from tests.spark.reading import settled
@@ -52,7 +52,7 @@ def test_offsets_and_raw_batches(cluster, stablelog_broker):
     assert [first for _, first in fetched.aborted] == [3]
     assert cluster.fetch(topic, 0, 0, isolation="read_uncommitted").aborted == []
     assert len(cluster.fetch(topic, 0, end, wait_ms=1).records) == 0
-    with pytest.raises(OffsetOutOfRange, match=f"{topic}-0 has no offset 99"):
+    with pytest.raises(OffsetOutOfRangeError, match=f"{topic}-0 has no offset 99"):
         cluster.fetch(topic, 0, 99)
     far = 4_000_000_000_000
     assert cluster.list_offsets({target: far})[target].offset == -1
@@ -100,16 +100,16 @@ def test_a_broker_that_knows_only_the_first_version_of_each_api_is_understood(
 
 
 def test_what_is_not_there_is_named_at_once(cluster):
-    with pytest.raises(Refused, match="there is no topic 'nowhere'"):
+    with pytest.raises(RefusedError, match="there is no topic 'nowhere'"):
         cluster.metadata(["nowhere"])
-    with pytest.raises(Refused, match="there is no topic 'nowhere'"):
+    with pytest.raises(RefusedError, match="there is no topic 'nowhere'"):
         cluster.fetch("nowhere", 0, 0)
 
 
 def test_a_partition_that_is_not_there_is_named(cluster, stablelog_broker):
     topic = unique("client")
     Confluent(stablelog_broker.bootstrap).produce(topic, [b"a"])
-    with pytest.raises(Refused, match=f"topic '{topic}' has no partition 99"):
+    with pytest.raises(RefusedError, match=f"topic '{topic}' has no partition 99"):
         cluster.list_offsets({(topic, 99): LATEST})
 
 
@@ -125,14 +125,14 @@ def test_it_pickles_as_its_arguments(cluster, stablelog_broker):
 
 @pytest.mark.parametrize("bootstrap", ["", " , ", "nowhere", "host:port", "a b:1"])
 def test_an_address_that_is_none_is_refused(bootstrap):
-    with pytest.raises(InvalidConfig, match="host:port"):
+    with pytest.raises(UsageError, match="host:port"):
         Cluster(bootstrap)
 
 
 def test_nobody_there_is_said_after_the_deadline():
     with (
         Cluster("127.0.0.1:1", deadline_s=0.1) as nobody,
-        pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"),
+        pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1"),
     ):
         nobody.metadata()
 
@@ -166,7 +166,7 @@ def test_an_answer_that_is_cut_off_is_no_answer():
         serving = threading.Thread(target=serve)
         serving.start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        with Connection(address) as connection, pytest.raises(Unavailable, match="did not respond"):
+        with Connection(address) as connection, pytest.raises(UnavailableError, match="did not respond"):
             assert connection.versions
         serving.join()
 
@@ -179,7 +179,7 @@ def test_where_topics_are_not_made_by_asking_the_missing_one_is_named():
     with (
         stablelog.serve(auto_create_topics_enable="false") as broker,
         Cluster(broker.bootstrap) as strict,
-        pytest.raises(Refused, match="there is no topic 'absent'"),
+        pytest.raises(RefusedError, match="there is no topic 'absent'"),
     ):
         strict.partition_counts(["absent"])
 

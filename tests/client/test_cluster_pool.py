@@ -10,7 +10,7 @@ from stablelog.client import cluster as cluster_module
 from stablelog.client import cluster_pool
 from stablelog.client.cluster import Cluster
 from stablelog.client.cluster_pool import ClusterPool
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 
 NOWHERE = "127.0.0.1:1"  # nothing is asked of it
 
@@ -60,7 +60,7 @@ def test_a_closed_client_begins_nothing():
     with stablelog.connect(NOWHERE) as client:
         pass
     for begin in (client.transaction, lambda: next(client.read("t"))):
-        with pytest.raises(Refused, match="closed: make another one"):
+        with pytest.raises(RefusedError, match="closed: make another one"):
             begin()
 
 
@@ -68,9 +68,9 @@ def test_a_closed_asyncio_client_begins_nothing():
     async def conversation():
         async with stablelog.aio.connect(NOWHERE) as client:
             pass
-        with pytest.raises(Refused, match="is closed"):
+        with pytest.raises(RefusedError, match="is closed"):
             client.transaction()
-        with pytest.raises(Refused, match="is closed"):
+        with pytest.raises(RefusedError, match="is closed"):
             await anext(client.read("t"))
 
     asyncio.run(conversation())

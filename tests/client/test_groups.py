@@ -4,7 +4,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 import stablelog
-from stablelog.errors import InvalidConfig, Refused
+from stablelog.errors import RefusedError, UsageError
 from stablelog.wire.api import ApiKey
 from tests.client.faults import Proxy
 from tests.client.transactions import assert_failed, create, settled, through, visible, write_everywhere
@@ -52,7 +52,7 @@ def test_a_transaction_that_crosses_is_aborted_and_told_which_groups(
     own = create(stablelog_broker.bootstrap, order, group=mine)
     foreign = create(stablelog_broker.bootstrap, order, group=others)
     futures = []
-    with pytest.raises(Refused) as refused, client.transaction(group=mine) as txn:
+    with pytest.raises(RefusedError) as refused, client.transaction(group=mine) as txn:
         futures += [txn.write(own, None, b"v"), txn.write(foreign, None, b"v")]
     for part in (
         foreign,
@@ -70,15 +70,15 @@ def test_a_reader_that_crosses_is_told_which_groups(stablelog_broker, client):
     paid = create(stablelog_broker.bootstrap, group="payments")
     other = create(stablelog_broker.bootstrap)
     for cut in (True, False):
-        with pytest.raises(Refused, match=rf"'{paid}' belongs to transaction group 'payments', not to"):
+        with pytest.raises(RefusedError, match=rf"'{paid}' belongs to transaction group 'payments', not to"):
             list(client.read(paid, cut=cut, wait=0, group="orders"))
     with pytest.raises(
-        Refused, match="belongs to the default transaction group, not to transaction group 'payments'"
+        RefusedError, match="belongs to the default transaction group, not to transaction group 'payments'"
     ):
         list(client.read([paid, other], cut=True, wait=0))
-    with pytest.raises(InvalidConfig, match="transaction group 'a/b'"):
+    with pytest.raises(UsageError, match="transaction group 'a/b'"):
         client.read(paid, group="a/b")
-    with pytest.raises(InvalidConfig, match="transaction group 'a b'"):
+    with pytest.raises(UsageError, match="transaction group 'a b'"):
         client.transaction(group="a b")
 
 

@@ -16,7 +16,7 @@ from stablelog.client.commits import describe_commits
 from stablelog.client.connection import Connection
 from stablelog.client.cuts import describe_cut
 from stablelog.client.producer import Producer
-from stablelog.errors import StablelogError, Unavailable
+from stablelog.errors import StablelogError, UnavailableError
 from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.fetch import read_fetch_response
 from stablelog.wire.messages import message_class
@@ -65,7 +65,7 @@ def test_an_answer_of_an_impossible_size_is_not_waited_for(size):
         answering(lambda _request: LENGTH.pack(size) + bytes(64)) as address,
         Connection(address, timeout_s=SILENCE_S) as connection,
         pytest.raises(
-            Unavailable,
+            UnavailableError,
             match=f"did not respond to api_versions: the broker announced a response of {size} bytes",
         ),
     ):
@@ -79,7 +79,8 @@ def test_a_claim_of_more_than_was_sent_takes_no_memory():
         answering(lambda request: framed(request, claim)) as address,
         Connection(address, timeout_s=SILENCE_S) as connection,
         pytest.raises(
-            Unavailable, match="sent an invalid response to api_versions: a list announces 2147483647 items"
+            UnavailableError,
+            match="sent an invalid response to api_versions: a list announces 2147483647 items",
         ),
     ):
         connection.call(message_class(API_VERSIONS_KEY, 0, "request")())
@@ -89,7 +90,7 @@ def test_an_api_without_a_name_is_named_by_its_number():
     with (
         answering(lambda request: framed(request, b"")) as address,
         Connection(address, timeout_s=SILENCE_S) as connection,
-        pytest.raises(Unavailable, match="sent an invalid response to API 4: too short"),
+        pytest.raises(UnavailableError, match="sent an invalid response to API 4: too short"),
         connection.reading(4),
     ):
         raise ValueError("too short")
@@ -183,7 +184,7 @@ def test_an_answer_about_something_else_is_no_answer(stablelog_broker):
     with (
         Proxy((stablelog_broker.host, stablelog_broker.port), lambda *_: None, emptied) as proxy,
         Cluster(proxy.bootstrap, deadline_s=0, timeout_s=SILENCE_S) as cluster,
-        pytest.raises(Unavailable, match=f"does not contain the requested topic '{topic}'"),
+        pytest.raises(UnavailableError, match=f"does not contain the requested topic '{topic}'"),
     ):
         cluster.metadata([topic])
 
@@ -201,6 +202,6 @@ def test_versions_that_the_client_does_not_know_are_refused_by_name(
     with Cluster(stablelog_broker.bootstrap) as cluster:
         connection = cluster.any_connection()
         monkeypatch.setattr(Connection, "versions", {ApiKey.PRODUCE: served})
-        with pytest.raises(Unavailable) as refused:
+        with pytest.raises(UnavailableError) as refused:
             connection.version(ApiKey.PRODUCE)
     assert message.lower() in str(refused.value).lower()

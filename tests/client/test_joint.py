@@ -14,7 +14,7 @@ import stablelog
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
 from stablelog.client.transaction_state import describe_transaction
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.joint import JointChild
 from tests.broker.desk import frame
@@ -120,7 +120,7 @@ def test_what_is_not_named_is_aborted_and_late_ones_are_refused(cluster, topic):
     key, at = unique("query"), cluster.bootstrap
     winner = Child(at, key, 1, attempt=0).write(topic, b"good")
     loser = Child(at, key, 1, attempt=1).write(topic, b"bad")
-    with pytest.raises(Refused, match=r"child joint:.*:0:1 .* was fenced"):
+    with pytest.raises(RefusedError, match=r"child joint:.*:0:1 .* was fenced"):
         joint.commit(cluster, key, 1, [winner.shown, (loser.id, loser.shown[1], 9)])
     joint.commit(cluster, key, 1, [winner.shown])
     with pytest.raises(KafkaException) as late:
@@ -142,9 +142,9 @@ def test_a_group_is_as_far_as_the_commit(cluster, topic):
     found = consumer.committed([TopicPartition(topic, 0), TopicPartition(topic, 1)], TIMEOUT_S)
     consumer.close()
     assert [(p.offset, p.metadata) for p in found] == [(3, "from here"), (4, None)]
-    with pytest.raises(Refused, match=r"partition nowhere-0 does not exist or is not open"):
+    with pytest.raises(RefusedError, match=r"partition nowhere-0 does not exist or is not open"):
         joint.commit(cluster, key, 1, [], group_offsets={(group, "nowhere", 0): 5})
-    with pytest.raises(Refused, match="offset_metadata_too_large"):
+    with pytest.raises(RefusedError, match="offset_metadata_too_large"):
         joint.commit(cluster, key, 1, [], group_offsets={(group, topic, 0): (5, "m" * 9000)})
 
 
@@ -226,7 +226,7 @@ def test_kill_between_the_decision_and_its_answer_leaves_all_or_nothing():
             expected += values[:2]
             settled(broker.bootstrap, topic)
             assert read(broker.bootstrap, topic) == sorted(expected)
-            with pytest.raises(Refused, match="is not a child"):
+            with pytest.raises(RefusedError, match="is not a child"):
                 joint.commit(cluster, "q", version + 1, shown[2:])
         assert sequences == [1, 2, 3]
         assert found_committed[-1], "the answer of the last one was lost"

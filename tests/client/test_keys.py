@@ -11,7 +11,7 @@ from stablelog.batch.records import decode_records
 from stablelog.client import keys
 from stablelog.client.keys import WriterKeys
 from stablelog.coordinators.transactions.records import JointKey, TransactionKey, read_key
-from stablelog.errors import Refused, Unavailable
+from stablelog.errors import RefusedError, UnavailableError
 from stablelog.wire.api import ApiKey
 from tests.client.faults import Proxy
 from tests.client.transactions import (
@@ -25,14 +25,14 @@ from tests.client.transactions import (
 )
 
 MARKERS_FAIL = """
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 from stablelog.log.partition import Partition
 
 append_markers = Partition.append_markers
 
 def append_or_fail(self, writes, **more):
     if self.topic == "failing":
-        raise Unavailable("input/output error")
+        raise UnavailableError("input/output error")
     return append_markers(self, writes, **more)
 
 Partition.append_markers = append_or_fail
@@ -118,7 +118,7 @@ def test_a_commit_in_doubt_keeps_its_key_until_its_outcome_is_known(then):
             assert version == 2
             txn.writing.flush()
             txn.writing.cluster.deadline_s = 0
-            with pytest.raises(Unavailable):
+            with pytest.raises(UnavailableError):
                 txn.commit()
             others = [write_everywhere(client, topic) for _ in range(2)]
             assert all(other.writing.key is not key for other, _ in others)
@@ -132,7 +132,7 @@ def test_a_commit_in_doubt_keeps_its_key_until_its_outcome_is_known(then):
                 assert txn.commit() == done
                 assert done.commit_sequence == 3, "of its own commit, though others have come since"
             else:
-                with pytest.raises(Refused, match="is committed"):
+                with pytest.raises(RefusedError, match="is committed"):
                     txn.abort()
             assert settled(list(futures))
             assert key.version == version + 1
@@ -157,10 +157,10 @@ def test_a_key_whose_transaction_was_refused_in_doubt_is_not_used_again():
             txn.writing.flush()
             txn.writing.producer.producer_epoch += 1  # which the broker never gave
             txn.writing.cluster.deadline_s = 1
-            with pytest.raises((Refused, Unavailable)):
+            with pytest.raises((RefusedError, UnavailableError)):
                 txn.commit()
             if not all(future.done() for future in futures):
-                with pytest.raises((Refused, Unavailable)):
+                with pytest.raises((RefusedError, UnavailableError)):
                     txn.commit()
             assert_failed(list(futures))
             following = client.transaction()
@@ -200,7 +200,7 @@ def test_what_another_writer_has_committed_under_the_key_is_not_taken_for_the_ow
     txn.writing.flush()
     with copy:  # which fences it
         copy.write(topic, b"k", b"copy")
-    with pytest.raises(Refused, match="another writer uses the key"):
+    with pytest.raises(RefusedError, match="another writer uses the key"):
         txn.commit()
     assert_failed(lost)
     assert list(visible(stablelog_broker.bootstrap, topic).values()) == [b"copy"]
@@ -234,7 +234,7 @@ def test_a_key_whose_transaction_was_fenced_is_left_to_the_other_writer(client, 
         futures.append(one.write(topic, b"k", b"first"))
         one.writing.flush()
     txn.write(topic, b"k", b"second")
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         txn.commit()
     assert_failed(futures[:1])
     with client.transaction() as following:

@@ -12,7 +12,7 @@ from stablelog.client.cluster import EARLIEST, LATEST, Cluster
 from stablelog.client.connection import Connection
 from stablelog.client.producer import Producer
 from stablelog.client.responses import RetriableError
-from stablelog.errors import Refused, Unavailable
+from stablelog.errors import RefusedError, UnavailableError
 from tests.client.faults import Proxy
 from tests.clients.drivers import Confluent, unique
 
@@ -161,11 +161,11 @@ def test_a_producer_fenced_by_its_successor_is_told_in_words(stablelog_broker, t
         first.flush()
         second.begin()
         with pytest.raises(
-            Refused, match=f"the transaction of '{name}' has ended.*fenced by a later producer"
+            RefusedError, match=f"the transaction of '{name}' has ended.*fenced by a later producer"
         ):
             first.append(topic, 0, batch(b"late"))
             first.flush()
-        with pytest.raises(Refused, match="has ended"):
+        with pytest.raises(RefusedError, match="has ended"):
             first.end(commit=True)
         second.append(topic, 0, batch(b"kept"))
         second.flush()
@@ -179,7 +179,7 @@ def test_a_topic_that_is_not_there_is_named(stablelog_broker):
     with Cluster(stablelog_broker.bootstrap) as cluster:
         producer = Producer(cluster, unique("p"))
         producer.begin()
-        with pytest.raises(Refused, match="there is no topic 'nowhere'"):
+        with pytest.raises(RefusedError, match="there is no topic 'nowhere'"):
             producer.append("nowhere", 0, batch(b"a"))
 
 
@@ -188,7 +188,7 @@ def test_a_batch_that_is_too_large_is_told_with_its_size(stablelog_broker, topic
         producer = Producer(cluster, unique("p"))
         producer.begin()
         with pytest.raises(
-            Refused, match=r"a batch of 20000\d\d bytes \(records: 1\) is more than max.message.bytes"
+            RefusedError, match=r"a batch of 20000\d\d bytes \(records: 1\) is more than max.message.bytes"
         ):
             producer.append(topic, 0, batch(bytes(2_000_000)))
             producer.flush()
@@ -199,7 +199,7 @@ def test_a_batch_that_is_too_large_is_told_with_its_size(stablelog_broker, topic
 def test_a_timeout_that_is_too_long_is_told(stablelog_broker):
     with Cluster(stablelog_broker.bootstrap) as cluster:
         producer = Producer(cluster, unique("p"), transaction_timeout_ms=2**31 - 1)
-        with pytest.raises(Refused, match=r"transaction\.max\.timeout\.ms"):
+        with pytest.raises(RefusedError, match=r"transaction\.max\.timeout\.ms"):
             producer.begin()
 
 
@@ -209,7 +209,7 @@ def test_a_broker_that_stays_away_is_given_up():
         producer = Producer(cluster, "p", deadline_s=0.5)
         producer.begin()
         broker.kill()
-        with pytest.raises(Unavailable, match="p: no batch was acknowledged for"):
+        with pytest.raises(UnavailableError, match="p: no batch was acknowledged for"):
             producer.append("t", 0, batch(b"a"))
             producer.flush()
 

@@ -16,7 +16,7 @@ from stablelog.client.cluster import Cluster
 from stablelog.client.cuts import describe_cut
 from stablelog.client.producer import Producer
 from stablelog.client.writing import Committed
-from stablelog.errors import Refused, Unavailable
+from stablelog.errors import RefusedError, UnavailableError
 from stablelog.wire.api import ApiKey
 from tests.client.faces import FACES
 from tests.client.faults import Proxy
@@ -84,7 +84,7 @@ class Model:
             assert settled(futures, 30) == (done is not None)
         if done is None:
             for future in futures:
-                assert isinstance(future.exception(), Refused | Unavailable)
+                assert isinstance(future.exception(), RefusedError | UnavailableError)
         elif done == Committed(-1, None, None):
             assert futures == []
         else:
@@ -108,12 +108,12 @@ def end(txn, commit):
             if commit:
                 return txn.commit()
             txn.abort()
-        except Unavailable:
+        except UnavailableError:
             continue
-        except Refused:
+        except RefusedError:
             try:
                 return txn.commit()  # it had been committed when it was to be aborted
-            except Refused:
+            except RefusedError:
                 return None
         else:
             return None
@@ -147,8 +147,8 @@ def run(client, broker, topics, group, chance, model):
             elif step == "fence" and txn.writing.producer is not None:
                 with Cluster(broker.bootstrap) as cluster:
                     Producer(cluster, txn.writing.children[0][0]).begin()
-        except (Refused, Unavailable):
-            with pytest.raises((Refused, Unavailable)):
+        except (RefusedError, UnavailableError):
+            with pytest.raises((RefusedError, UnavailableError)):
                 txn.commit()
             print(f"{name}: {txn.writing.failure}")
             model.end(name, None)

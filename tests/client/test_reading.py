@@ -14,7 +14,7 @@ import stablelog
 from stablelog.client import joint, reading
 from stablelog.client.cluster import Cluster
 from stablelog.client.cuts import describe_cut
-from stablelog.errors import DataLossError, InvalidConfig, Refused, Unavailable
+from stablelog.errors import DataLossError, RefusedError, UnavailableError, UsageError
 from tests.client.test_joint import Child
 from tests.client.transactions import create
 from tests.clients.drivers import Confluent, unique
@@ -149,7 +149,7 @@ def test_a_transaction_of_which_nothing_comes_is_not_read_without_its_records(
 
     with monkeypatch.context() as patched:
         patched.setattr(Cluster, "fetch", fetch_nothing)
-        with pytest.raises(Unavailable, match=r"returns no records at offset 3, .* that ends at 5"):
+        with pytest.raises(UnavailableError, match=r"returns no records at offset 3, .* that ends at 5"):
             list(client.read(topics, cut=cut, wait=0))
     assert sum(len(txn.records) for txn in client.read(topics, cut=cut, wait=0)) == 8
 
@@ -314,10 +314,10 @@ def test_a_topic_that_was_created_again_is_not_gone_on_with(stablelog_broker, cl
 def test_what_cannot_be_read_so_is_refused(stablelog_broker, client, topics):
     ordinary = create(stablelog_broker.bootstrap, "offset")
     for cut in (True, False):
-        with pytest.raises(Refused, match=r"stablelog\.order=commit") as refused:
+        with pytest.raises(RefusedError, match=r"stablelog\.order=commit") as refused:
             next(client.read([*topics, ordinary], cut=cut))
         assert refused.value.code is ErrorCode.invalid_request
-    with pytest.raises(InvalidConfig, match="order 'offset'"):
+    with pytest.raises(UsageError, match="order 'offset'"):
         client.read(topics, order="offset")
-    with pytest.raises(InvalidConfig, match="no topic"):
+    with pytest.raises(UsageError, match="no topic"):
         client.read([])

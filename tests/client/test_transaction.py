@@ -14,7 +14,7 @@ from stablelog.client.cluster import Cluster
 from stablelog.client.producer import Producer
 from stablelog.client.record_buffer import BATCH_SIZE_MAX
 from stablelog.client.writing import Committed
-from stablelog.errors import InvalidConfig, Refused, Unavailable
+from stablelog.errors import RefusedError, UnavailableError, UsageError
 from stablelog.wire.api import ApiKey
 from tests.client.faults import Proxy
 from tests.client.transactions import (
@@ -65,9 +65,9 @@ def test_on_commit_all_come_true_with_their_positions(stablelog_broker, client, 
         assert done.first == futures[f"{name}-0".encode()].result()
         assert done.last == futures[f"{name}-39".encode()].result()
     assert now.commit() == second
-    with pytest.raises(Refused, match="is committed"):
+    with pytest.raises(RefusedError, match="is committed"):
         now.abort()
-    with pytest.raises(Refused, match="has ended"):
+    with pytest.raises(RefusedError, match="has ended"):
         now.write(topic, b"k", b"v")
     assert not futures[b"now-0"].cancel()
 
@@ -100,9 +100,9 @@ def test_on_abort_all_fail(stablelog_broker, client, topic, ordinary):
         txn.abort()
     assert_failed(futures, ErrorCode.transaction_abortable)
     txn.abort()
-    with pytest.raises(Refused, match="was aborted"):
+    with pytest.raises(RefusedError, match="was aborted"):
         txn.commit()
-    with pytest.raises(Refused, match="was aborted"):
+    with pytest.raises(RefusedError, match="was aborted"):
         txn.write(topic, b"k", b"v")
     assert visible(stablelog_broker.bootstrap, topic, ordinary) == {}
 
@@ -120,9 +120,9 @@ def test_an_exception_aborts(stablelog_broker, client, topic):
 
 def test_a_block_that_hides_a_failed_write_does_not_end_well(client, topic):
     futures = []
-    with pytest.raises(Refused, match=r"max\.message\.bytes"), client.transaction() as txn:
+    with pytest.raises(RefusedError, match=r"max\.message\.bytes"), client.transaction() as txn:
         futures.append(txn.write(topic, b"k", b"v", partition=0))
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(RefusedError):
             while True:  # until more than may be under way without an answer is
                 txn.write(topic, b"k", bytes(2 << 20), partition=0)
     assert_failed(futures)
@@ -131,13 +131,13 @@ def test_a_block_that_hides_a_failed_write_does_not_end_well(client, topic):
 def test_what_is_not_there_cannot_be_written(client, topic):
     with client.transaction() as txn:
         future = txn.write(topic, b"k", b"v")
-        with pytest.raises(Refused, match="has no partition 2, only 0 to 1"):
+        with pytest.raises(RefusedError, match="has no partition 2, only 0 to 1"):
             txn.write(topic, b"k", b"v", partition=2)
     assert settled([future])
     for timeout in (0, -1, float("nan"), float("inf"), 1e9):
-        with pytest.raises(InvalidConfig, match="the timeout of"):
+        with pytest.raises(UsageError, match="the timeout of"):
             client.transaction(timeout=timeout)
-    with pytest.raises(InvalidConfig):
+    with pytest.raises(UsageError):
         stablelog.connect("nowhere")
 
 
@@ -171,7 +171,7 @@ def test_after_its_timeout_it_is_aborted(stablelog_broker, client, topic):
     futures = [txn.write(topic, b"k", b"v") for _ in range(3)]
     txn.writing.flush()
     txn.writing.deadline = 0  # whose passing nobody has noticed
-    with pytest.raises(Refused, match=r"timeout of 60 s"):
+    with pytest.raises(RefusedError, match=r"timeout of 60 s"):
         txn.commit()
     assert_failed(futures)
     assert visible(stablelog_broker.bootstrap, topic) == {}
@@ -187,7 +187,7 @@ def test_after_its_timeout_its_futures_fail_though_nobody_asks(stablelog_broker,
     assert not settled(futures, 30)
     assert_failed(futures, ErrorCode.transaction_abortable)
     for late in (brief.commit, lambda: brief.write(topic, b"k", b"v")):
-        with pytest.raises(Refused, match=r"timeout of 60 s"):
+        with pytest.raises(RefusedError, match=r"timeout of 60 s"):
             late()
     long.commit()
     assert settled(others, 30)
@@ -219,7 +219,7 @@ def test_a_commit_that_comes_after_the_broker_s_timeout_is_refused(stablelog_bro
                 "nothing is known yet, and futures are done",
             )
             arrive.set()
-            with pytest.raises(Refused):
+            with pytest.raises(RefusedError):
                 committing.result(90)
     assert_failed(futures)
     assert visible(stablelog_broker.bootstrap, topic) == {}
@@ -232,7 +232,7 @@ def test_a_fenced_one_fails_whole(stablelog_broker, client, topic, step):
     txn.writing.flush()
     with Cluster(stablelog_broker.bootstrap) as cluster:
         Producer(cluster, txn.writing.children[0][0]).begin()
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         if step == "write":
             futures.append(txn.write(topic, b"k", b"v", partition=1))
         txn.commit()
@@ -308,7 +308,7 @@ def test_a_commit_in_doubt_is_asked_again_after_a_restart(decided, then, face):
             txn, futures = write_everywhere(client, *topics)
             txn.writing.flush()
             txn.writing.cluster.deadline_s = 0  # nobody asks again by itself
-            with pytest.raises(Unavailable):
+            with pytest.raises(UnavailableError):
                 txn.commit()
             txn.writing.cluster.deadline_s = 60
             assert not any(future.done() for future in futures), "nothing is known yet"
@@ -318,7 +318,7 @@ def test_a_commit_in_doubt_is_asked_again_after_a_restart(decided, then, face):
             if then == "commit":
                 assert txn.commit().commit_sequence == 1
             elif decided:
-                with pytest.raises(Refused, match="is committed"):
+                with pytest.raises(RefusedError, match="is committed"):
                     txn.abort()
             else:
                 txn.abort()
@@ -340,7 +340,7 @@ def test_kill_at_any_moment_leaves_all_or_nothing():
                 time.sleep(delay_s)
                 broker.kill()
                 broker.start()
-                assert committing.exception(180) is None or isinstance(committing.exception(), Refused)
+                assert committing.exception(180) is None or isinstance(committing.exception(), RefusedError)
             outcomes.append(settled(list(futures)))
             assert outcomes[-1] == (committing.exception() is None)
             if outcomes[-1]:
@@ -379,6 +379,6 @@ def test_several_threads_write_into_one_transaction(stablelog_broker, client, to
 
 def test_the_commit_is_asked_of_a_broker_that_knows_joint_commits(client, topic, monkeypatch):
     monkeypatch.setattr("stablelog.client.connection.Connection.speaks", lambda *_: False)
-    with pytest.raises(Refused, match="only a stablelog broker does"), client.transaction() as txn:
+    with pytest.raises(RefusedError, match="only a stablelog broker does"), client.transaction() as txn:
         future = txn.write(topic, b"k", b"v")
     assert_failed([future])

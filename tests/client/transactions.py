@@ -12,7 +12,7 @@ from stablelog.client.native import Client
 from stablelog.client.positions import Position
 from stablelog.client.responses import RetriableError
 from stablelog.client.transaction_state import describe_transaction
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from tests.clients.drivers import unique
 
 SILENCE_S = 60  # for which a broker may be silent here: what fails is what a test wants to fail
@@ -73,7 +73,7 @@ def settled(futures, timeout=0):
 def assert_failed(futures, code=None):
     assert not settled(futures)
     for future in futures:
-        assert isinstance(future.exception(), Refused)
+        assert isinstance(future.exception(), RefusedError)
         assert code is None or future.exception().code is code
 
 
@@ -82,7 +82,7 @@ def state_of(bootstrap, transactional_id):
         connection = cluster.coordinator(transactional_id)
         try:
             return describe_transaction(connection, transactional_id).transaction_state
-        except Refused:
+        except RefusedError:
             return "Gone"
 
 

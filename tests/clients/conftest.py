@@ -16,5 +16,5 @@ def target_broker(stablelog_broker):
 def client(request, target_broker):
     try:
         return request.param(target_broker.bootstrap)
-    except apache_kafka.NotToBeHad as missing:
+    except apache_kafka.NotAvailableError as missing:
         pytest.skip(str(missing))

@@ -75,7 +75,7 @@ def test_a_transaction_that_wants_the_offline_partition_is_aborted_and_followed_
 def java(damaged):
     try:
         return Java(damaged.bootstrap)
-    except apache_kafka.NotToBeHad as missing:
+    except apache_kafka.NotAvailableError as missing:
         pytest.skip(str(missing))
 
 

@@ -165,7 +165,7 @@ def client(request, topics):
     """A client of the topics' broker."""
     try:
         return request.param(topics.bootstrap)
-    except apache_kafka.NotToBeHad as missing:
+    except apache_kafka.NotAvailableError as missing:
         pytest.skip(str(missing))
 
 

@@ -88,7 +88,7 @@ def test_a_restart_keeps_every_group(driver, tmp_path):
     with served() as broker:
         try:
             client = driver(broker.bootstrap)
-        except apache_kafka.NotToBeHad as missing:
+        except apache_kafka.NotAvailableError as missing:
             pytest.skip(str(missing))
         topics = {
             group: create(broker, "t", stablelog_group=group, stablelog_order="commit")

@@ -24,7 +24,7 @@ from stablelog.coordinators.transactions.joint.answers import ChildShown
 from stablelog.coordinators.transactions.joint.checks import is_of_run
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
 from stablelog.coordinators.transactions.records import transaction_key
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.wire.extension.children import JointName, child_of
 from tests.coordinators.consumer_groups import test_scripts as test_group_scripts
 from tests.coordinators.transactions import test_scripts as test_transaction_scripts
@@ -154,7 +154,7 @@ class Transactions(test_transaction_scripts.Conversation):
 
     def list(self, **given: str) -> None:
         super().list(**given)
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(RefusedError):
             slices, _ = self.coordinator.table.list_transactions(
                 id_pattern=given.get("ids"), now_ms=self.now_ms
             )

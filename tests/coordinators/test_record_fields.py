@@ -12,7 +12,7 @@ from stablelog.coordinators.record_fields import (
     string,
     tagged_fields,
 )
-from stablelog.errors import Corrupt, NewerFormat
+from stablelog.errors import DamageError, NewerFormatError
 from stablelog.varint import encode_uvarint
 
 
@@ -40,7 +40,7 @@ def test_varints_are_as_short_as_they_can_be_and_have_at_most_five_bytes(number:
     assert encode_uvarint(number).hex() == content
     assert FieldReader(bytes.fromhex(content), "it").varint() == number
     if number < 128:
-        with pytest.raises(Corrupt, match="it, at byte 0: a varint is longer than 5 bytes"):
+        with pytest.raises(DamageError, match="it, at byte 0: a varint is longer than 5 bytes"):
             FieldReader(bytes.fromhex("80" * 5 + content), "it").varint()
 
 
@@ -67,24 +67,24 @@ def test_a_value_says_in_its_version_whether_it_is_flexible() -> None:
         reader = FieldReader(INT16.pack(version), "it")
         assert reader.version(3, flexible_from=2) == version
         assert reader.is_flexible == (version >= 2)
-    with pytest.raises(NewerFormat, match="it of version 4; this release reads versions up to 3"):
+    with pytest.raises(NewerFormatError, match="it of version 4; this release reads versions up to 3"):
         FieldReader(INT16.pack(4), "it").version(3)
-    with pytest.raises(Corrupt, match="it, at byte 2: version -1; versions 0 to 3 can be read"):
+    with pytest.raises(DamageError, match="it, at byte 2: version -1; versions 0 to 3 can be read"):
         FieldReader(INT16.pack(-1), "it").version(3)
 
 
 def test_damage_is_named_with_its_place() -> None:
-    with pytest.raises(Corrupt, match="it, at byte 0: it is cut short: 4 bytes are expected, 3 are left"):
+    with pytest.raises(DamageError, match="it, at byte 0: it is cut short: 4 bytes are expected, 3 are left"):
         FieldReader(b"abc", "it").int32()
-    with pytest.raises(Corrupt, match="-3 bytes are expected"):
+    with pytest.raises(DamageError, match="-3 bytes are expected"):
         FieldReader(INT16.pack(-3), "it").string()
-    with pytest.raises(Corrupt, match="at byte 2: null where a string is required"):
+    with pytest.raises(DamageError, match="at byte 2: null where a string is required"):
         FieldReader(INT16.pack(-1), "it").string()
-    with pytest.raises(Corrupt, match="a string that is not UTF-8"):
+    with pytest.raises(DamageError, match="a string that is not UTF-8"):
         FieldReader(INT16.pack(1) + b"\xff", "it").string()
-    with pytest.raises(Corrupt, match="at byte 4: an array cannot have -1 items"):
+    with pytest.raises(DamageError, match="at byte 4: an array cannot have -1 items"):
         FieldReader(b"\xff" * 4, "it").array(lambda: None)
     reader = FieldReader(b"abc", "it")
     reader.take(1)
-    with pytest.raises(Corrupt, match="at byte 1: 2 bytes follow the last field"):
+    with pytest.raises(DamageError, match="at byte 1: 2 bytes follow the last field"):
         reader.done()

@@ -25,7 +25,7 @@ from stablelog.wire.extension.cut import DescribeCutRequest
 from tests.cuts.model import Model
 from tests.cuts.mutants import MUTANTS, applied
 from tests.cuts.sim import CrashingDisk, SimBroker, SimLoop
-from tests.cuts.writers import GROUPS, Calls, GaveUp, JointWriter, PlainWriter, Writer, targets_of
+from tests.cuts.writers import GROUPS, Calls, GaveUpError, JointWriter, PlainWriter, Writer, targets_of
 
 LIFE_S = 0.35
 
@@ -174,7 +174,7 @@ class History:
                 await asyncio.sleep(0)
                 try:
                     await writer._settle_last(calls)
-                except GaveUp:
+                except GaveUpError:
                     self.counts["refused after a crash"] += 1
         await self._settled()
         for group in self.groups:

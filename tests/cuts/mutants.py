@@ -8,7 +8,7 @@ from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.broker.upkeep.maintenance import Maintenance
 from stablelog.coordinators.transactions.recovery import DecisionHistory
 from stablelog.coordinators.transactions.table import TransactionTable
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.views import commit_order
 from stablelog.views.commit_index import CommitIndex
 from stablelog.views.commit_order import CommitOrder
@@ -140,7 +140,7 @@ def an_index_is_trusted_unseen(_open_sealed):
 def _trusting(index):
     try:
         index.take(CommitSummary.decode(index._disk.read_bytes(index.path(".commitsummary"))))
-    except Corrupt:
+    except DamageError:
         return False
     return True
 

@@ -32,7 +32,7 @@ RETRIABLE = (
 )
 
 
-class GaveUp(Exception):
+class GaveUpError(Exception):
     """A writer was refused, and begins anew."""
 
 
@@ -69,7 +69,7 @@ class Calls:
             if answer.error_code is ErrorCode.none:
                 return answer.producer_id, answer.producer_epoch
             if answer.error_code not in RETRIABLE:
-                raise GaveUp(answer.error_code)
+                raise GaveUpError(answer.error_code)
             await self.pause()
 
     async def add(self, name, producer, targets):
@@ -98,7 +98,7 @@ class Calls:
             if codes == {ErrorCode.none}:
                 return
             if not codes <= set(RETRIABLE):
-                raise GaveUp(codes)
+                raise GaveUpError(codes)
             await self.pause()
 
     async def produce(self, target, batch, *, name=None, version=9):
@@ -115,7 +115,7 @@ class Calls:
             if code is ErrorCode.none:
                 return
             if code not in RETRIABLE:
-                raise GaveUp(code)
+                raise GaveUpError(code)
             await self.pause()
 
     async def end(self, name, producer, committed, *, version):
@@ -158,7 +158,7 @@ class Writer:
                 while True:
                     await self._transaction(calls)
                     await calls.pause(0.02)
-            except GaveUp:
+            except GaveUpError:
                 self._drop()
                 await calls.pause(0.02)
 
@@ -183,7 +183,7 @@ class Writer:
                 self.sequences = {}
         else:
             self.history.model.refuse(txn)
-            raise GaveUp(answer.error_code)
+            raise GaveUpError(answer.error_code)
 
     async def _transaction(self, calls):
         self.txn = txn = self.history.model.begin(self.group)
@@ -205,7 +205,7 @@ class Writer:
             self.txn = None
             answer = await calls.end(self.name, self.producer, False, version=self.version)
             if answer.error_code is not ErrorCode.none:
-                raise GaveUp(answer.error_code)
+                raise GaveUpError(answer.error_code)
             if self.version >= 5:
                 self.producer, self.sequences = (answer.producer_id, answer.producer_epoch), {}
             return
@@ -240,7 +240,7 @@ class JointWriter:
 
     async def run(self, calls):
         while True:
-            with contextlib.suppress(GaveUp):
+            with contextlib.suppress(GaveUpError):
                 await self._version(calls)
             await calls.pause(0.03)
 

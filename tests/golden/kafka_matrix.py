@@ -108,7 +108,7 @@ def main(arguments=None) -> int:
         with tempfile.TemporaryDirectory(prefix="matrix-") as temporary:
             try:
                 step(chosen, Path(temporary), failures, progress)
-            except apache_kafka.NotToBeHad as missing:
+            except apache_kafka.NotAvailableError as missing:
                 progress.tell(f"Kafka {version} cannot be run: {missing}")
                 return 2
         ran, failed = ran + len(chosen), failed + len(failures.by_cell)

@@ -59,7 +59,7 @@ def run_back(cells: list[Cell], folder: Path, failures: Failures, progress) -> N
     """Have stablelog write the cells, all of one version and end, and Kafka open its partitions.
 
     Raises:
-        NotToBeHad: Kafka cannot be run here.
+        NotAvailableError: Kafka cannot be run here.
     """
     ((version, end),) = {(cell.version, cell.end) for cell in cells}
     kafka = apache_kafka.KafkaBroker(folder / "kafka", BROKER_SETTINGS, SHORT_LIVED, version=version)

@@ -301,7 +301,7 @@ def write_directory(
         progress: called with what is being done.
 
     Raises:
-        NotToBeHad: Kafka cannot be run here.
+        NotAvailableError: Kafka cannot be run here.
     """
     ((version, end),) = {(cell.version, cell.end) for cell in cells}
     kafka = apache_kafka.KafkaBroker(

@@ -16,7 +16,7 @@ from stablelog.cli import verify as verify_command
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
 from stablelog.client.connection import Connection
-from stablelog.errors import OffsetOutOfRange
+from stablelog.errors import OffsetOutOfRangeError
 from stablelog.wire.messages import message_class
 from tests.golden.generation import NAMES, generations, versions_in
 from tests.golden.generation_load import BUSY
@@ -136,7 +136,7 @@ def compare_everywhere(bootstrap, told, step=1):
                     rows = fetched_to_end(cluster, topic, index, begin, isolation)
                     compare(shortened(rows), seen[name], f"{topic}-{index}/{name}")
                 for outside in (begin - 1, seen["end"]["all"] + 1):
-                    with pytest.raises(OffsetOutOfRange):
+                    with pytest.raises(OffsetOutOfRangeError):
                         cluster.fetch(topic, index, outside, isolation=isolation, wait_ms=0)
                 offsets = [row[0] for row in rows]
                 stride = step if len(rows) <= ROWS_KEPT_MAX else 97

@@ -17,7 +17,7 @@ from stablelog.client.cluster import Cluster
 from stablelog.coordinators.consumer_groups.records import encode_group_key, encode_offset_key
 from stablelog.coordinators.record_fields import string
 from stablelog.coordinators.transactions.records import group_key, joint_key, transaction_key
-from stablelog.errors import NewerFormat, Unavailable
+from stablelog.errors import NewerFormatError, UnavailableError
 from tests.golden.generation import NAMES, generations
 from tests.golden.generation_look import ISOLATIONS, fetched_to_end
 from tests.golden.serving import BrokerAt
@@ -173,7 +173,7 @@ def test_the_broker_does_not_start_on_it_and_verify_names_it(tmp_path, name, kin
     data = GENERATION.unpack(name, tmp_path)
     place, version = OF_THE_BROKER[kind](data)
     before = files_in(data)
-    with pytest.raises(NewerFormat) as refused, BrokerAt(data, GENERATION.expected(name)["written_ms"]):
+    with pytest.raises(NewerFormatError) as refused, BrokerAt(data, GENERATION.expected(name)["written_ms"]):
         pass
     assert refused.value.place == str(place)
     assert refused.value.found == version
@@ -204,7 +204,7 @@ def test_a_partition_stays_offline(tmp_path, name, kind, capsys):
     broker = BrokerAt(data, told["written_ms"])
     said = f"{path}: .* of version {version}; this release reads versions up to {version - 1}"
     with broker, Cluster(broker.bootstrap, timeout_s=TIMEOUT_S, deadline_s=0.2) as cluster:
-        with pytest.raises(Unavailable, match=f"{topic}-0"):
+        with pytest.raises(UnavailableError, match=f"{topic}-0"):
             fetched_to_end(cluster, topic, 0, seen["start"]["all"], ISOLATIONS["all"])
         other = told["topics"]["append-time"]["partitions"][0]
         # The broker may still be opening this partition, so the deadline is a longer one.
@@ -237,7 +237,7 @@ def test_repair_writes_nothing_to_such_a_directory(tmp_path, kind):
     place, version = OF_THE_BROKER[kind](data)
     damage_log(data / "ordinary-0")
     before = files_in(data)
-    with pytest.raises(NewerFormat) as refused:
+    with pytest.raises(NewerFormatError) as refused:
         repair(data, yes=True)
     assert (refused.value.place, refused.value.found) == (str(place), version)
     assert files_in(data) == before
@@ -249,7 +249,7 @@ def test_repair_refuses_a_commit_log_with_such_a_record_behind_damage(tmp_path, 
     damage_log(data / f"{COMMIT_LOG}-0")
     place, version = OF_THE_BROKER[kind](data)
     before = files_in(data)
-    with pytest.raises(NewerFormat) as refused:
+    with pytest.raises(NewerFormatError) as refused:
         repair(data, yes=True)
     assert (refused.value.place, refused.value.found) == (str(place), version)
     assert files_in(data) == before
@@ -291,7 +291,7 @@ def test_spark_reads_nothing_of_such_a_segment(tmp_path):
     """Without a broker; what a summary of a later release says of aborts and records is not known."""
     data = GENERATION.unpack("stopped", tmp_path)
     path, version = first_number(".summary")(data / "ordinary-0")
-    with pytest.raises(NewerFormat, match=rf"{path}: .* of version {version};"):
+    with pytest.raises(NewerFormatError, match=rf"{path}: .* of version {version};"):
         rows({"path": str(data), "subscribe": "ordinary", "startingOffsets": "earliest"}, "value")
 
 

@@ -23,14 +23,14 @@ def compiled(name: str, *more_jars: Path) -> str:
         more_jars: folders with jars that it needs beside Apache Kafka's.
 
     Raises:
-        NotToBeHad: there is no Java, no compiler, or no jars.
+        NotAvailableError: there is no Java, no compiler, or no jars.
     """
     folders = (apache_kafka.jars(), *more_jars)
     classes = apache_kafka.compiled(SOURCES / f"{name}.java", *folders)
     return ":".join([str(classes), *(f"{folder}/*" for folder in folders)])
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """The Java client raised: its exception's name, and what it says."""
 
 
@@ -49,7 +49,7 @@ class JavaProcess:
         """Have something done, and return what comes of it.
 
         Raises:
-            Refused: with the exception that the client raised.
+            RefusedError: with the exception that the client raised.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -61,7 +61,7 @@ class JavaProcess:
         assert line, "the Java process has ended"
         answer = json.loads(line)
         if "error" in answer:
-            raise Refused(answer["error"])
+            raise RefusedError(answer["error"])
         return answer["result"]
 
     def close(self) -> None:
@@ -71,10 +71,10 @@ class JavaProcess:
 
 
 @functools.cache
-def _process() -> JavaProcess | apache_kafka.NotToBeHad:
+def _process() -> JavaProcess | apache_kafka.NotAvailableError:
     try:
         return JavaProcess()
-    except apache_kafka.NotToBeHad as missing:
+    except apache_kafka.NotAvailableError as missing:
         return missing  # so that a fetch that has failed is not tried again by every test
 
 
@@ -82,10 +82,10 @@ def process() -> JavaProcess:
     """The one that all tests of this run share.
 
     Raises:
-        NotToBeHad: there is no Java, no compiler, or no jars.
+        NotAvailableError: there is no Java, no compiler, or no jars.
     """
     started = _process()
-    if isinstance(started, apache_kafka.NotToBeHad):
+    if isinstance(started, apache_kafka.NotAvailableError):
         raise started
     return started
 
@@ -161,8 +161,8 @@ class Java:
                     group, source, position = offsets
                     self.ask("offsets", name=name, group=group, offsets=[[source, 0, position]])
                 self.ask("commit" if commit else "abort", name=name)
-            except Refused:
-                with contextlib.suppress(Refused):  # who was fenced has nothing to abort
+            except RefusedError:
+                with contextlib.suppress(RefusedError):  # who was fenced has nothing to abort
                     self.ask("abort", name=name)
                 raise
 

@@ -11,5 +11,5 @@ def kafka_jars():
     try:
         apache_kafka.java()
         return apache_kafka.jars()
-    except apache_kafka.NotToBeHad as missing:
+    except apache_kafka.NotAvailableError as missing:
         pytest.skip(str(missing))

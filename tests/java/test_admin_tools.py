@@ -7,7 +7,7 @@ import pytest
 import stablelog
 from peers import apache_kafka
 from tests.clients.drivers import unique
-from tests.java.client import Java, Refused
+from tests.java.client import Java, RefusedError
 
 pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
 
@@ -24,7 +24,7 @@ def broker(kafka_jars):
 def java(broker):
     try:
         return Java(broker.bootstrap)
-    except apache_kafka.NotToBeHad as missing:
+    except apache_kafka.NotAvailableError as missing:
         pytest.skip(str(missing))
 
 
@@ -88,7 +88,7 @@ def test_partitions_are_assigned_to_the_only_broker(java, tmp_path):
 
 
 def test_there_is_no_authorizer_and_no_user(java):
-    with pytest.raises(Refused, match=r"SecurityDisabledException|Ended"):
+    with pytest.raises(RefusedError, match=r"SecurityDisabledException|Ended"):
         java.tool(f"{TOOLS}.AclCommand", "--list")
     users = ("--describe", "--entity-type", "users")
     assert java.tool("kafka.admin.ConfigCommand", *users) == []
@@ -100,7 +100,7 @@ def test_the_features_of_the_broker_are_told_and_stay(java):
     assert "FinalizedVersionLevel: 2" in told
     told = java.tool(tool, "upgrade", "--feature", "transaction.version=2")
     assert told == ["transaction.version was upgraded to 2."]
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         java.tool(tool, "downgrade", "--feature", "transaction.version=1")
 
 

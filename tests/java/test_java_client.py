@@ -8,7 +8,7 @@ import pytest
 import stablelog
 from peers import apache_kafka
 from tests.clients.drivers import Confluent, unique
-from tests.java.client import Java, Refused, encoded
+from tests.java.client import Java, RefusedError, encoded
 from tests.java.load import Reader, create_topic, producer, send, write_everything
 from tests.waiting import until
 
@@ -30,7 +30,7 @@ def broker(kafka_jars):
 def java(broker):
     try:
         return Java(broker.bootstrap)
-    except apache_kafka.NotToBeHad as missing:
+    except apache_kafka.NotAvailableError as missing:
         pytest.skip(str(missing))
 
 
@@ -71,9 +71,9 @@ def test_topics_are_made_changed_described_and_deleted(java):
     assert java.ask("describe_config", topic=name)["retention.ms"] == "5000"
     java.ask("alter_config", topic=name, configs={"retention.ms": 7000})
     assert java.ask("describe_config", topic=name)["retention.ms"] == "7000"
-    with pytest.raises(Refused, match="InvalidConfigurationException"):
+    with pytest.raises(RefusedError, match="InvalidConfigurationException"):
         java.ask("alter_config", topic=name, configs={"retention.ms": "soon"})
-    with pytest.raises(Refused, match="TopicExistsException"):
+    with pytest.raises(RefusedError, match="TopicExistsException"):
         java.ask("create_topic", topic=name, partitions=1)
     java.ask("delete_topic", topic=name)
     assert name not in java.ask("list_topics")
@@ -199,7 +199,7 @@ def test_the_new_group_protocol_is_refused_with_a_sentence(java, topic):
     def refused():
         try:
             java.ask("poll", name="new", ms=50)
-        except Refused as told:
+        except RefusedError as told:
             return str(told)
         return ""
 
@@ -227,7 +227,7 @@ def test_an_open_transaction_is_found_and_ended_by_hand(java, topic):
     assert java.ask("list_offsets", at=[topic, 0], spec="latest", committed=True) == 0
     assert java.ask("list_offsets", at=[topic, 0], spec="latest", committed=False) == 2
     marker = {"producer_id": at["producer_id"], "coordinator_epoch": max(at["coordinator_epoch"], 0)}
-    with pytest.raises(Refused, match="InvalidProducerEpoch"):
+    with pytest.raises(RefusedError, match="InvalidProducerEpoch"):
         java.ask("abort_transaction", at=[topic, 0], producer_epoch=at["producer_epoch"] - 1, **marker)
     java.ask("abort_transaction", at=[topic, 0], producer_epoch=at["producer_epoch"], **marker)
     assert [
@@ -245,7 +245,7 @@ def test_a_producer_is_fenced_by_the_admin_client(java, topic):
     java.ask("begin", name=name)
     java.send(name, topic, [b"never"], partition=0)
     java.ask("fence_producers", id=fenced)
-    with pytest.raises(Refused, match=r"Fenced|Epoch"):
+    with pytest.raises(RefusedError, match=r"Fenced|Epoch"):
         java.ask("commit", name=name)
     java.ask("close", name=name)
     assert java.read(topic) == []
@@ -259,7 +259,7 @@ def test_records_are_deleted_and_offsets_looked_up(java, topic, broker):
     assert java.ask("list_offsets", at=[topic, 0], spec="max_timestamp", committed=False) >= 4
     assert java.ask("list_offsets", at=[topic, 0], spec="0", committed=True) == 4
     assert [value for _, value in java.read(topic, start=4)] == [b"%d" % number for number in range(4, 10)]
-    with pytest.raises(Refused, match="OffsetOutOfRange"):
+    with pytest.raises(RefusedError, match="OffsetOutOfRange"):
         java.read(topic, start=2)
 
 

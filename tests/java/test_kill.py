@@ -15,7 +15,7 @@ import stablelog
 from peers import apache_kafka
 from stablelog.testing.history import Fate, History, Written, check
 from tests.chaos.test_kill import Reader, Watcher, read_values
-from tests.java.client import JavaProcess, Refused, encoded
+from tests.java.client import JavaProcess, RefusedError, encoded
 from tests.scale import randomness
 from tests.waiting import until
 
@@ -78,7 +78,7 @@ class TransactionalWriter(JavaWriter):
         fate = self.attempt(values, commit=commit)
         self.transactions.append(Written(fate, values, self.name, self.commit_asked_s))
         if fate is Fate.UNKNOWN:
-            with contextlib.suppress(Refused):
+            with contextlib.suppress(RefusedError):
                 self.ask("close")
             self.open()  # its successor: what is undecided is aborted
 
@@ -90,7 +90,7 @@ class TransactionalWriter(JavaWriter):
             if commit:
                 self.commit_asked_s = time.monotonic()
             self.ask("commit" if commit else "abort")
-        except Refused as refused:
+        except RefusedError as refused:
             self.failures[str(refused)[:80]] += 1
             return Fate.UNKNOWN
         return Fate.COMMITTED if commit else Fate.ABORTED
@@ -106,7 +106,7 @@ class IdempotentWriter(JavaWriter):
         values = self.next_values(40)
         try:
             self.send(values, self.chance.randrange(PARTITIONS))
-        except Refused as refused:
+        except RefusedError as refused:
             self.failures[str(refused)[:80]] += 1
             self.transactions += [Written(Fate.UNKNOWN, (value,), self.name) for value in values]
         else:
@@ -132,7 +132,7 @@ def test_nothing_is_lost_written_twice_or_seen_though_aborted(kafka_jars, tmp_pa
         try:
             kinds = {"java-1": TransactionalWriter, "java-2": TransactionalWriter, "plain": IdempotentWriter}
             writers = [kind(name, broker.bootstrap, stopping) for name, kind in kinds.items()]
-        except apache_kafka.NotToBeHad as missing:
+        except apache_kafka.NotAvailableError as missing:
             pytest.skip(str(missing))
         writers[0].ask("create_topic", topic="t", partitions=PARTITIONS)
         watcher, reader = Watcher(broker.bootstrap, stopping), Reader(broker.bootstrap, stopping)

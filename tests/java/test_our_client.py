@@ -9,7 +9,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from stablelog.client.cluster import EARLIEST, LATEST, Cluster
 from stablelog.client.connection import Connection
 from stablelog.client.producer import Producer
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.spark.options import write_options
 from stablelog.spark.sink.ending import abort_parts, commit_parts
 from stablelog.spark.sink.parts import Part
@@ -81,7 +81,7 @@ def test_a_producer_fenced_by_its_successor_is_told_in_words(kafka, dialect):
         first.append(topic, 0, batch(b"lost"))
         first.flush()
         second.begin()
-        with pytest.raises(Refused, match="fenced by a later producer"):
+        with pytest.raises(RefusedError, match="fenced by a later producer"):
             first.append(topic, 0, batch(b"late"))
             first.flush()
         first.close()
@@ -101,7 +101,7 @@ def test_the_sink_promises_what_it_can(kafka):
     topic = made(kafka.bootstrap, unique("t"))
     given = {"bootstrap": kafka.bootstrap, "topic": topic}
     schema = StructType([StructField("value", StringType())])
-    with pytest.raises(Refused, match=r"no stablelog broker.*guarantee=at-least-once"):
+    with pytest.raises(RefusedError, match=r"no stablelog broker.*guarantee=at-least-once"):
         stream_writer(given, schema)
     stream_writer(given | {"guarantee": "at-least-once"}, schema)
 

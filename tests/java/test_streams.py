@@ -118,7 +118,7 @@ def test_streams_and_a_consumer_live_through_kills_while_partitions_open_late(
             made.result(30)
         try:
             app = App(broker.bootstrap, tmp_path / "state")
-        except apache_kafka.NotToBeHad as missing:
+        except apache_kafka.NotAvailableError as missing:
             pytest.skip(str(missing))
         writer = Writer(broker.bootstrap)
         writer.start()

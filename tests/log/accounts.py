@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from stablelog.batch.header import read_header
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.files.names import has_offset
 from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.log.indexes.summary import Summary
@@ -90,7 +90,7 @@ def of_log(content):
     while at < len(content):
         try:
             header = read_header(content, at)
-        except (Corrupt, struct.error):
+        except (DamageError, struct.error):
             yield f"@{at} {len(content) - at} bytes"
             return
         who = f"P{header.producer_id}.{header.producer_epoch} #{header.base_sequence}"
@@ -148,7 +148,7 @@ def in_words(name, content):
             return [f"progress {of_summary(progress)}", *of_producers(table)]
         if suffix == "snapshot":
             return list(of_producers(decode_snapshot(content, -1)))
-    except Corrupt as error:
+    except DamageError as error:
         return [f"{len(content)} bytes: {type(error).__name__}"]
     return content.decode(errors="replace").split("\n")[:-1]
 

@@ -19,7 +19,7 @@ import pytest
 
 import stablelog.log
 from stablelog.batch.records import Record, encode_batch
-from stablelog.errors import Corrupt, DiskError
+from stablelog.errors import DamageError, DiskError
 from stablelog.log.files.epochs import EPOCH_FILE
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.files.names import LOG, SEGMENT_SUFFIXES, SUMMARY, VIEW_START_FILE
@@ -580,7 +580,7 @@ def opened(log, whole, disk, known, *, names_operations):
         told += f" unproven {unproven}" if unproven else ""
         partition.close(clean=False)
         assert disk.names_held() == []
-    except Corrupt:
+    except DamageError:
         told = "refused"
     done = operations_of(disk)
     after = {path.name: disk.read_bytes(path) for path in disk.files()}
@@ -601,7 +601,7 @@ def examined(log, disk, *, names_operations):
     expected = Expected(recovery_point=log.end_offset, leader_epoch=1, gapless_epoch=0)
     try:
         damage = examine(disk, DIRECTORY, expected)
-    except Corrupt:
+    except DamageError:
         return "no cut mends it"
     finally:
         assert disk.names_held() == []

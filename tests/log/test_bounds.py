@@ -10,7 +10,7 @@ from crc32c import crc32c
 from stablelog.batch.header import headers_in, read_header
 from stablelog.batch.markers import Marker, MarkerType, encode_marker
 from stablelog.batch.records import Record, encode_batch
-from stablelog.errors import Corrupt, NewerFormat, OffsetOutOfRange, Refused, Unproven
+from stablelog.errors import DamageError, NewerFormatError, OffsetOutOfRangeError, RefusedError, UnprovenError
 from stablelog.log import partition as partition_module
 from stablelog.log.append import PlannedBatch, fitting
 from stablelog.log.compaction import policy as compaction
@@ -126,7 +126,7 @@ def test_a_damaged_batch_refuses_exactly_the_reads_that_touch_it():
     for begin, end in itertools.combinations(places, 2):
         touched = [b for b in batches if set(range(begin, end)) & set(range(b.position, b.position + b.size))]
         if touched:
-            with pytest.raises(Corrupt, match=str(path_of(0))):
+            with pytest.raises(DamageError, match=str(path_of(0))):
                 segment.check_undamaged(begin, end)
         else:
             segment.check_undamaged(begin, end)
@@ -146,7 +146,7 @@ def test_a_read_ends_before_a_damaged_batch_and_is_refused_in_it(isolation):
     assert log.partition.damaged_count == 2
     for start, end in ((0, 2), (1, 2), (2, None), (3, 4), (4, None)):
         if end is None:
-            with pytest.raises(Corrupt, match=f"the CRC of the batch of offset {start}"):
+            with pytest.raises(DamageError, match=f"the CRC of the batch of offset {start}"):
                 log.partition.read(start, 10**6, isolation)
         else:
             assert log.partition.read(start, 10**6, isolation).end_offset == end
@@ -190,7 +190,7 @@ def test_a_batch_says_no_more_records_than_it_has_room_for():
             appended = log.partition.append(bytes(batch), now_ms=NOW_MS)
             assert appended.last_offset - appended.first_offset == count - 1
         else:
-            with pytest.raises(Refused, match=f"{count} records in {len(plain) - 61} bytes"):
+            with pytest.raises(RefusedError, match=f"{count} records in {len(plain) - 61} bytes"):
                 log.partition.append(bytes(batch), now_ms=NOW_MS)
 
 
@@ -459,7 +459,7 @@ def test_a_damaged_marker_in_a_trusted_segment_is_named_by_the_start_that_reads_
     for path in [path for path in log.disk.files() if path.suffix in (".producers", ".snapshot")]:
         log.disk.lose(path)
     with pytest.raises(
-        Corrupt, match=rf"{path_of(0)}: the CRC of the batch at offset 1, byte {position}, does not"
+        DamageError, match=rf"{path_of(0)}: the CRC of the batch at offset 1, byte {position}, does not"
     ):
         log.open(clean=True)
 
@@ -469,11 +469,11 @@ def test_a_log_file_that_gets_shorter_before_it_is_proven_is_damaged():
     log.partition.close()
     log.partition = log.open(clean=True, prove=False)
     log.disk.damage(path_of(0), log.disk.read_bytes(path_of(0))[:-1])
-    with pytest.raises(Unproven) as raised:
+    with pytest.raises(UnprovenError) as raised:
         log.partition.read(0, 100, Isolation.LOG_END)
-    with pytest.raises(Corrupt, match="bytes, but "):
+    with pytest.raises(DamageError, match="bytes, but "):
         list(raised.value.prove())
-    with pytest.raises(Corrupt, match=str(path_of(0))):
+    with pytest.raises(DamageError, match=str(path_of(0))):
         log.partition.read(0, 100, Isolation.LOG_END)
 
 
@@ -486,20 +486,20 @@ def test_reads_outside_the_log_and_of_a_lost_file_are_refused():
             if is_there:
                 log.partition.read(start, 1, isolation)
             else:
-                with pytest.raises(OffsetOutOfRange, match=f"offset {start} is not in the log of t-0"):
+                with pytest.raises(OffsetOutOfRangeError, match=f"offset {start} is not in the log of t-0"):
                     log.partition.read(start, 1, isolation)
     log.partition.close()
     log.partition = log.open(clean=True)
     log.partition.segments()[0].give_back()
     log.disk.lose(log.partition.segments()[0].path(".log"))
-    with pytest.raises(Corrupt, match="is missing, and was durable"):
+    with pytest.raises(DamageError, match="is missing, and was durable"):
         log.partition.read(5, 1, Isolation.LOG_END)
 
 
 def test_a_record_of_the_first_millisecond_of_1970_has_a_time():
     log = Log(message_timestamp_before_ms_max=1000, retention_ms=1000)
     log.append(1, time_ms=-1, transactional=False)
-    with pytest.raises(Refused, match="behind the broker's clock"):
+    with pytest.raises(RefusedError, match="behind the broker's clock"):
         log.append(1, time_ms=0, transactional=False)
     for time_ms, count in ((0, 1), (-1, 0)):
         log = Log(retention_ms=1000)
@@ -583,7 +583,7 @@ def test_a_file_of_leader_epochs_is_held_against_every_batch_where_one_begins(ba
         try:
             check_epochs(LeaderEpochs(list(entries)), log.partition.log.segments, DIRECTORY / EPOCH_FILE)
             is_right = True
-        except Corrupt:
+        except DamageError:
             is_right = False
         assert is_right == are_right(entries, batches, bases), entries
         outcomes.add(is_right)
@@ -836,14 +836,14 @@ def test_a_file_that_is_cut_anywhere_or_goes_on_is_refused_as_damage(name):
     if name != "version 1":
         decode(content)
     for end in range(len(content) - 2):
-        with pytest.raises((Corrupt, NewerFormat)):
+        with pytest.raises((DamageError, NewerFormatError)):
             decode(content[:end])
     for more in (b"\0", content) if name != "epochs" else ():
-        with pytest.raises((Corrupt, NewerFormat)):
+        with pytest.raises((DamageError, NewerFormatError)):
             decode(content + more)
     if name not in ("epochs", "log start"):
         for at in range(2, len(content)):
-            with pytest.raises((Corrupt, NewerFormat)):
+            with pytest.raises((DamageError, NewerFormatError)):
                 decode(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
 
 
@@ -852,7 +852,7 @@ def test_a_block_holds_1_to_32_producers(count):
     assert len(ProducerTable.of_blocks([])) == 0
     block = producers_of(32).blocks()[0]
     assert len(ProducerTable.of_blocks([block[:7], block[7:]])) == 32
-    with pytest.raises(Corrupt):
+    with pytest.raises(DamageError):
         ProducerTable.of_blocks([bytes([count]) + block[1:]])
 
 
@@ -862,7 +862,7 @@ def test_a_block_has_producers_of_up_to_5_batches_with_and_without_a_transaction
     count = kind & ~8
     rest_size = (8 + 24 * (count - 1)) * bool(count) + 16 * bool(kind & 8)
     if count > 5:
-        with pytest.raises(Corrupt, match="of an unknown kind"):
+        with pytest.raises(DamageError, match="of an unknown kind"):
             ProducerTable.of_blocks([b"\1" + entry + bytes(8) + bytes([kind]) + bytes(rest_size)])
         return
     for size in (rest_size - 1, rest_size, rest_size + 1):
@@ -871,7 +871,7 @@ def test_a_block_has_producers_of_up_to_5_batches_with_and_without_a_transaction
             (producer,) = ProducerTable.of_blocks([block])
             assert (producer.producer_id, len(producer.batches)) == (7, count)
         elif size >= 0:
-            with pytest.raises(Corrupt):
+            with pytest.raises(DamageError):
                 ProducerTable.of_blocks([block])
 
 
@@ -882,7 +882,7 @@ def test_the_ids_of_blocks_rise_from_each_to_the_next():
 
     assert len(ProducerTable.of_blocks([block(1, 3), block(4), block(9)])) == 4
     for blocks in ([block(1, 3), block(3)], [block(1, 3), block(2)], [block(3), block(3)]):
-        with pytest.raises(Corrupt, match="do not ascend after id 3"):
+        with pytest.raises(DamageError, match="do not ascend after id 3"):
             ProducerTable.of_blocks(blocks)
 
 
@@ -1047,7 +1047,7 @@ def test_a_lookup_of_an_offset_meets_only_what_may_be_a_batch(at, new, is_refuse
     content[at : at + 4] = new.to_bytes(4, "big", signed=True)
     log.disk.damage(path_of(0), bytes(content))
     if is_refused:
-        with pytest.raises(Corrupt, match=f"{path_of(0)}: the bytes at byte 0 are no batch"):
+        with pytest.raises(DamageError, match=f"{path_of(0)}: the bytes at byte 0 are no batch"):
             segment.find(1)
     else:
         assert segment.find(0).position == 0

@@ -7,7 +7,7 @@ import pytest
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.log.partition import Isolation
 from stablelog.log.verify import verify_directory
 from stablelog.testing.sim_disk import SimulatedCrash
@@ -146,7 +146,7 @@ def test_what_was_acknowledged_survives_a_crash_at_every_operation(seed):
         log.disk.crash_at = None
         try:
             log.write("- -")
-        except Refused as refused:
+        except RefusedError as refused:
             raise AssertionError(f"seed {seed}, crash at {crash_at}") from refused
 
 

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from stablelog.batch.header import HEADER, headers_in, read_header
-from stablelog.errors import Corrupt, NewerFormat, Unproven
+from stablelog.errors import DamageError, NewerFormatError, UnprovenError
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.files.names import SEGMENT_SUFFIXES
 from stablelog.log.model import Isolation
@@ -60,7 +60,7 @@ def test_a_segment_that_is_gone_is_named_whichever_it_is(clean, which, what):
     for suffix in SEGMENT_SUFFIXES if what == "all files" else (".log",):
         log.disk.lose(path_of(base, suffix))
     before = {path: log.disk.read_bytes(path) for path in log.disk.files() if path.suffix == ".log"}
-    with pytest.raises(Corrupt, match=r"missing|ends at offset"):
+    with pytest.raises(DamageError, match=r"missing|ends at offset"):
         log.open(clean=clean, is_established=True, leader_epoch=1, recovery_point=log.end_offset)
     assert {path: log.disk.read_bytes(path) for path in log.disk.files() if path.suffix == ".log"} == before
     if which == 0:
@@ -99,7 +99,7 @@ def test_a_partition_that_has_lost_its_only_segment_is_not_taken_for_a_new_one()
     log.partition.close(clean=False)
     for path in [path for path in log.disk.files() if path.name != LOG_START_FILE]:
         log.disk.lose(path)
-    with pytest.raises(Corrupt, match="holds no log file"):
+    with pytest.raises(DamageError, match="holds no log file"):
         log.open()
 
 
@@ -114,7 +114,7 @@ def test_a_changed_log_start_is_refused_and_removes_nothing(clean, place, bits):
     log.disk.damage(DIRECTORY / LOG_START_FILE, encode_log_start(31))
     changed(log, DIRECTORY / LOG_START_FILE, place, bits=bits)
     before = sorted(log.disk.files())
-    with pytest.raises((Corrupt, NewerFormat), match=LOG_START_FILE):
+    with pytest.raises((DamageError, NewerFormatError), match=LOG_START_FILE):
         log.open(clean=clean, is_established=True, leader_epoch=1)
     assert sorted(log.disk.files()) == before
     assert [finding.path.name for finding in verify_directory(log.disk, DIRECTORY)] == [LOG_START_FILE]
@@ -127,7 +127,7 @@ def test_a_log_start_past_the_end_refuses_the_partition(start, content):
     text = encode_log_start(start) if content is None else content.format(start).encode()
     log.disk.damage(DIRECTORY / LOG_START_FILE, text)
     before = [path for path in log.disk.files() if path.suffix == ".log"]
-    with pytest.raises(Corrupt, match=rf"begins at offset {start}, but the log ends at {log.end_offset}"):
+    with pytest.raises(DamageError, match=rf"begins at offset {start}, but the log ends at {log.end_offset}"):
         log.open(clean=True)
     assert [path for path in log.disk.files() if path.suffix == ".log"] == before
     assert any("it ends at" in found.message for found in verify_directory(log.disk, DIRECTORY))
@@ -136,7 +136,7 @@ def test_a_log_start_past_the_end_refuses_the_partition(start, content):
 def test_a_lost_log_start_is_named():
     log = several_segments(clean=True)
     log.disk.lose(DIRECTORY / LOG_START_FILE)
-    with pytest.raises(Corrupt, match=rf"{LOG_START_FILE} is missing"):
+    with pytest.raises(DamageError, match=rf"{LOG_START_FILE} is missing"):
         log.open(clean=True, is_established=True, leader_epoch=1)
 
 
@@ -176,7 +176,7 @@ def test_damage_before_the_recorded_end_refuses_the_partition():
     log = growing()
     offset, _ = damaged_batch(log, 4)
     before = log.disk.read_bytes(path_of(0))
-    with pytest.raises(Corrupt, match="records up to offset 4 were durable") as raised:
+    with pytest.raises(DamageError, match="records up to offset 4 were durable") as raised:
         log.open(recovery_point=offset + 1)
     assert str(path_of(0)) in str(raised.value)
     assert "stablelog repair" in str(raised.value)
@@ -222,7 +222,7 @@ def test_without_a_recorded_end_damage_is_cut_only_where_no_whole_batch_follows(
     log = growing()
     before = log.disk.read_bytes(path_of(0))
     offset, _ = damaged_batch(log, 4)
-    with pytest.raises(Corrupt, match=rf"a whole batch of offset {offset + 1} follows"):
+    with pytest.raises(DamageError, match=rf"a whole batch of offset {offset + 1} follows"):
         log.open(recovery_point=None)
     log.disk.damage(path_of(0), before)
     offset, rest = damaged_batch(log, -1)
@@ -236,9 +236,9 @@ def test_damage_anywhere_in_a_header_is_found_and_the_batches_behind_it_too(at):
     """A base offset, which no CRC covers, and a length, which hides where the next batch begins, among others."""
     log = growing()
     offset, _ = damaged_batch(log, 2, at)
-    with pytest.raises(Corrupt, match="follows at byte"):
+    with pytest.raises(DamageError, match="follows at byte"):
         log.open(recovery_point=None, gapless_epoch=0)
-    with pytest.raises(Corrupt, match="were durable"):
+    with pytest.raises(DamageError, match="were durable"):
         log.open(recovery_point=log.partition.end_offset, gapless_epoch=0)
     log.partition = log.open(recovery_point=offset, gapless_epoch=0)
     assert log.partition.end_offset == offset
@@ -247,7 +247,7 @@ def test_damage_anywhere_in_a_header_is_found_and_the_batches_behind_it_too(at):
 def test_a_last_batch_with_another_offset_is_refused():
     log = growing()
     damaged_batch(log, -1, 7)
-    with pytest.raises(Corrupt, match=r"begins at offset \d+, which must be"):
+    with pytest.raises(DamageError, match=r"begins at offset \d+, which must be"):
         log.open(recovery_point=log.partition.end_offset, gapless_epoch=0)
 
 
@@ -269,7 +269,7 @@ def test_zeros_in_the_middle_of_a_coordinators_log_do_not_take_what_follows():
     content[position + 20 : position + 28] = bytes(8)
     log.disk.damage(path_of(0), bytes(content))
     for recovery_point in (None, header.base_offset + 1, log.partition.end_offset):
-        with pytest.raises(Corrupt, match=str(path_of(0))):
+        with pytest.raises(DamageError, match=str(path_of(0))):
             log.open(recovery_point=recovery_point)
 
 
@@ -290,7 +290,7 @@ def test_a_log_that_was_closed_and_ends_early_at_a_batch_is_refused():
     log = growing(clean=True)
     position, _ = headers(log, path_of(0))[-2]
     log.disk.damage(path_of(0), log.disk.read_bytes(path_of(0))[:position])
-    with pytest.raises(Corrupt, match="ends at offset"):
+    with pytest.raises(DamageError, match="ends at offset"):
         log.open(clean=True)
 
 
@@ -303,9 +303,9 @@ def test_segments_behind_a_cut_are_kept():
         log.disk.lose(path)
     contents = {base: log.disk.read_bytes(path_of(base)) for base in log.bases}
     changed(log, path_of(log.bases[2]), 30)
-    with pytest.raises(Corrupt):
+    with pytest.raises(DamageError):
         log.open(recovery_point=log.bases[3])
-    with pytest.raises(Corrupt, match="is not recorded"):
+    with pytest.raises(DamageError, match="is not recorded"):
         log.open(recovery_point=None)
     log.partition = log.open(recovery_point=log.bases[1])
     assert log.partition.end_offset == log.bases[2]
@@ -324,7 +324,7 @@ def test_the_first_batch_of_a_segment_behind_the_damage_is_missed_too():
         log.disk.lose(path)
     changed(log, path_of(0), 30)
     before = log.disk.read_bytes(path_of(1))
-    with pytest.raises(Corrupt, match=f"{path_of(1)}.*a whole batch of offset 1 follows at byte 0"):
+    with pytest.raises(DamageError, match=f"{path_of(1)}.*a whole batch of offset 1 follows at byte 0"):
         log.open(recovery_point=None)
     for base in bases[1:]:
         changed(log, path_of(base), 30)
@@ -350,13 +350,13 @@ def read_everything(log, isolation):
 def test_nothing_is_read_from_a_segment_before_it_is_proven(clean):
     log = several_segments(clean=clean)
     log.partition = log.open(clean=clean, prove=False)
-    with pytest.raises(Unproven) as raised:
+    with pytest.raises(UnprovenError) as raised:
         log.partition.read(0, 100, COMMITTED)
     assert raised.value.path == path_of(0)
     for _ in raised.value.prove():
         pass
     assert log.partition.read(0, 100, COMMITTED).buffers
-    with pytest.raises(Unproven):
+    with pytest.raises(UnprovenError):
         log.partition.read(log.bases[1], 100, COMMITTED)
     log.partition.prove()
     assert read_everything(log, ALL)
@@ -379,7 +379,7 @@ def test_a_changed_header_of_a_sealed_segment_is_named_and_nothing_is_served(cle
     changed(log, path_of(base), position + at)
     try:
         log.partition = log.open(clean=clean, prove=False, gapless_epoch=0, recovery_point=log.end_offset)
-    except Corrupt as refused:
+    except DamageError as refused:
         names = str(refused)
     else:
         names = ""
@@ -387,7 +387,7 @@ def test_a_changed_header_of_a_sealed_segment_is_named_and_nothing_is_served(cle
             for isolation in (COMMITTED, ALL):
                 try:
                     served = read_proven(log, start, isolation)
-                except Corrupt as refused:
+                except DamageError as refused:
                     names += str(refused)
                 else:
                     assert {bytes(served[at : at + found.size]) for at, found in headers_in(served)} <= whole
@@ -400,7 +400,7 @@ def read_proven(log, start, isolation):
     while True:
         try:
             return b"".join(log.partition.read(start, 100, isolation).buffers)
-        except Unproven as unproven:
+        except UnprovenError as unproven:
             for _ in unproven.prove():
                 pass
 
@@ -411,10 +411,10 @@ def test_a_proof_names_the_batch_that_is_damaged():
     changed(log, path_of(log.bases[2]), position + 46)
     log.partition = log.open(clean=True, prove=False)
     with pytest.raises(
-        Corrupt, match=rf"the CRC of the batch at offset {header.base_offset}, byte {position}, does not"
+        DamageError, match=rf"the CRC of the batch at offset {header.base_offset}, byte {position}, does not"
     ):
         log.partition.prove()
-    with pytest.raises(Corrupt, match="Restore the file"):
+    with pytest.raises(DamageError, match="Restore the file"):
         log.partition.read(log.bases[2], 100, ALL)
     assert read_proven(log, log.bases[3], ALL)
 
@@ -441,7 +441,7 @@ def test_a_log_file_that_was_cut_short_is_refused():
     log = several_segments(clean=True)
     path = path_of(log.bases[1])
     log.disk.damage(path, log.disk.read_bytes(path)[:-1])
-    with pytest.raises(Corrupt, match=path.name):
+    with pytest.raises(DamageError, match=path.name):
         log.open(clean=True)
 
 
@@ -480,7 +480,7 @@ def test_a_sealed_log_file_that_ends_early_behind_a_whole_batch_is_refused(clean
     path = path_of(log.bases[which])
     size = headers(log, path)[batch_count][0]
     log.disk.damage(path, log.disk.read_bytes(path)[:size])
-    with pytest.raises(Corrupt, match=f"{path} has only {size} bytes"):
+    with pytest.raises(DamageError, match=f"{path} has only {size} bytes"):
         log.open(clean=clean, is_established=True, leader_epoch=1, recovery_point=log.end_offset)
     assert path in {finding.path for finding in verify_directory(log.disk, DIRECTORY)}
 
@@ -501,7 +501,7 @@ def test_a_damaged_offset_index_is_rebuilt_also_where_a_transaction_is_open(clea
 def test_a_changed_leader_epoch_in_the_growing_segment_is_refused():
     log = several_segments()
     changed(log, path_of(log.bases[-1]), 15, bits=0x01)
-    with pytest.raises(Corrupt, match="leader epoch 0, but only 1 to 1 are possible"):
+    with pytest.raises(DamageError, match="leader epoch 0, but only 1 to 1 are possible"):
         log.open(is_established=True, leader_epoch=1, recovery_point=log.end_offset)
 
 
@@ -514,7 +514,7 @@ def test_a_snapshot_does_not_hide_a_changed_offset_before_it(clean):
     log.sync()
     log.partition.close(clean=clean)
     changed(log, path_of(log.bases[-1]), 0)
-    with pytest.raises(Corrupt, match=f"{log.bases[-1]:020d}.log"):
+    with pytest.raises(DamageError, match=f"{log.bases[-1]:020d}.log"):
         log.open(clean=clean)
 
 
@@ -524,6 +524,6 @@ def test_a_damaged_segment_is_not_proven_again():
     log.partition = log.open(clean=True, prove=False)
     ahead = log.partition.unproven_ahead(log.bases[2])
     assert ahead is not None
-    with pytest.raises(Corrupt, match=f"{log.bases[2]:020d}.log"):
+    with pytest.raises(DamageError, match=f"{log.bases[2]:020d}.log"):
         list(ahead.prove())
     assert log.partition.unproven_ahead(log.bases[2]) is None

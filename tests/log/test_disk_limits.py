@@ -6,7 +6,7 @@ import pytest
 
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.env.local_disk import BUFFERS_MAX, LocalDisk
-from stablelog.errors import DiskError, Unavailable
+from stablelog.errors import DiskError, UnavailableError
 from stablelog.log.model import MarkerWrite
 from stablelog.log.verify import verify_directory
 from stablelog.testing.sim_disk import SimDisk
@@ -111,7 +111,7 @@ def test_a_write_that_cannot_be_undone_fails_the_partition():
         log.write("-", sync=False)
     assert not raised.value.undone
     log.disk.fail_at = None
-    with pytest.raises(Unavailable, match="needs a restart"):
+    with pytest.raises(UnavailableError, match="needs a restart"):
         log.write("-", sync=False)
     log.disk.fails_late = False
     log.partition.close(clean=False)

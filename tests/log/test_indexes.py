@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from stablelog.errors import Corrupt, NewerFormat
+from stablelog.errors import DamageError, NewerFormatError
 from stablelog.log.files.epochs import LeaderEpochs
 from stablelog.log.indexes.minima import FANOUT, Minima
 from stablelog.log.indexes.offset_index import OffsetIndex
@@ -116,12 +116,12 @@ def test_leader_epochs_are_those_of_a_log_that_keeps_an_epoch_for_each_record(st
     ],
 )
 def test_a_checkpoint_of_leader_epochs_that_does_not_hold_is_damage(text):
-    with pytest.raises(Corrupt):
+    with pytest.raises(DamageError):
         LeaderEpochs.decode(text.encode())
 
 
 def test_a_later_form_of_leader_epochs_is_named():
-    with pytest.raises(NewerFormat):
+    with pytest.raises(NewerFormatError):
         LeaderEpochs.decode(b"1\n0\n")
     assert LeaderEpochs.decode(b"0\n1\n3 7\n").entries == [(3, 7)]
 

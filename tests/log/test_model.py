@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import headers_in
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, encode_batch
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.log import read as log_read
 from stablelog.log.partition import Isolation, MarkerWrite
 from stablelog.log.producer_state.producers import BATCHES_KEPT
@@ -123,7 +123,7 @@ class History(RuleBasedStateMachine):
             assert outcome.duplicate
             assert (outcome.first_offset, outcome.last_offset) == (before.first_offset, before.last_offset)
         else:
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(RefusedError) as refused:
                 self.partition.append(batch, now_ms=self.log.now_ms)
             assert refused.value.code is ErrorCode.out_of_order_sequence_number
 
@@ -138,7 +138,7 @@ class History(RuleBasedStateMachine):
             producer, epoch, Marker(MarkerType.COMMIT if commit else MarkerType.ABORT, 0), 2 * own_epochs
         )
         [outcome] = self.partition.append_markers([write], now_ms=self.log.now_ms)
-        assert not isinstance(outcome, Refused)
+        assert not isinstance(outcome, RefusedError)
         self.appended(outcome, producer, "commit" if commit else "abort", 78, [self.log.now_ms])
 
     @rule(producers=st.lists(PRODUCERS, min_size=2, max_size=4, unique=True), commit=st.booleans())

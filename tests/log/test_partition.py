@@ -9,7 +9,14 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import Codec, read_header
 from stablelog.batch.records import QUICK_COUNT_MAX, Record, decode_records, encode_batch
 from stablelog.env.local_disk import LocalDisk
-from stablelog.errors import Corrupt, DiskError, NewerFormat, OffsetOutOfRange, Refused, Unavailable
+from stablelog.errors import (
+    DamageError,
+    DiskError,
+    NewerFormatError,
+    OffsetOutOfRangeError,
+    RefusedError,
+    UnavailableError,
+)
 from stablelog.log import read as log_read
 from stablelog.log import retention as log_retention
 from stablelog.log.append import with_append_time
@@ -166,7 +173,7 @@ def test_a_bad_batch_in_what_was_durable_keeps_the_partition_closed():
     content[70] ^= 1
     log.disk.write_atomic(path, bytes(content))
     log.disk.remove(DIRECTORY / f"{0:020d}.summary")
-    with pytest.raises(Corrupt, match=r"00000000000000000000\.log.*durable"):
+    with pytest.raises(DamageError, match=r"00000000000000000000\.log.*durable"):
         log.open()
     assert log.disk.read_bytes(path) == bytes(content)
 
@@ -263,7 +270,7 @@ def test_a_read_outside_the_log_says_where_the_log_is(isolation):
     log = write("- - -")
     log.partition.delete_records(1)
     for offset in (0, 4, -1):
-        with pytest.raises(OffsetOutOfRange, match=r"which has the offsets 1 to 3 \(exclusive\)"):
+        with pytest.raises(OffsetOutOfRangeError, match=r"which has the offsets 1 to 3 \(exclusive\)"):
             log.partition.read(offset, 100, isolation)
     assert log.partition.read(3, 100, isolation).size == 0
 
@@ -301,7 +308,7 @@ def test_what_is_handed_out_stays_readable_after_its_segment_is_deleted(tmp_path
 )
 def test_what_no_client_may_send_is_refused(change, code):
     log = Log()
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         log.partition.append(change(plain(1, 2)), now_ms=NOW_MS)
     assert caught.value.code is code
     assert log.partition.end_offset == 0
@@ -312,18 +319,18 @@ def test_a_batch_whose_bytes_changed_on_the_way_is_not_written(at):
     log = Log()
     batch = bytearray(plain(1, 2))
     batch[at] ^= 1
-    with pytest.raises((Corrupt, Refused)):
+    with pytest.raises((DamageError, RefusedError)):
         log.partition.append(bytes(batch), now_ms=NOW_MS)
     assert log.partition.end_offset == 0
 
 
 def test_a_batch_that_is_too_large_is_refused_by_the_name_of_the_setting():
     log = Log(max_message_bytes=100)
-    with pytest.raises(Refused, match=r"max\.message\.bytes=100"):
+    with pytest.raises(RefusedError, match=r"max\.message\.bytes=100"):
         log.partition.append(plain(1, value=bytes(100)), now_ms=NOW_MS)
     batch = plain(NOW_MS, value=bytes(20))
     log.partition.reconfigure(replace(log.config, max_message_bytes=len(batch) - 1))
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         log.partition.append(batch, now_ms=NOW_MS)
     assert caught.value.code is ErrorCode.message_too_large
     log.partition.reconfigure(replace(log.config, max_message_bytes=len(batch)))
@@ -339,10 +346,10 @@ def test_a_time_too_far_from_the_brokers_is_refused_by_the_name_of_the_setting()
         ((NOW_MS - 1001, NOW_MS), "before"),
         ((NOW_MS, NOW_MS + 3_600_001), "after"),
     ):
-        with pytest.raises(Refused, match=rf"message\.timestamp\.{setting}\.max\.ms") as caught:
+        with pytest.raises(RefusedError, match=rf"message\.timestamp\.{setting}\.max\.ms") as caught:
             log.partition.append(plain(*times), now_ms=NOW_MS)
         assert caught.value.code is ErrorCode.invalid_timestamp
-    with pytest.raises(Refused, match=r"declares LogAppendTime"):
+    with pytest.raises(RefusedError, match=r"declares LogAppendTime"):
         log.partition.append(with_append_time(plain(NOW_MS), NOW_MS), now_ms=NOW_MS)
     assert log.partition.end_offset == 3
     by_broker = Log(message_timestamp_type="LogAppendTime", message_timestamp_before_ms_max=0)
@@ -418,7 +425,7 @@ def test_a_file_of_leader_epochs_that_disagrees_with_the_log_is_told_to_nobody(i
     else:
         log.partition = log.open(clean=True, leader_epoch=3)
     for asked in (0, 3):
-        with pytest.raises(Corrupt, match=rf"{path} says that leader epoch 3 begins at offset 1"):
+        with pytest.raises(DamageError, match=rf"{path} says that leader epoch 3 begins at offset 1"):
             log.partition.end_offset_for_epoch(asked)
 
 
@@ -732,7 +739,7 @@ def test_a_closed_partition_takes_no_call_and_touches_no_file(order):
         lambda: partition.compacted(None),
         lambda: partition.truncate_to(0),
     ):
-        with pytest.raises(Unavailable, match="is closed"):
+        with pytest.raises(UnavailableError, match="is closed"):
             call()
     assert "is closed" in str(partition.failure)
     assert not any(partition.holds(segment) for segment in partition.segments())
@@ -759,7 +766,7 @@ def test_an_append_that_an_unexpected_error_interrupts_fails_the_partition(origi
             append()
     for call in (append, lambda: log.partition.read(0, 1, Isolation.LOG_END)):
         with pytest.raises(
-            Unavailable,
+            UnavailableError,
             match="t-0 has failed and needs a restart: an append was written and not",
         ):
             call()
@@ -879,10 +886,10 @@ def test_the_file_of_leader_epochs_is_kafkas():
     epochs.assign(3, 12)
     assert epochs.encode() == b"0\n2\n0 0\n3 12\n"
     assert LeaderEpochs.decode(epochs.encode()).entries == epochs.entries
-    with pytest.raises(NewerFormat):
+    with pytest.raises(NewerFormatError):
         LeaderEpochs.decode(b"1\n2\n0 0\n3 12\n")
     for entries in (b"0 5\n3 5\n", b"0 5\n3 4\n", b"3 5\n3 9\n", b"3 5\n2 9\n"):
-        with pytest.raises(Corrupt):
+        with pytest.raises(DamageError):
             LeaderEpochs.decode(b"0\n2\n" + entries)
 
 
@@ -903,7 +910,7 @@ def test_leader_epochs_are_written_again_where_their_file_is_gone_or_tells_of_wh
 
 def test_bytes_of_another_log_without_a_batch_are_refused():
     log = Log()
-    with pytest.raises(Corrupt, match="without a whole batch"):
+    with pytest.raises(DamageError, match="without a whole batch"):
         log.partition.append(bytes(20), now_ms=NOW_MS, origin=Origin.REPLICATION)
     assert log.partition.end_offset == 0
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from kio.schema.errors import ErrorCode
 
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.log.producer_state import producers as producers_module
 from stablelog.log.producer_state.producers import Producers
 
@@ -30,7 +30,7 @@ def test_of_the_newest_epoch_no_sequence_behind_the_lowest_refused_one_is_taken(
             least[refused_epoch] = min(refused_sequence, least.get(refused_epoch, refused_sequence))
     newest = max(least, default=-1)
     is_taken = epoch != newest or sequence <= least[newest]
-    with contextlib.nullcontext() if is_taken else pytest.raises(Refused) as refused:
+    with contextlib.nullcontext() if is_taken else pytest.raises(RefusedError) as refused:
         producers.check_batch(header(epoch, sequence), require_first_sequence_zero=False)
     assert is_taken or refused.value.code is ErrorCode.out_of_order_sequence_number
 
@@ -45,5 +45,5 @@ def test_only_so_many_producers_with_a_refused_batch_are_remembered(monkeypatch)
         if producer_id < 2:
             producers.check_batch(late, require_first_sequence_zero=False)
         else:
-            with pytest.raises(Refused):
+            with pytest.raises(RefusedError):
                 producers.check_batch(late, require_first_sequence_zero=False)

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from stablelog.errors import DiskError, Unavailable
+from stablelog.errors import DiskError, UnavailableError
 from stablelog.log import unsynced
 from tests.log.timeline import Log
 
@@ -184,7 +184,7 @@ def test_a_closed_partition_tells_nobody_that_it_has_failed():
     log, told = Log().write("-"), []
     log.partition.usability.on_failure = told.append
     log.partition.close()
-    log.partition.fail(Unavailable("too late"))
+    log.partition.fail(UnavailableError("too late"))
     assert told == []
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.partition import Isolation
 from stablelog.log.verify import verify_directory
 from stablelog.testing.sim_disk import SimulatedCrash
@@ -120,7 +120,7 @@ def test_records_that_are_gone_behind_the_snapshot_are_missed():
     end = log.partition.end_offset
     log.partition.close(clean=False)
     log.disk.damage(LOG, log.disk.content(LOG)[:size])
-    with pytest.raises(Corrupt, match="the disk has lost them"):
+    with pytest.raises(DamageError, match="the disk has lost them"):
         log.open(recovery_point=end, is_established=True)
 
 

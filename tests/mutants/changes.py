@@ -3,7 +3,7 @@
 Some changes are not made, because they cannot make an answer wrong:
 
 - docstrings, type hints, imports, decorators, `assert`s, `raise AssertionError`, `__repr__` and `__str__`;
-- a function that returns a `Corrupt`: all that it finds out stands in the message;
+- a function that returns a `DamageError`: all that it finds out stands in the message;
 - the message of an error and a log line, and what is assigned to a local variable that only they name;
 - `strict=True` of `zip`, which asserts that the lengths agree;
 - an amount one greater or less: a constant whose name says how much is read, copied or done at a time, or kept in a cache
@@ -183,7 +183,7 @@ class _Finder:
 
     def _of_function(self, function: ast.FunctionDef) -> Iterator[Change]:
         if function.name in FOR_PEOPLE or (
-            isinstance(function.returns, ast.Name) and function.returns.id == "Corrupt"
+            isinstance(function.returns, ast.Name) and function.returns.id == "DamageError"
         ):
             return
         for default in (*function.args.defaults, *function.args.kw_defaults):

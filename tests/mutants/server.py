@@ -28,7 +28,7 @@ from tests.mutants.runs import PACKAGE, ROOT, SOURCES, Run
 REQUESTS, ANSWERS = "STABLELOG_REQUESTS", "STABLELOG_ANSWERS"  # name the descriptors
 
 
-class NotLive(Exception):
+class NotLiveError(Exception):
     """No live function has this code: it can only be changed before the import."""
 
 
@@ -50,7 +50,7 @@ def apply(functions, file: str, text: str, line: int, name: str) -> None:
     ]
     found = [code for code in codes if code.co_name == name]
     if not live or not found:
-        raise NotLive(f"{file}:{line} {name}")
+        raise NotLiveError(f"{file}:{line} {name}")
     changed = [(function, found[0]) for function in live]
     inner = list(_codes(found[0]))
     for function in live:
@@ -62,7 +62,7 @@ def apply(functions, file: str, text: str, line: int, name: str) -> None:
                 if one.__code__ is old
             ]
             if made and old.co_freevars != new.co_freevars:
-                raise NotLive(f"{file}:{old.co_firstlineno} {old.co_name}")
+                raise NotLiveError(f"{file}:{old.co_firstlineno} {old.co_name}")
             changed += [(one, new) for one in made]
     for function, code in changed:
         function.__code__ = code
@@ -121,7 +121,7 @@ class Server:
         resource.setrlimit(resource.RLIMIT_AS, (selected.MEMORY_MAX, selected.MEMORY_MAX))
         try:
             apply(functions, request["file"], request["text"], request["line"], request["name"])
-        except NotLive:
+        except NotLiveError:
             return {"failed": None, "passed": -1}
         chosen = [items[test] for test in request["tests"] if test in items]
         for item, following in zip(chosen, [*chosen[1:], None], strict=True):

@@ -216,10 +216,10 @@ def look(file, count, rows):
         raise ValueError("perhaps")
     return file
 
-def damaged(position) -> Corrupt:
+def damaged(position) -> DamageError:
     while position < 7:
         position += 1
-    return Corrupt(f"at {position}")
+    return DamageError(f"at {position}")
 """
 
 
@@ -280,7 +280,7 @@ def test_a_mutant_works_in_functions_that_its_function_has_made_before():
     assert (check(6), above()) == (True, 6)
     assert check(6)
     for text, name in ((source, "other"), (source.replace("value < bound", "True"), "checks")):
-        with pytest.raises(server.NotLive):
+        with pytest.raises(server.NotLiveError):
             server.apply(functions, "made.py", text, 1, name)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from stablelog.env.local_disk import LocalDisk
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.files.names import RESTORED_FILE, SEGMENT_SUFFIXES, SINGLE_FILES, is_partition_file
 from stablelog.log.files.restored import Restored
 from stablelog.ops.inspect import files_of, inspect_file
@@ -92,7 +92,7 @@ def test_a_torn_row_is_named_behind_the_whole_ones(ordered, tmp_path):
 def test_a_file_that_cannot_be_shown_is_refused_with_the_kinds_that_can(tmp_path, name):
     (tmp_path / name).write_bytes(b"x")
     with pytest.raises(
-        Corrupt, match=r"is of no kind that can be shown. Name a partition's directory"
+        DamageError, match=r"is of no kind that can be shown. Name a partition's directory"
     ) as refused:
         inspect_file(LocalDisk(), tmp_path / name, records=False)
     for kind in (*SEGMENT_SUFFIXES, *SINGLE_FILES):

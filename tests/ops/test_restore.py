@@ -13,7 +13,7 @@ from stablelog.broker.directory.catalog import read_catalog
 from stablelog.broker.directory.dynamic_settings import META_LINE, SETTINGS_FILE
 from stablelog.broker.directory.restoring import RESTORING_FILE
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import Corrupt, InvalidConfig
+from stablelog.errors import DamageError, UsageError
 from stablelog.log.files.kafka_files import META_FILE
 from stablelog.log.files.names import RESTORED_FILE
 from stablelog.ops.restore import restore
@@ -354,7 +354,7 @@ def test_damaged_dynamic_settings_are_named_and_nothing_is_written(empty_store):
     (key,) = [one for one in empty_store.objects if one.startswith("settings/")]
     empty_store.objects[key] = empty_store.objects[key][:-2]
     before, disk = dict(empty_store.objects), SimDisk()
-    with pytest.raises(Corrupt, match=re.escape(key)):
+    with pytest.raises(DamageError, match=re.escape(key)):
         restored(empty_store, disk)
     assert not disk.is_dir(DATA)
     assert empty_store.objects == before
@@ -509,14 +509,14 @@ def test_a_directory_with_a_file_is_refused_and_not_changed(store_of):
     disk.write_atomic(DATA / "file", b"")
     steps = disk.steps
     before = dict(store_of.objects)
-    with pytest.raises(InvalidConfig, match="not empty"):
+    with pytest.raises(UsageError, match="not empty"):
         restored(store_of, disk)
     assert disk.steps == steps
     assert store_of.objects == before
 
 
 def test_a_store_that_no_cluster_has_used_is_refused():
-    with pytest.raises(InvalidConfig, match="no object of a cluster"):
+    with pytest.raises(UsageError, match="no object of a cluster"):
         restored(SimObjects(faults=Faults(latency_s=0)))
 
 
@@ -536,7 +536,7 @@ def test_a_missing_or_damaged_object_is_named_and_nothing_is_written(lost):
             before, disk = dict(objects.objects), SimDisk()
             if not is_needed:
                 continue
-            with pytest.raises(Corrupt, match=re.escape(key)):
+            with pytest.raises(DamageError, match=re.escape(key)):
                 restored(objects, disk)
             assert not disk.is_dir(DATA)
             assert objects.objects == before, "the broker that may still live is not fenced"
@@ -551,7 +551,7 @@ def test_a_damaged_manifest_is_named_and_nothing_is_written(lost):
         objects = SimObjects(faults=Faults(latency_s=0), objects=dict(lost.kept))
         objects.objects[last] = objects.objects[last][:-1]
         disk = SimDisk()
-        with pytest.raises(Corrupt, match=re.escape(last)):
+        with pytest.raises(DamageError, match=re.escape(last)):
             restored(objects, disk)
         assert not disk.is_dir(DATA)
 
@@ -568,9 +568,9 @@ def test_a_crash_leaves_a_directory_that_a_broker_refuses_or_a_complete_one(stor
         names = after.list_dir(DATA) if after.is_dir(DATA) else []
         if RESTORING_FILE in names:
             refused += 1
-            with pytest.raises(InvalidConfig, match="incomplete restore"):
+            with pytest.raises(UsageError, match="incomplete restore"):
                 run(store_of, None, after)
-            with pytest.raises(InvalidConfig, match="incomplete restore"):
+            with pytest.raises(UsageError, match="incomplete restore"):
                 restored(store_of, after)
         elif names:
             assert sorted(after.files(DATA)) == sorted(whole.files(DATA))

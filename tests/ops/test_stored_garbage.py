@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import Corrupt, Fenced
+from stablelog.errors import DamageError, FencedError
 from stablelog.ops.stored_garbage import delete, garbage_of, store_time_ms
 from stablelog.testing.sim_objects import Faults, SimObjects
 from stablelog.tier.chain import Chain, Kind, decode_link
@@ -88,7 +88,7 @@ def test_segments_without_any_manifest_stay():
     stored.simulated.sleep(AGE_MS / 1000)
     for key in [key for key in stored.simulated.objects if chain_name_of(key) is not None]:
         stored.store.delete(key)
-    with pytest.raises(Corrupt, match="has no manifest, and the partition has segments"):
+    with pytest.raises(DamageError, match="has no manifest, and the partition has segments"):
         stored.found()
 
 
@@ -115,7 +115,7 @@ def test_only_claims_and_fences_of_a_deleted_topic_stay():
     assert "/manifest/" in keys[-1], "the manifests are the last, for a crash in between"
     left = [key for key in stored.simulated.objects if key.startswith(PARTITION.directory)]
     assert [decode_link(stored.simulated.objects[key])[0] for key in left] == [Kind.CLAIM]
-    with pytest.raises(Fenced):
+    with pytest.raises(FencedError):
         stored.prefix.run(Chain(PARTITION, 0, bytes(16)).take_over())
 
 
@@ -128,7 +128,7 @@ def test_a_topic_that_a_broker_still_publishes_stays():
     chain = Chain(PARTITION, 9, bytes(16))
     payload = stored.prefix.run(chain.take_over())
     stored.prefix.run(chain.publish(payload))
-    with pytest.raises(Corrupt, match="a broker has published a manifest since"):
+    with pytest.raises(DamageError, match="a broker has published a manifest since"):
         stored.found()
 
 

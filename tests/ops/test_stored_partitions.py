@@ -6,7 +6,7 @@ import pytest
 
 from stablelog.batch.header import headers_in
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.ops import stored_partitions
 from stablelog.ops.stored_partitions import Verification, describe
 from stablelog.testing.sim_objects import SimObjects
@@ -127,5 +127,5 @@ def test_a_damaged_manifest_is_named(world):
     key = max(key for key in objects if "/manifest/" in key)
     objects[key] = objects[key][:-1] + bytes([objects[key][-1] ^ 1])
     for look in (describe, Verification):
-        with pytest.raises(Corrupt, match=key):
+        with pytest.raises(DamageError, match=key):
             look(prefix_of(objects), PARTITION)

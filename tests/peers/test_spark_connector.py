@@ -15,7 +15,7 @@ done
 
 def test_without_maven_it_says_so(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(apache_kafka.NotToBeHad, match="no Maven"):
+    with pytest.raises(apache_kafka.NotAvailableError, match="no Maven"):
         spark_connector.jars(tmp_path)
 
 

@@ -21,7 +21,7 @@ def kafka():
     with contextlib.ExitStack() as stack:
         try:
             running = stack.enter_context(tiered_kafka.serve(SHORT_LIVED))
-        except apache_kafka.NotToBeHad as missing:
+        except apache_kafka.NotAvailableError as missing:
             pytest.skip(str(missing))
         yield running
 

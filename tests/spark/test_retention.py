@@ -11,13 +11,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 import stablelog
-from stablelog.errors import Corrupt, DataLossError, InvalidConfig, Refused, Unavailable
+from stablelog.errors import DamageError, DataLossError, RefusedError, UnavailableError, UsageError
 from stablelog.spark import record_count
 from stablelog.spark.option_table import STREAM
 from stablelog.spark.options import read_options
 from stablelog.spark.planning import Limits
 from stablelog.spark.schema import Columns
-from stablelog.spark.segments.segment_file import Gone
+from stablelog.spark.segments.segment_file import GoneError
 from stablelog.spark.source.reader import StablelogStreamReader
 from tests.clients.drivers import Confluent, unique
 from tests.spark.histories import Writers, truth
@@ -103,7 +103,7 @@ def test_a_count_begins_again_when_a_file_goes_away(stablelog_broker, monkeypatc
     def failing(files, *more, **named):
         tries.append(files)
         if len(tries) < 3:
-            raise Gone("a segment")
+            raise GoneError("a segment")
         return once(files, *more, **named)
 
     monkeypatch.setattr(record_count, "files_count", failing)
@@ -121,7 +121,7 @@ def test_without_a_broker_a_file_that_is_gone_is_told(stablelog_broker, tmp_path
         DataLossError, match=f"{second}.* was removed while it was read: offsets 0 to 199 of {topic}-0"
     ):
         rows(asked, "offset", planned=planned)
-    with pytest.raises(Unavailable, match=r"with the offsets .* was removed while the read was planned"):
+    with pytest.raises(UnavailableError, match=r"with the offsets .* was removed while the read was planned"):
         tasks(asked)
 
 
@@ -172,7 +172,7 @@ def test_a_stream_that_bears_losses_goes_on_without_a_topic_that_was_deleted(sta
     assert f"{goes}-0 does not exist any more, and was not read to its end" in caplog.text
     strict = reader()
     for ask in (lambda: strict.latestOffset(middle, everything), lambda: strict.partitions(start, middle)):
-        with pytest.raises((Refused, InvalidConfig), match=goes):
+        with pytest.raises((RefusedError, UsageError), match=goes):
             ask()
     strict.stop()
 
@@ -202,7 +202,7 @@ def test_a_damaged_segment_is_named_with_its_place(stablelog_broker, tmp_path, w
     base = int(path.stem)
     # The bodies of batches are no part of the segment's proof: the decoder checks them.
     told = f", from byte 0: .*offset {base}" if where == "record" else ": .* at byte 0.*Restore the file"
-    with pytest.raises(Corrupt, match=f"{path}{told}"):
+    with pytest.raises(DamageError, match=f"{path}{told}"):
         rows({"path": str(tmp_path)}, "offset")
 
 
@@ -213,19 +213,21 @@ def test_a_segment_that_was_cut_is_named(stablelog_broker, tmp_path):
     planned = tasks({"path": str(tmp_path)})
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size - 10)
-    with pytest.raises(Corrupt, match=f"{path} has .* bytes, and .* when the read was planned"):
+    with pytest.raises(DamageError, match=f"{path} has .* bytes, and .* when the read was planned"):
         rows({"path": str(tmp_path)}, "offset", planned=planned)
-    with pytest.raises(Corrupt, match=f"{path} has .* bytes, but had .* when it was sealed"):
+    with pytest.raises(DamageError, match=f"{path} has .* bytes, but had .* when it was sealed"):
         tasks({"path": str(tmp_path)})
 
 
 def test_a_directory_that_cannot_be_read_is_named(stablelog_broker, tmp_path):
-    with pytest.raises(Unavailable, match=f"{tmp_path}/nowhere cannot be read: No such file"):
+    with pytest.raises(UnavailableError, match=f"{tmp_path}/nowhere cannot be read: No such file"):
         tasks({"path": str(tmp_path / "nowhere")})
-    with pytest.raises(Unavailable, match=f"{tmp_path} is no data directory"):
+    with pytest.raises(UnavailableError, match=f"{tmp_path} is no data directory"):
         tasks({"path": str(tmp_path)})
     topic = filled(stablelog_broker)
-    with pytest.raises(Unavailable, match=f"the files of {topic}-0 are not in {tmp_path}, or cannot be read"):
+    with pytest.raises(
+        UnavailableError, match=f"the files of {topic}-0 are not in {tmp_path}, or cannot be read"
+    ):
         tasks(given(stablelog_broker, topic, path=str(tmp_path)))
 
 

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
-from stablelog.errors import InvalidConfig
+from stablelog.errors import UsageError
 from stablelog.spark.columns.builder import TYPES
 from stablelog.spark.options import read_options
 from stablelog.spark.schema import OF_COMMITS, SCHEMA, Columns, default_schema, shaped
@@ -35,13 +35,13 @@ def test_the_decoder_makes_the_types_that_spark_compares_with():
     ],
 )
 def test_a_column_that_there_is_none_of_is_refused(schema, message):
-    with pytest.raises(InvalidConfig, match=message):
+    with pytest.raises(UsageError, match=message):
         Columns(schema)
 
 
 def test_columns_of_commits_need_commit_order():
     columns = Columns(schema_of("commitSequence", LongType(), True))
-    with pytest.raises(InvalidConfig, match="column commitSequence is possible only by fetching"):
+    with pytest.raises(UsageError, match="column commitSequence is possible only by fetching"):
         columns.check(read_options({"bootstrap": "h:1", "subscribe": "x", "scan": "files"}))
 
 
@@ -50,5 +50,5 @@ def test_a_batch_gets_the_nullability_that_spark_was_told():
     wanted = Columns(schema_of("value", BinaryType(), False)).arrow_schema()
     assert shaped(batch, wanted).schema.equals(wanted)
     batch = pa.RecordBatch.from_pydict({"value": pa.array([b"v", None], pa.binary())})
-    with pytest.raises(InvalidConfig, match="column value is NOT NULL in the schema"):
+    with pytest.raises(UsageError, match="column value is NOT NULL in the schema"):
         shaped(batch, wanted)

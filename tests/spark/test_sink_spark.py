@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 import stablelog
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from tests.client.faults import Proxy
 from tests.client.test_producer import committed, made
 from tests.clients.drivers import Confluent, unique
@@ -227,7 +227,7 @@ def test_the_earlier_of_two_drivers_fails_and_says_why(spark, tmp_path, stablelo
 
     query = in_time(waiting)
     with Cluster(stablelog_broker.bootstrap) as cluster:
-        with pytest.raises(Refused, match="no longer has version 0"):
+        with pytest.raises(RefusedError, match="no longer has version 0"):
             joint.begin(cluster, pipeline.query_id, 0, "what is left of an earlier one", order=0)
         joint.begin(cluster, pipeline.query_id, 0, "another driver")
     (tmp_path / "wait").unlink()

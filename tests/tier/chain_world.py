@@ -11,7 +11,7 @@ import json
 import random
 import uuid
 
-from stablelog.errors import Fenced, StoreError
+from stablelog.errors import FencedError, StoreError
 from stablelog.tier.chain import Chain, Create, Delete, Get, List, claim_epoch, last_manifest
 from stablelog.tier.names import RemotePartition
 
@@ -145,7 +145,7 @@ class Broker:
             return
         try:
             request = steps.throw(answer) if isinstance(answer, StoreError) else steps.send(answer)
-        except Fenced:
+        except FencedError:
             self.world.fenced_count += 1
             self.process += 1
             self.rows = None

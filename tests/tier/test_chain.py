@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from stablelog.errors import Corrupt, Fenced, NewerFormat
+from stablelog.errors import DamageError, FencedError, NewerFormatError
 from stablelog.tier.chain import (
     LINK,
     MANIFESTS_KEPT,
@@ -69,9 +69,9 @@ def test_a_take_over_gets_the_last_manifest_and_fences_the_one_before():
     store(first.publish(b"two"))
     assert store(second.take_over()) == b"two"
     assert store.names() == [f"{1:010}-{number:012}" for number in range(4)] + [f"{2:010}-{0:012}"]
-    with pytest.raises(Fenced, match="another broker has taken over"):
+    with pytest.raises(FencedError, match="another broker has taken over"):
         store(first.publish(b"three"))
-    with pytest.raises(Fenced, match="a broker of epoch 2 has taken over"):
+    with pytest.raises(FencedError, match="a broker of epoch 2 has taken over"):
         store(Chain(PARTITION, 1, NONCES[1]).take_over())
     assert store(last_manifest(PARTITION)) == b"two"
     store(second.publish(b"four"))
@@ -85,7 +85,7 @@ def test_a_broker_that_never_published_is_fenced_too():
     store(first.publish(b"one"))
     store(second.take_over())
     assert store(third.take_over()) == b"one"
-    with pytest.raises(Fenced):
+    with pytest.raises(FencedError):
         store(second.publish(b"two"))
 
 
@@ -104,7 +104,7 @@ def test_old_manifests_may_go_and_never_the_last_of_an_epoch_its_claim_or_its_fe
     store(second.publish(b"x"))
     assert store(second.removable(0)) == all_but_last
     store(Chain(PARTITION, 3, NONCES[3]).take_over())
-    with pytest.raises(Fenced, match="a broker of epoch 3"):
+    with pytest.raises(FencedError, match="a broker of epoch 3"):
         store(second.removable())
 
 
@@ -112,7 +112,7 @@ def test_who_has_not_taken_over_publishes_nothing():
     store = Store()
     store(Chain(PARTITION, 3, NONCES[3]).take_over())
     late = Chain(PARTITION, 2, NONCES[2])
-    with pytest.raises(Fenced):
+    with pytest.raises(FencedError):
         store(late.take_over())
     for steps in (lambda: late.publish(b"evil"), late.removable):
         with pytest.raises(AssertionError, match="take over first"):
@@ -132,7 +132,7 @@ def test_an_object_that_lost_bytes_is_damage_and_no_fence(kind):
             store(Chain(PARTITION, 2, NONCES[2]).take_over())
         key = PARTITION.chain_key(ChainName(1, 2 if kind is Kind.MANIFEST else 3))
         store.world.objects[key] = bytes(LINK.size)[:size]
-        with pytest.raises(Corrupt, match=key):
+        with pytest.raises(DamageError, match=key):
             store(Chain(PARTITION, 3, NONCES[3]).take_over())
 
 
@@ -186,7 +186,7 @@ def test_damage_of_the_last_manifest_is_told_by_its_key():
         damaged = bytearray(whole)
         damaged[at] ^= 0x40
         store.world.objects[key] = bytes(damaged)
-        with pytest.raises((Corrupt, NewerFormat)) as caught:
+        with pytest.raises((DamageError, NewerFormatError)) as caught:
             store(last_manifest(PARTITION))
         assert at < 2 or key in str(caught.value)
     store.world.objects[key] = encode_link(Kind.MANIFEST, 1, NONCES[1], b"another")
@@ -198,9 +198,9 @@ def test_an_object_of_the_chain_is_read_or_refused():
     assert decode_link(content) == (Kind.MANIFEST, b"payload")
     assert len(encode_link(Kind.FENCE, 5, NONCES[3])) == LINK.size
     for size in range(len(content)):
-        with pytest.raises(Corrupt):
+        with pytest.raises(DamageError):
             decode_link(content[:size])
-    with pytest.raises(NewerFormat, match="of version 2"):
+    with pytest.raises(NewerFormatError, match="of version 2"):
         decode_link(b"\0\2" + content[2:])
 
 

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from stablelog.errors import Fenced, StoreError
+from stablelog.errors import FencedError, StoreError
 from stablelog.tier.chain import MANIFESTS_KEPT, Chain, Create, Delete, List, last_manifest
 from stablelog.tier.deletion import LATE_S, MANIFEST_COUNT_MAX, PIN_PAUSE_S, Deletion, named_keys
 from stablelog.tier.manifest import Manifest, decode_manifest, encode_manifest
@@ -354,7 +354,7 @@ def test_a_fenced_broker_deletes_nothing():
     store.take_over(2)
     second = store.orphan(10)
     before = dict(store.objects)
-    with pytest.raises(Fenced):
+    with pytest.raises(FencedError):
         store.wait(DELAY_S / 2)
     assert store.objects == before
     assert {first, second} <= store.objects.keys()
@@ -371,7 +371,7 @@ def test_a_broker_that_is_fenced_during_a_sweep_deletes_nothing():
     store.take_over(2)
     before = dict(store.objects)
     request = steps.send(listed)
-    with pytest.raises(Fenced):
+    with pytest.raises(FencedError):
         steps.send(store.world.apply(request))
     assert store.objects == before
 

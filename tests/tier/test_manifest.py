@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, encode_batch
-from stablelog.errors import Corrupt, NewerFormat
+from stablelog.errors import DamageError, NewerFormatError
 from stablelog.log.indexes.summary import Summary
 from stablelog.tier.manifest import (
     HEAD_KEY,
@@ -75,27 +75,27 @@ def test_damage_at_any_byte_is_refused():
         damaged[at] ^= 0x10
         try:
             read = decode_manifest(bytes(damaged))
-        except (Corrupt, NewerFormat):
+        except (DamageError, NewerFormatError):
             continue
         # The CRC of a batch does not cover its base offset and its leader epoch, which a manifest does not use.
         assert read == MANIFEST
         assert any(at - position < 16 for position, _ in headers_in(content) if at >= position)
     for size in range(len(content)):
-        with pytest.raises(Corrupt):
+        with pytest.raises(DamageError):
             decode_manifest(content[:size])
 
 
 def test_segments_that_do_not_follow_each_other_are_refused():
-    with pytest.raises(Corrupt, match="ends at offset 100, and the next begins at 200"):
+    with pytest.raises(DamageError, match="ends at offset 100, and the next begins at 200"):
         MANIFEST._replace(segments=()).with_copied([segment(0), segment(2)])
     content = encode_manifest(Manifest("cluster", 0, (segment(0), segment(2))), NOW_MS)
-    with pytest.raises(Corrupt, match="the next begins at 200"):
+    with pytest.raises(DamageError, match="the next begins at 200"):
         decode_manifest(content)
 
 
 def test_a_summary_of_another_segment_is_refused():
     wrong = replace(segment(0), summary=segment(1).summary)
-    with pytest.raises(Corrupt, match="is of another segment"):
+    with pytest.raises(DamageError, match="is of another segment"):
         decode_manifest(encode_manifest(Manifest("cluster", 0, (wrong,)), NOW_MS))
 
 
@@ -103,7 +103,7 @@ def test_a_manifest_of_a_later_release_is_refused(monkeypatch):
     monkeypatch.setattr("stablelog.tier.manifest.VERSION", 3)
     content = encode_manifest(MANIFEST, NOW_MS)
     monkeypatch.undo()
-    with pytest.raises(NewerFormat, match="a manifest of version 3"):
+    with pytest.raises(NewerFormatError, match="a manifest of version 3"):
         decode_manifest(content)
 
 
@@ -307,14 +307,14 @@ def test_the_log_start_may_pass_the_last_segment_and_segments_go_in_any_order():
 )
 def test_a_head_with_other_values_is_refused(head):
     record = Record(0, NOW_MS, HEAD_KEY, json.dumps(head).encode())
-    with pytest.raises(Corrupt, match="manifest"):
+    with pytest.raises(DamageError, match="manifest"):
         decode_manifest(encode_batch([record]))
 
 
 @pytest.mark.parametrize("changes", [{"end_offset": -1}, {"size": -1}, {"state": SegmentState.COPY_STARTED}])
 def test_a_segment_with_impossible_values_is_refused(changes):
     wrong = replace(segment(0, by_kafka=True), **changes)
-    with pytest.raises(Corrupt):
+    with pytest.raises(DamageError):
         decode_manifest(encode_manifest(Manifest("c", 0, (wrong,)), NOW_MS))
 
 
@@ -322,5 +322,5 @@ def test_a_state_that_is_not_known_is_refused():
     record = replace(segment(0).record(), state=9)
     head = {"version": 1, "cluster": "c", "log_start": 0, "count": 1}
     first = Record(0, NOW_MS, HEAD_KEY, json.dumps(head).encode())
-    with pytest.raises(Corrupt, match="no segment of a manifest"):
+    with pytest.raises(DamageError, match="no segment of a manifest"):
         decode_manifest(encode_batch([first, Record(1, NOW_MS, None, encode_record(record))]))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stablelog.batch.records import Record, encode_batch
-from stablelog.errors import Corrupt, NewerFormat
+from stablelog.errors import DamageError, NewerFormatError
 from stablelog.tier.manifest import (
     HEAD_KEY,
     PART_KEY,
@@ -157,21 +157,21 @@ def test_a_damaged_part_is_refused_by_its_id():
     for at in range(0, len(content), 7):
         damaged = bytearray(content)
         damaged[at] ^= 1
-        with pytest.raises(Corrupt, match=f"the part {part.part_id} of a manifest is damaged"):
+        with pytest.raises(DamageError, match=f"the part {part.part_id} of a manifest is damaged"):
             read_with(part, bytes(damaged))
-    with pytest.raises(Corrupt, match="is damaged"):
+    with pytest.raises(DamageError, match="is damaged"):
         read_with(part, content[:-1])
 
 
 def test_a_part_with_other_segments_than_the_manifest_says_is_refused():
     part, content = part_of()
     for wrong in (part._replace(segment_count=3), part._replace(base_offset=100)):
-        with pytest.raises(Corrupt, match="other segments than the manifest says"):
+        with pytest.raises(DamageError, match="other segments than the manifest says"):
             decode_manifest(_named(wrong), lambda part: read_part(part, content))
 
 
 def test_a_part_of_another_version_is_refused(monkeypatch):
-    for version, error in ((2, NewerFormat), (0, Corrupt)):
+    for version, error in ((2, NewerFormatError), (0, DamageError)):
         monkeypatch.setattr("stablelog.tier.manifest.PART_VERSION", version)
         part, content = part_of()
         monkeypatch.undo()
@@ -182,31 +182,31 @@ def test_a_part_of_another_version_is_refused(monkeypatch):
 def test_a_file_that_is_no_part_is_refused():
     content = encode_manifest(Manifest("c", 0, (segment(0),)), NOW_MS)
     part, _ = part_of(1)
-    with pytest.raises(Corrupt, match=r"the part .* of a manifest is damaged"):
+    with pytest.raises(DamageError, match=r"the part .* of a manifest is damaged"):
         decode_manifest(_named(part), lambda named: read_part(named, content))
 
 
 def test_a_caller_that_loads_no_parts_is_told_of_them():
     part, _ = part_of()
-    with pytest.raises(Corrupt, match="expects a manifest without parts"):
+    with pytest.raises(DamageError, match="expects a manifest without parts"):
         decode_manifest(_named(part))
 
 
 @pytest.mark.parametrize("parts", [None, 5, [[]], [["x", 0, 1, 2, 3]], [[7, 0, 1, 2, 3]], [["0" * 32, 0, 1]]])
 def test_parts_that_are_named_wrongly_are_refused(parts):
-    with pytest.raises(Corrupt, match="names its parts wrongly"):
+    with pytest.raises(DamageError, match="names its parts wrongly"):
         decode_manifest(_head(parts))
 
 
 @pytest.mark.parametrize("number", [-1, 1.5, True, "1", None])
 def test_a_part_that_is_described_with_other_values_than_numbers_is_refused(number):
-    with pytest.raises(Corrupt, match="other values than numbers"):
+    with pytest.raises(DamageError, match="other values than numbers"):
         decode_manifest(_head([["0" * 32, 0, number, 2, 3]]))
 
 
 def test_parts_whose_segments_overlap_are_refused():
     part, content = part_of()
-    with pytest.raises(Corrupt, match="ends at offset"):
+    with pytest.raises(DamageError, match="ends at offset"):
         decode_manifest(_head([[part.part_id.hex, *part[1:]]] * 2), lambda named: read_part(named, content))
 
 

@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import Corrupt, InvalidConfig, NewerFormat, ObjectMissing, StoreError
+from stablelog.errors import DamageError, NewerFormatError, ObjectMissingError, StoreError, UsageError
 from stablelog.testing.sim_objects import Faults, SimObjects
 from stablelog.tier.chain import Kind, encode_link
 from stablelog.tier.manifest import Manifest, encode_manifest, encode_part
@@ -60,7 +60,7 @@ def test_the_last_manifest_is_read_with_its_parts():
     part, content = encode_part(IDS[1], segments[:4], 0)
     publish(requests, partition, Manifest("c", 0, segments[:1]))
     publish(requests, partition, Manifest("c", 0, segments, (part,)), number=2)
-    with pytest.raises(Corrupt, match=r"part/.* is missing, and the manifest names it"):
+    with pytest.raises(DamageError, match=r"part/.* is missing, and the manifest names it"):
         found.last_manifest(partition)
     requests.objects[partition.part_key(part.base_offset, part.part_id)] = content
     before = found.store.counts.copy()
@@ -74,20 +74,18 @@ def test_the_last_manifest_is_read_with_its_parts():
 def test_a_prefix_of_another_program_is_refused_by_its_key(content):
     requests, found = prefix()
     requests.objects["cluster"] = content
-    with pytest.raises(
-        InvalidConfig, match="sim://store/cluster is not the object of a cluster of stablelog"
-    ):
+    with pytest.raises(UsageError, match="sim://store/cluster is not the object of a cluster of stablelog"):
         found.cluster_id()
 
 
 def test_the_cluster_is_read_and_a_later_layout_refused():
     requests, found = prefix()
-    with pytest.raises(ObjectMissing):
+    with pytest.raises(ObjectMissingError):
         found.cluster_id()
     requests.objects["cluster"] = b'{"version": 1, "cluster": "here"}'
     assert found.cluster_id() == "here"
     requests.objects["cluster"] = b'{"version": 2, "cluster": "here"}'
-    with pytest.raises(NewerFormat, match="the layout of sim://store"):
+    with pytest.raises(NewerFormatError, match="the layout of sim://store"):
         found.cluster_id()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.files.restored import Restored
 from stablelog.tier.manifest import Manifest, decode_manifest, encode_manifest
 from stablelog.tier.published import Published, published_of
@@ -33,7 +33,7 @@ def test_a_manifest_of_an_early_release_says_nothing_of_its_topic():
     ],
 )
 def test_other_values_are_refused(change):
-    with pytest.raises(Corrupt, match="describes its topic"):
+    with pytest.raises(DamageError, match="describes its topic"):
         published_of({"published": PUBLISHED.fields() | change})
-    with pytest.raises(Corrupt, match="describes its topic"):
+    with pytest.raises(DamageError, match="describes its topic"):
         published_of({"published": {"log_end": 17}})

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stablelog.errors import Corrupt, NewerFormat, NotLoaded
+from stablelog.errors import DamageError, NewerFormatError, NotLoadedError
 from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import INDEXES, RemotePartition
 from stablelog.tier.records import (
@@ -152,7 +152,7 @@ def test_a_segment_of_a_kafka_without_the_field_may_have_aborts_and_a_missing_in
     manifest = Manifest("cluster", 100, (segment,))
     loaded = {}
     remote = RemoteLog(partition, manifest, loaded, lambda _start: None)
-    with pytest.raises(NotLoaded) as missing:
+    with pytest.raises(NotLoadedError) as missing:
         remote.aborted(100, 200)
     (wanted,) = missing.value.ranges
     assert wanted.key == partition.segment_key(100, SEGMENT_ID, INDEXES)
@@ -185,15 +185,15 @@ def test_a_tag_that_is_not_known_is_skipped():
 def test_a_record_that_is_not_whole_is_refused(record, content):
     whole = bytes.fromhex(content)
     for size in range(len(whole)):
-        with pytest.raises(Corrupt):
+        with pytest.raises(DamageError):
             decode_record(whole[:size])
-    with pytest.raises(Corrupt, match="1 bytes too many"):
+    with pytest.raises(DamageError, match="1 bytes too many"):
         decode_record(whole + b"\0")
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(content):
-    with contextlib.suppress(Corrupt, NewerFormat):
+    with contextlib.suppress(DamageError, NewerFormatError):
         decode_record(b"\x01\x00\x00" + content)
 
 
@@ -201,7 +201,7 @@ def test_any_bytes_are_read_or_refused(content):
 def test_a_record_of_a_later_release_is_refused(at):
     content = bytearray.fromhex(VECTORS[0][1])
     content[at] += 1
-    with pytest.raises(NewerFormat):
+    with pytest.raises(NewerFormatError):
         decode_record(bytes(content))
 
 

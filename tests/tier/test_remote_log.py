@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stablelog.batch.header import headers_in
-from stablelog.errors import Corrupt, NewerFormat, NotLoaded, OffsetOutOfRange, Unavailable
+from stablelog.errors import (
+    DamageError,
+    NewerFormatError,
+    NotLoadedError,
+    OffsetOutOfRangeError,
+    UnavailableError,
+)
 from stablelog.log.partition import Isolation
 from stablelog.tier.index_object import IndexKind, encode_indexes, indexes_of
 from stablelog.tier.names import INDEXES, LOG
@@ -174,7 +180,7 @@ def test_a_missing_index_of_a_segment_whose_summary_has_aborts_is_damage():
     [row] = tiered.copy()
     tiered.drop_local()
     tiered.objects[PARTITION.segment_key(0, row.segment_id, INDEXES)] = b""
-    with pytest.raises(Corrupt, match="do not match the manifest"):
+    with pytest.raises(DamageError, match="do not match the manifest"):
         tiered.read(0)
     tiered.read(0, isolation=Isolation.READ_UNCOMMITTED)
 
@@ -187,7 +193,7 @@ def test_a_damaged_log_object_is_refused_by_its_key(at):
     content[at] ^= 0x7F
     tiered.objects[key] = bytes(content)
     with pytest.raises(
-        Corrupt, match=r"t\.t/.*\.log(: the CRC of the batch| has no batch of the segment) at byte"
+        DamageError, match=r"t\.t/.*\.log(: the CRC of the batch| has no batch of the segment) at byte"
     ):
         tiered.read(0)
 
@@ -196,12 +202,12 @@ def test_an_offset_between_the_tiers_is_refused_as_damage_and_one_before_the_sta
     tiered = filled(count=3)
     tiered.partition.delete_records(5)
     assert tiered.partition.visible_start(Isolation.READ_COMMITTED) == 5
-    with pytest.raises(OffsetOutOfRange, match="the offsets 5 to 12"):
+    with pytest.raises(OffsetOutOfRangeError, match="the offsets 5 to 12"):
         tiered.read(4)
     assert batches(tiered.read(5))[0].base_offset == 5
     manifest = tiered.remote.manifest
     tiered.publish(manifest._replace(segments=manifest.segments[2:]))
-    with pytest.raises(Corrupt, match="names a segment with offset 5"):
+    with pytest.raises(DamageError, match="names a segment with offset 5"):
         tiered.read(5)
 
 
@@ -287,9 +293,9 @@ def test_a_list_that_is_not_known_refuses_remote_offsets_and_keeps_local_ones():
     tiered.write("-")
     tiered.partition.remote = RemoteLog(PARTITION, None, tiered.loaded, tiered.saved.append)
     assert not tiered.partition.remote.is_known
-    with pytest.raises(Unavailable, match="not known until the object store answers"):
+    with pytest.raises(UnavailableError, match="not known until the object store answers"):
         tiered.read(0)
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         tiered.partition.visible_start(Isolation.READ_COMMITTED)
     assert len(batches(tiered.read(8))) == 1
 
@@ -319,10 +325,10 @@ def test_the_object_of_indexes_is_read_as_it_was_written_and_damage_is_refused()
     for at in range(len(content)):
         damaged = bytearray(content)
         damaged[at] ^= 0x40
-        with pytest.raises((Corrupt, NewerFormat), match=r"^x"):
+        with pytest.raises((DamageError, NewerFormatError), match=r"^x"):
             indexes_of(bytes(damaged), "x")
     for size in range(1, len(content)):
-        with pytest.raises((Corrupt, NewerFormat)):
+        with pytest.raises((DamageError, NewerFormatError)):
             indexes_of(content[:size], "x")
-    with pytest.raises(NotLoaded):
+    with pytest.raises(NotLoadedError):
         filled(count=1).partition.read(0, 1, Isolation.READ_UNCOMMITTED)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from stablelog.broker.tiering.commit_files import commit_files
 from stablelog.env.disk import read_if_there
-from stablelog.errors import NotLoaded
+from stablelog.errors import NotLoadedError
 from stablelog.log.compaction.aborted_data import without_aborted
 from stablelog.log.partition import Isolation
 from stablelog.log.read import finished
@@ -154,7 +154,7 @@ class Tier:
         while True:
             try:
                 return call()
-            except NotLoaded as missing:
+            except NotLoadedError as missing:
                 for wanted in missing.ranges:
                     self.loaded.load(wanted)
 

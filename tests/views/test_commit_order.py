@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch, find_by_time
-from stablelog.errors import OffsetOutOfRange
+from stablelog.errors import OffsetOutOfRangeError
 from stablelog.log.model import Isolation
 from stablelog.log.read import finished
 from stablelog.views import commit_order
@@ -60,7 +60,7 @@ def test_an_aborted_transaction_is_nowhere_and_the_end_does_not_wait_for_it():
     assert log.partition.last_stable_offset == 1
     assert log.partition.high_watermark == 5
     assert [log.fetched(start) for start in range(1, 6)] == [([], [])] * 5
-    with pytest.raises(OffsetOutOfRange):
+    with pytest.raises(OffsetOutOfRangeError):
         log.fetched(6)
 
 

@@ -8,7 +8,7 @@ from crc32c import crc32c
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, encode_batch
-from stablelog.errors import Corrupt, DiskError, OffsetOutOfRange, Refused, Unavailable
+from stablelog.errors import DamageError, DiskError, OffsetOutOfRangeError, RefusedError, UnavailableError
 from stablelog.log.files.log_start import encode_log_start
 from stablelog.log.model import Isolation
 from stablelog.views import commit_order
@@ -78,11 +78,11 @@ def test_a_start_that_cannot_be_written_does_not_move(monkeypatch):
     log.sync()
 
     def full(path, content):
-        raise Unavailable("the disk is full")
+        raise UnavailableError("the disk is full")
 
     with monkeypatch.context() as patch:
         patch.setattr(log.disk, "write_atomic", full)
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             log.partition.delete_records(7)
     assert log.partition.visible_start(Isolation.READ_COMMITTED) == 0
     assert len(log.read_all(0, 1 << 20)) == 5
@@ -162,7 +162,7 @@ def test_no_records_are_deleted_up_to_what_is_no_offset():
     log.plain()
     log.sync()
     for offset in (-1, 2):
-        with pytest.raises(OffsetOutOfRange):
+        with pytest.raises(OffsetOutOfRangeError):
             log.partition.delete_records(offset)
 
 
@@ -192,9 +192,9 @@ def test_a_closed_partition_moves_no_start():
     path = DIRECTORY / "view-start-offset"
     content = log.disk.read_bytes(path)
     log.partition.close()
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         log.partition.delete_records(2)
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         log.partition.read(0, 100, Isolation.READ_COMMITTED)
     assert log.disk.read_bytes(path) == content
 
@@ -211,13 +211,13 @@ def test_where_the_view_begins_is_not_guessed():
     log.partition.delete_records(4)
     log.partition.close()
     log.disk.lose(path)
-    with pytest.raises(Corrupt, match="view-start-offset is missing"):
+    with pytest.raises(DamageError, match="view-start-offset is missing"):
         log.open(clean=True, is_established=True)
     assert not log.disk.exists(path)
     log.disk.write_atomic(path, encode_log_start(9))
     log.open(clean=True, is_established=True).close()
     log.disk.write_atomic(path, encode_log_start(10))
-    with pytest.raises(Corrupt, match="begins at offset 10, but the log ends at 9"):
+    with pytest.raises(DamageError, match="begins at offset 10, but the log ends at 9"):
         log.open(clean=True, is_established=True)
 
 
@@ -225,7 +225,7 @@ def test_a_transaction_takes_no_more_records_than_its_marker_can_say():
     log = Log()
     log.partition.append(lying(2**30, 1, 0), now_ms=NOW_MS)
     log.partition.append(lying(2**30 - 1, 1, 2**30), now_ms=NOW_MS)
-    with pytest.raises(Refused, match="commit-ordered"):
+    with pytest.raises(RefusedError, match="commit-ordered"):
         log.partition.append(lying(1, 1, 2**31 - 1), now_ms=NOW_MS)
     done = log.partition.append_markers([commit_of(1, 1)], now_ms=NOW_MS)[0]
     assert done.last_offset == done.first_offset + 2**31 - 1
@@ -252,7 +252,7 @@ def test_a_batch_without_room_for_the_records_that_it_claims_is_refused():
     batch = bytearray(encode_batch([Record(0, NOW_MS, None, None)]))
     batch[23:27], batch[57:61] = (1).to_bytes(4, "big"), (2).to_bytes(4, "big")
     batch[17:21] = crc32c(memoryview(batch)[21:]).to_bytes(4, "big")
-    with pytest.raises(Refused, match="2 records in 7 bytes"):
+    with pytest.raises(RefusedError, match="2 records in 7 bytes"):
         Log().partition.append(bytes(batch), now_ms=NOW_MS)
 
 

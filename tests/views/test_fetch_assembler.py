@@ -7,7 +7,7 @@ import pytest
 
 from stablelog.batch.header import HEADER, PREFIX, headers_in
 from stablelog.batch.records import Record, encode_batch
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.model import Isolation
 from stablelog.log.segments import batch_search
 from stablelog.log.segments.proof import DamagedBatch
@@ -89,7 +89,7 @@ def test_damage_where_small_batches_stand_side_by_side_is_told(batch, length):
         damaged = data.copy()
         struct.pack_into(">i", damaged, extent * size + batch * len(one) + 8, length)
         found, damage = fetch_assembler.split(memoryview(damaged), columns, 0)
-        assert isinstance(damage, Corrupt)
+        assert isinstance(damage, DamageError)
         assert found.prefixes == prefixes[: extent * 3], "what stands in extents before it is handed out"
 
 
@@ -108,7 +108,7 @@ def test_a_batch_of_no_records_is_passed_over_and_one_without_a_whole_header_is_
             assert damage is None
         else:
             assert found.ends == []
-            assert isinstance(damage, Corrupt)
+            assert isinstance(damage, DamageError)
 
 
 @pytest.mark.parametrize("together", [3, 64])
@@ -259,7 +259,7 @@ def test_a_position_that_no_batch_reaches_is_told_and_not_passed_over():
     at = [at for at, header in headers_in(bytes(content)) if header.producer_id == 1][2]
     struct.pack_into(">i", content, at + 23, 0)
     log.disk.damage(path, bytes(content))
-    with pytest.raises(Corrupt, match=f"end before position {position}"):
+    with pytest.raises(DamageError, match=f"end before position {position}"):
         log.fetched(position)
 
 
@@ -310,7 +310,7 @@ def test_a_run_that_ends_before_a_position_of_its_own_is_told(is_last):
     content[at + 23 : at + 27] = (0).to_bytes(4, "big")
     log.disk.damage(segment.path(".log"), bytes(content))
     assert log.fetched(2, 1)[0][0][0] == 2
-    with pytest.raises(Corrupt, match="end before position 3"):
+    with pytest.raises(DamageError, match="end before position 3"):
         log.fetched(3)
 
 
@@ -332,7 +332,7 @@ def test_a_batch_that_the_scrub_has_found_damaged_is_not_handed_out(kind):
     for at, (position, header) in enumerate(batches):
         segment.damaged_batches = []
         segment.note_damaged(DamagedBatch(position, header.size, header.base_offset))
-        with pytest.raises(Corrupt, match=f"batch of offset {header.base_offset}"):
+        with pytest.raises(DamageError, match=f"batch of offset {header.base_offset}"):
             log.fetched(expected[at][0], 1)
         for behind in expected[at + 1 :]:
             assert log.fetched(behind[0], 1)[0] == [behind]
@@ -355,7 +355,7 @@ def test_damage_of_a_batch_harms_no_transaction_that_stands_around_it():
     segment.note_damaged(DamagedBatch(position, header.size, header.base_offset))
     first, second, damaged, last = log.expected()
     assert log.fetched(0)[0] == [first, second]
-    with pytest.raises(Corrupt, match="batch of offset 1"):
+    with pytest.raises(DamageError, match="batch of offset 1"):
         log.fetched(damaged[0])
     assert log.fetched(last[0])[0] == [last]
 

@@ -7,7 +7,7 @@ import pytest
 from crc32c import crc32c
 
 from stablelog.batch.header import headers_in
-from stablelog.errors import Corrupt, NewerFormat
+from stablelog.errors import DamageError, NewerFormatError
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.views import index_builder, row_file
 from stablelog.views.commit_index import CommitIndex
@@ -138,7 +138,7 @@ def test_a_marker_with_other_positions_than_its_transaction_has_records_is_corru
     log.disk.make_dir(DIRECTORY)
     for path, written in zip(paths, [*contents, bytes(content)], strict=True):
         log.disk.write_atomic(path, written)
-    with pytest.raises(Corrupt, match=f"has {count} positions, but its transaction has 2 records"):
+    with pytest.raises(DamageError, match=f"has {count} positions, but its transaction has 2 records"):
         log.open(clean=False)
 
 
@@ -213,7 +213,7 @@ def test_a_summary_of_a_later_release_is_refused_the_last_one_before_anything_is
     path = log.partition.segments()[-1].path(".log")
     log.disk.damage(path, log.disk.read_bytes(path) + b"torn")
     before = {one: log.disk.read_bytes(one) for one in log.disk.files()}
-    with pytest.raises(NewerFormat, match=f"a commit summary of version {VERSION + 1}") as caught:
+    with pytest.raises(NewerFormatError, match=f"a commit summary of version {VERSION + 1}") as caught:
         log.open(clean=False)
     if place == -1:
         assert str(path_of_summary) in str(caught.value)

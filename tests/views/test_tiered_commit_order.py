@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from stablelog.broker.tiering.range_cache import RangeCache
-from stablelog.errors import Corrupt, NotLoaded
+from stablelog.errors import DamageError, NotLoadedError
 from stablelog.log.model import Isolation
 from stablelog.tier.remote_log import RemoteLog
 from stablelog.views.extents import LONG_COUNT
@@ -188,7 +188,7 @@ def test_damage_of_an_object_is_refused_by_name_or_harms_nothing(kind):
             log.loaded.known.clear()
             try:
                 assert log.read_all(0, 1 << 20) == expected
-            except Corrupt:
+            except DamageError:
                 refused += 1
         log.objects[key] = good
     assert refused
@@ -208,7 +208,7 @@ def test_a_cache_that_is_smaller_than_a_commit_index_serves_every_read():
         for _ in range(10):
             try:
                 return call()
-            except NotLoaded as missing:
+            except NotLoadedError as missing:
                 cache.make_room(missing.size)
                 for wanted in missing.ranges:
                     loads.append(wanted)
@@ -257,7 +257,7 @@ def test_damaged_bytes_are_loaded_again_after_the_object_was_restored():
     key = min(key for key in log.objects if key.endswith("log"))
     good = log.objects[key]
     log.objects[key] = bytes([*good[:70], good[70] ^ 1, *good[71:]])
-    with pytest.raises(Corrupt):
+    with pytest.raises(DamageError):
         log.read_all(0, 1 << 20)
     log.objects[key] = good
     assert log.read_all(0, 1 << 20) == expected

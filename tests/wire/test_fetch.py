@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.fetch import FetchRequest, ForgottenTopic, WantedPartition, WantedTopic
 from stablelog.wire.messages import PREFIX, decode_request, message_class
@@ -121,7 +121,7 @@ EXAMPLE = FetchRequest(
 def test_a_request_that_is_cut_short_is_refused(version):
     frame = frame_of(version, EXAMPLE)
     for end in range(8, len(frame)):
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RefusedError) as caught:
             decode_request(ApiKey.FETCH, version, frame[:end])
         assert caught.value.code is ErrorCode.invalid_request
 

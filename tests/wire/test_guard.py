@@ -6,7 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.varint import encode_uvarint
 from stablelog.wire.guard import ITEMS_MAX, checked
 from stablelog.wire.messages import PREFIX, decode_request, message_class
@@ -25,7 +25,7 @@ def list_offsets(topics, partitions):
 
 
 def refused(key, version, data):
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         decode_request(key, version, data)
     assert caught.value.code is ErrorCode.invalid_request
     return str(caught.value)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.wire.messages import (
     PREFIX,
     decode_request,
@@ -81,7 +81,7 @@ def test_batches_are_not_copied(version):
 def test_a_request_that_is_cut_anywhere_is_refused(version):
     whole = frame_of(version, "a", -1, [("t", [(0, b"batch")])])
     for size in range(PREFIX.size, len(whole)):
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedError):
             decode_request(0, version, whole[:size])
     decode_request(0, version, whole)
 
@@ -90,7 +90,7 @@ def test_a_request_that_is_cut_anywhere_is_refused(version):
 def test_counts_and_sizes_that_cannot_be_true_are_refused(version, lie):
     frame = frame_of(version, None, -1, [("t", [(0, b"batch")])])
     at = frame.index(b"batch")
-    with pytest.raises(Refused, match="are announced"):
+    with pytest.raises(RefusedError, match="are announced"):
         decode_request(0, version, frame[: at - 1 if version > 8 else at - 4] + lie + frame[at:])
 
 
@@ -99,7 +99,7 @@ def test_more_topics_and_partitions_than_a_client_needs_are_refused():
         return frame_of(9, None, -1, [("t", [(index, None) for index in range(count - 1)])])
 
     assert len(decode_request(0, 9, asked(ITEMS_MAX))[1].topics[0].partitions) == ITEMS_MAX - 1
-    with pytest.raises(Refused, match="items"):
+    with pytest.raises(RefusedError, match="items"):
         decode_request(0, 9, asked(ITEMS_MAX + 1))
 
 
@@ -115,7 +115,7 @@ def test_many_topics_are_decoded_in_steps_with_the_same_result(version, count):
     assert len(list(decode())) == (count - 1) // STEP_COUNT
     assert found == [decode_request(0, version, frame)]
     assert has_many_topics(version, frame) is (count > STEP_COUNT)
-    with pytest.raises(Refused, match="not a produce request"):
+    with pytest.raises(RefusedError, match="not a produce request"):
         list(produce_in_steps(version, frame[:-4]))
 
 

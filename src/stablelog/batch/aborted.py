@@ -66,7 +66,7 @@ class AbortedFilter:
         of the producer ends there.
 
         Raises:
-            Corrupt: the batch holds no control record.
+            DamageError: the batch holds no control record.
         """
         if not self.drops(producer_id, last_offset):
             return

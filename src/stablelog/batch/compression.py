@@ -15,7 +15,7 @@ from typing import Any
 import cramjam
 
 from stablelog.batch.header import Buffer, Codec
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 
 SIZE_MAX = 64 << 20
 
@@ -34,12 +34,12 @@ def decompress(codec: Codec, packed: Buffer, size_max: int = SIZE_MAX) -> bytes:
     """Decompress the records of a batch.
 
     Raises:
-        Corrupt: the bytes are not in this codec's format, or would decompress to more than `size_max` bytes.
+        DamageError: the bytes are not in this codec's format, or would decompress to more than `size_max` bytes.
     """
     try:
         plain = DECOMPRESSORS[codec](packed, size_max)
     except (cramjam.DecompressionError, zlib.error, struct.error, ValueError, EOFError) as error:
-        raise Corrupt(
+        raise DamageError(
             f"the records of a batch cannot be decompressed as {codec.name.lower()}: {error}"
         ) from error
     if len(plain) > size_max:
@@ -47,8 +47,8 @@ def decompress(codec: Codec, packed: Buffer, size_max: int = SIZE_MAX) -> bytes:
     return plain
 
 
-def _too_large(codec: Codec, size_max: int) -> Corrupt:
-    return Corrupt(f"{codec.name.lower()} records of a batch decompress to more than {size_max} bytes")
+def _too_large(codec: Codec, size_max: int) -> DamageError:
+    return DamageError(f"{codec.name.lower()} records of a batch decompress to more than {size_max} bytes")
 
 
 def _decompress_gzip(packed: Buffer, size_max: int) -> bytes:
@@ -78,7 +78,9 @@ def _decompress_into(unpack: Callable[[Buffer, bytearray], int], packed: Buffer,
             ):  # cramjam has no error class for a buffer that is too small
                 raise
             if size >= size_max:
-                raise Corrupt(f"the records of a batch decompress to more than {size_max} bytes") from error
+                raise DamageError(
+                    f"the records of a batch decompress to more than {size_max} bytes"
+                ) from error
             size = min(size * 4, size_max)
             continue
         return bytes(memoryview(target)[:written])

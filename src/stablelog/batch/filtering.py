@@ -22,7 +22,7 @@ from stablelog.batch.header import (
     assemble,
 )
 from stablelog.batch.records import record_ranges
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.varint import encode_varint, read_varint
 
 NO_TIMESTAMP = -1
@@ -52,13 +52,13 @@ def raw_records(batch: Buffer, header: BatchHeader) -> list[RawRecord]:
     """Return the records of the batch at the beginning of the buffer. Does not check the CRC.
 
     Raises:
-        Corrupt: the records do not match the header.
+        DamageError: the records do not match the header.
     """
     return list(walk_records(batch, header))
 
 
 def walk_records(batch: Buffer, header: BatchHeader) -> Iterator[RawRecord]:
-    """Yield the records of the batch one at a time, to save memory. Raises Corrupt if the records do not match the
+    """Yield the records of the batch one at a time, to save memory. Raises DamageError if the records do not match the
     header, perhaps after it has yielded some of them.
     """
     data = decompress(header.codec, memoryview(batch)[HEADER.size : header.size])
@@ -69,17 +69,17 @@ def walk_records(batch: Buffer, header: BatchHeader) -> Iterator[RawRecord]:
         key_size, key_at = read_varint(data, key_at)
         value_at = key_at + max(key_size, 0)
         if not last_delta < offset_delta <= header.last_offset_delta:
-            raise Corrupt(
+            raise DamageError(
                 f"a record has offset delta {offset_delta}, which must be greater than {last_delta} and at most {header.last_offset_delta}"
             )
         last_delta = offset_delta
         if key_size < -1 or value_at > end:
-            raise Corrupt(
+            raise DamageError(
                 f"a record's key has a size of {key_size} bytes, but only {end - key_at} bytes are left"
             )
         value_size, headers_at = read_varint(data, value_at)
         if value_size < -1 or headers_at + max(value_size, 0) >= end:
-            raise Corrupt(
+            raise DamageError(
                 f"a record's value has a size of {value_size} bytes, but only {end - headers_at} bytes are left"
             )
         yield RawRecord(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 
 Buffer = bytes | bytearray | memoryview
 
@@ -110,10 +110,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> Codec:
-        """The compression codec of the records. Raises Corrupt for a codec that Kafka does not define."""
+        """The compression codec of the records. Raises DamageError for a codec that Kafka does not define."""
         number = self.attributes & CODEC_MASK
         if number >= len(CODECS):
-            raise Corrupt(f"batch at offset {self.base_offset} has the unknown compression codec {number}")
+            raise DamageError(
+                f"batch at offset {self.base_offset} has the unknown compression codec {number}"
+            )
         return CODECS[number]
 
     @property
@@ -146,23 +148,23 @@ def read_header(buffer: Buffer, position: int = 0, buffer_begin: int = 0) -> Bat
         buffer_begin: the position in the file at which the buffer begins, for error messages.
 
     Raises:
-        Corrupt: fewer than 61 bytes are left, or the fields cannot be a version 2 header.
+        DamageError: fewer than 61 bytes are left, or the fields cannot be a version 2 header.
     """
     if position < 0 or len(buffer) - position < HEADER.size:
-        raise Corrupt(
+        raise DamageError(
             f"batch header at byte {buffer_begin + position} is incomplete: only {len(buffer) - position} of its {HEADER.size} bytes are there"
         )
     header = BatchHeader._make(HEADER.unpack_from(buffer, position))
     if header.magic != MAGIC:
-        raise Corrupt(
+        raise DamageError(
             f"batch at byte {buffer_begin + position} has magic {header.magic}; only batches of magic 2 can be read"
         )
     if header.batch_length < HEADER.size - LENGTH_AND_OFFSET_SIZE:
-        raise Corrupt(
+        raise DamageError(
             f"batch at byte {buffer_begin + position} has batch_length {header.batch_length}, which no batch can have"
         )
     if header.last_offset_delta < 0 or header.record_count < 0:
-        raise Corrupt(
+        raise DamageError(
             f"batch at byte {buffer_begin + position} has {header.record_count} records and last_offset_delta {header.last_offset_delta}, which cannot both be right"
         )
     return header
@@ -173,7 +175,7 @@ def headers_in(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHe
     is left out.
 
     Raises:
-        Corrupt: the bytes where a header is expected are not a header.
+        DamageError: the bytes where a header is expected are not a header.
     """
     size = len(buffer)
     while size - position >= HEADER.size:

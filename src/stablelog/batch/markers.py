@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from stablelog.batch.header import CONTROL, LOG_APPEND_TIME, NO_SEQUENCE, Buffer
 from stablelog.batch.records import Record, decode_records, encode_batch
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 
 KEY = struct.Struct(
     ">"
@@ -105,19 +105,19 @@ def read_marker(batch: Buffer, position: int = 0) -> Marker | None:
     The function accepts higher versions of key and value. It ignores unknown bytes after the known fields.
 
     Raises:
-        Corrupt: the batch holds no control record.
+        DamageError: the batch holds no control record.
     """
     records = decode_records(batch, position)
     if not records:
         return None  # compaction has removed the record of this control batch
     key, value = records[0].key, records[0].value
     if key is None or len(key) < KEY.size:
-        raise Corrupt("a control record has no key, or a key that is too short")
+        raise DamageError("a control record has no key, or a key that is too short")
     kind = KEY.unpack_from(key)[1]
     if kind not in (MarkerType.ABORT, MarkerType.COMMIT):
         return None
     if value is None or len(value) < VALUE.size:
-        raise Corrupt("the value of a transaction marker is too short for its coordinator epoch")
+        raise DamageError("the value of a transaction marker is too short for its coordinator epoch")
     coordinator_epoch = VALUE.unpack_from(value)[1]
     rest = value[VALUE.size :]
     if len(rest) < GROUP_SIZE.size:

@@ -22,7 +22,7 @@ from stablelog.batch.header import (
     assemble,
     read_header,
 )
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.varint import encode_varint, read_varint
 
 Header = tuple[str, bytes | None]
@@ -63,7 +63,7 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
     if size < 0:
         return None, at
     if size > len(data) - at:
-        raise Corrupt(
+        raise DamageError(
             f"a key, value or header has a size of {size} bytes, but only {len(data) - at} bytes are left in its record"
         )
     return data[at : at + size], at + size
@@ -134,21 +134,21 @@ def record_ranges(data: bytes, count: int) -> Iterator[tuple[int, int]]:
     """Yield (begin, end) of each record in the decompressed records of a batch.
 
     Raises:
-        Corrupt: the bytes are not exactly `count` records. The generator may have yielded some records before.
+        DamageError: the bytes are not exactly `count` records. The generator may have yielded some records before.
     """
     if count > len(data):
-        raise Corrupt(f"a batch has {count} records in {len(data)} bytes, which is impossible")
+        raise DamageError(f"a batch has {count} records in {len(data)} bytes, which is impossible")
     at = 0
     for _ in range(count):
         size, at = read_varint(data, at)
         if not 0 < size <= len(data) - at:
-            raise Corrupt(
+            raise DamageError(
                 f"a record has a size of {size} bytes, but only {len(data) - at} bytes are left in the batch"
             )
         yield at, at + size
         at += size
     if at != len(data):
-        raise Corrupt(f"{len(data) - at} bytes follow the last record of a batch")
+        raise DamageError(f"{len(data) - at} bytes follow the last record of a batch")
 
 
 def decode_records(batch: Buffer, position: int = 0, *, size_max: int = SIZE_MAX) -> list[Record]:
@@ -157,12 +157,12 @@ def decode_records(batch: Buffer, position: int = 0, *, size_max: int = SIZE_MAX
     The function does not check the CRC; `crc_holds` does.
 
     Raises:
-        Corrupt: the records do not match the header, or decompress to more than `size_max` bytes.
+        DamageError: the records do not match the header, or decompress to more than `size_max` bytes.
     """
     header = read_header(batch, position)
     end = position + header.size
     if end > len(batch):
-        raise Corrupt(
+        raise DamageError(
             f"a batch of {header.size} bytes is incomplete: only {len(batch) - position} bytes are there"
         )
     data = decompress(header.codec, memoryview(batch)[position + HEADER.size : end], size_max)
@@ -188,7 +188,7 @@ def record_heads(batch: Buffer, position: int, size: int) -> list[tuple[int, byt
         empty bytes.
 
     Raises:
-        Corrupt: the records do not match the header.
+        DamageError: the records do not match the header.
     """
     header = read_header(batch, position)
     data = decompress(header.codec, memoryview(batch)[position + HEADER.size : position + header.size])
@@ -244,7 +244,7 @@ def look_into(batch: Buffer, position: int = 0) -> list[Record] | None:
         return None
     try:
         records = decode_records(batch, position, size_max=LOOK_SIZE_MAX)
-    except Corrupt:
+    except DamageError:
         return None
     honest = all(header.base_offset <= record.offset <= header.last_offset for record in records)
     return records if honest else None
@@ -257,14 +257,14 @@ def _decode_record(data: bytes, base_offset: int, base_timestamp: int) -> Record
     value, at = _read_bytes(data, at)
     header_count, at = read_varint(data, at)
     if not 0 <= header_count <= len(data):
-        raise Corrupt(f"a record of {len(data)} bytes has {header_count} headers, which is impossible")
+        raise DamageError(f"a record of {len(data)} bytes has {header_count} headers, which is impossible")
     headers = []
     for _ in range(header_count):
         name, at = _read_bytes(data, at)
         content, at = _read_bytes(data, at)
         if name is None:
-            raise Corrupt("a record header has a null name")
+            raise DamageError("a record header has a null name")
         headers.append((name.decode(errors="replace"), content))
     if at != len(data):
-        raise Corrupt(f"{len(data) - at} bytes follow the last header of a record")
+        raise DamageError(f"{len(data) - at} bytes follow the last header of a record")
     return Record(base_offset + offset_delta, base_timestamp + timestamp_delta, key, value, tuple(headers))

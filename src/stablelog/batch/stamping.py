@@ -19,7 +19,7 @@ def stamp(
         The number of sequence numbers that the batch uses: one for each offset.
 
     Raises:
-        Corrupt: the bytes are not a record batch.
+        DamageError: the bytes are not a record batch.
     """
     header = read_header(batch)
     assert header.size == len(batch), "one batch, whole"

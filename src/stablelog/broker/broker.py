@@ -37,7 +37,7 @@ from stablelog.broker.waiting import Waiters
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk
-from stablelog.errors import DiskError, Unavailable
+from stablelog.errors import DiskError, UnavailableError
 from stablelog.log.files.kafka_files import META_FILE
 from stablelog.log.partition import Partition
 from stablelog.wire.extension.transaction_groups import group_in_words
@@ -65,11 +65,11 @@ class Broker:
         advertised: host and port that clients connect to. The server sets the port when it listens.
 
     Raises:
-        Unavailable: another broker uses the directory.
-        NewerFormat: a later release has written to the directory; nothing was changed.
-        Corrupt: the list of topics, a coordinator's log or another file without which the broker cannot start is
+        UnavailableError: another broker uses the directory.
+        NewerFormatError: a later release has written to the directory; nothing was changed.
+        DamageError: the list of topics, a coordinator's log or another file without which the broker cannot start is
             damaged.
-        InvalidConfig: the directory belongs to a broker with another node id.
+        UsageError: the directory belongs to a broker with another node id.
     """
 
     def __init__(
@@ -295,7 +295,7 @@ class Broker:
 
     # -- failures ----------------------------------------------------------------------------------------------
 
-    def fail_partition(self, partition: Partition, why: Unavailable) -> None:
+    def fail_partition(self, partition: Partition, why: UnavailableError) -> None:
         """Take a partition offline, and log the failure once.
 
         A failure of the log of a coordinator stops the broker.
@@ -315,7 +315,7 @@ class Broker:
         why = partition.failure or why
         without_room = self.reserve.note(why) and not is_coordinator_log(partition.topic)
         until = "is reopened when the disk has space" if without_room else "needs a restart"
-        failed = Unavailable(f"{partition.topic}-{partition.index} has failed and {until}: {why}")
+        failed = UnavailableError(f"{partition.topic}-{partition.index} has failed and {until}: {why}")
         log.error("%s", failed)
         if without_room:
             self._opening.open_later(partition)
@@ -337,13 +337,13 @@ class Broker:
         for group in self.transactions:
             if not group.is_recorded:
                 self.tasks.stop_broker(
-                    Unavailable(
+                    UnavailableError(
                         f"an unexpected error has kept a decision of {group_in_words(group.name)} out of its commit log; "
                         "restart the broker. The broker's log has the traceback"
                     )
                 )
 
-    def append_refused(self, name: str, index: int, error: Unavailable) -> None:
+    def append_refused(self, name: str, index: int, error: UnavailableError) -> None:
         """Log that the disk refuses writes to a partition.
 
         At most one such error is logged in REFUSED_APPENDS_TOLD_EVERY_MS milliseconds, because producers retry.
@@ -365,8 +365,8 @@ class Broker:
         """Replace the dynamic settings of this broker, and those of all brokers of the cluster. Durable on return.
 
         Raises:
-            InvalidConfig: a setting is unknown, not dynamic, or out of range; nothing changed.
-            Refused: the disk refuses the write of the settings file; the settings in effect have not changed.
+            UsageError: a setting is unknown, not dynamic, or out of range; nothing changed.
+            RefusedError: the disk refuses the write of the settings file; the settings in effect have not changed.
         """
         for one in (settings, defaults):
             self.config.check_dynamic(one)

@@ -13,7 +13,7 @@ from stablelog.broker.setting import Setting
 from stablelog.broker.settings import FIXED_TOPIC_SETTINGS, SETTINGS, TOPIC_SETTINGS
 from stablelog.coordinators.consumer_groups.answers import GroupConfig
 from stablelog.coordinators.transactions.decisions import TransactionConfig
-from stablelog.errors import InvalidConfig, did_you_mean
+from stablelog.errors import UsageError, did_you_mean
 from stablelog.log.partition import LogConfig
 from stablelog.log.retention import NO_LIMIT
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
@@ -24,7 +24,7 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 def _find(name: str, known: Mapping[str, Setting], whose: str) -> Setting:
     if name not in known:
-        raise InvalidConfig(f"there is no {whose} setting {name!r}{did_you_mean(name, known)}")
+        raise UsageError(f"there is no {whose} setting {name!r}{did_you_mean(name, known)}")
     return known[name]
 
 
@@ -32,11 +32,11 @@ def dynamic_setting(name: str) -> Setting:
     """Find a setting that can be changed while the broker runs.
 
     Raises:
-        InvalidConfig: the setting is unknown or not dynamic.
+        UsageError: the setting is unknown or not dynamic.
     """
     setting = _find(name, _BY_NAME, "broker")
     if not setting.dynamic:
-        raise InvalidConfig(f"{name} can only be set when the broker starts")
+        raise UsageError(f"{name} can only be set when the broker starts")
     return setting
 
 
@@ -59,7 +59,7 @@ class BrokerConfig:
         dynamic_defaults: the settings that were changed for all brokers of the cluster, as text.
 
     Raises:
-        InvalidConfig: a setting is unknown or out of range. The message names the setting with its valid range, or the
+        UsageError: a setting is unknown or out of range. The message names the setting with its valid range, or the
             nearest valid name.
     """
 
@@ -73,7 +73,7 @@ class BrokerConfig:
             self._given_values[name] = setting.kind.read(name, text, setting.default)
         self._values = self._given_values
         if self["group.min.session.timeout.ms"] > self["group.max.session.timeout.ms"]:
-            raise InvalidConfig("group.min.session.timeout.ms is larger than group.max.session.timeout.ms")
+            raise UsageError("group.min.session.timeout.ms is larger than group.max.session.timeout.ms")
 
     def __getitem__(self, name: str) -> Any:
         """Return the parsed value in effect of a setting."""
@@ -97,7 +97,7 @@ class BrokerConfig:
         """Check dynamic settings and return their parsed values.
 
         Raises:
-            InvalidConfig: a setting is unknown, not dynamic, or out of range.
+            UsageError: a setting is unknown, not dynamic, or out of range.
         """
         found = {name: dynamic_setting(name) for name in settings}
         return {name: one.kind.read(name, settings[name], one.default) for name, one in found.items()}
@@ -110,7 +110,7 @@ class BrokerConfig:
             defaults: those of all brokers of the cluster, which `settings` override.
 
         Raises:
-            InvalidConfig: as `check_dynamic`; nothing changed.
+            UsageError: as `check_dynamic`; nothing changed.
         """
         values = self.check_dynamic(defaults) | self.check_dynamic(settings)
         self.dynamic, self.dynamic_defaults = dict(settings), dict(defaults)
@@ -199,14 +199,14 @@ class BrokerConfig:
             present: the settings that it has; None for a new topic.
 
         Raises:
-            InvalidConfig: the broker has no object store, the topic is compacted, or a limit of local retention is
+            UsageError: the broker has no object store, the topic is compacted, or a limit of local retention is
                 greater than that of the whole log; or the topic has a remote tier, would lose it, and does not allow
                 that its records are deleted.
         """
         if present is not None and self.log_config(present).is_tiered:
             wanted = self.log_config(topic_configs)
             if not wanted.is_tiered and not wanted.is_deleted_on_disable:
-                raise InvalidConfig(
+                raise UsageError(
                     "the topic has a remote tier, and would lose it with the records that are only in the object store. To "
                     "delete these records, set remote.log.delete.on.disable=true, too; to stop only the copies, keep "
                     "remote.storage.enable=true, and set remote.log.copy.disable=true"
@@ -214,12 +214,12 @@ class BrokerConfig:
         if not _is_tiered(topic_configs):
             return
         if not self["stablelog.remote.url"]:
-            raise InvalidConfig(
+            raise UsageError(
                 "remote.storage.enable=true needs an object store: start the broker with stablelog.remote.url"
             )
         log_config = self.log_config(topic_configs)
         if log_config.is_compacted:
-            raise InvalidConfig(
+            raise UsageError(
                 "remote.storage.enable=true and cleanup.policy=compact cannot be combined: compaction replaces segments "
                 "that are copied already"
             )
@@ -228,7 +228,7 @@ class BrokerConfig:
             ("bytes", log_config.local_retention_bytes, log_config.retention_bytes),
         ):
             if total != NO_LIMIT and (local == NO_LIMIT or local > total):
-                raise InvalidConfig(
+                raise UsageError(
                     f"local.retention.{name}={local} is greater than retention.{name}={total}: the local disk cannot "
                     "keep records that are deleted from the whole log"
                 )
@@ -252,25 +252,25 @@ def check_topic_configs(configs: Mapping[str, str]) -> None:
     """Check the settings of a topic.
 
     Raises:
-        InvalidConfig: a setting is unknown or out of range. The message names the setting with its valid range, or the
+        UsageError: a setting is unknown or out of range. The message names the setting with its valid range, or the
             nearest valid name.
     """
     for name, text in configs.items():
         if name in FIXED_TOPIC_SETTINGS:
             fixed = FIXED_TOPIC_SETTINGS[name]
             if fixed is not None and text != fixed:
-                raise InvalidConfig(f"{name}={text!r} is not supported: the value is always {fixed}")
+                raise UsageError(f"{name}={text!r} is not supported: the value is always {fixed}")
         else:
             setting = _find(name, TOPIC_SETTINGS, "topic")
             setting.kind.read(name, text, setting.default)
     if order_of(configs) == "commit" and "compact" in configs.get("cleanup.policy", ""):
-        raise InvalidConfig(
+        raise UsageError(
             "cleanup.policy=compact and stablelog.order=commit cannot be combined: compaction keeps the record of a key "
             "that was written last, and readers in commit order expect the record that was committed last"
         )
     for name in ("stablelog.remote.drop.aborted", "stablelog.local.drop.aborted"):
         if order_of(configs) == "commit" and configs.get(name, "false").lower() == "true":
-            raise InvalidConfig(
+            raise UsageError(
                 f"{name}=true and stablelog.order=commit cannot be combined: the commit index names positions in the log "
                 "files, and these would change"
             )
@@ -280,16 +280,16 @@ def check_change(present: Mapping[str, str], wanted: Mapping[str, str]) -> None:
     """Check a change of a topic's settings.
 
     Raises:
-        InvalidConfig: as `check_topic_configs`, or a setting that is fixed when a topic is created would change.
+        UsageError: as `check_topic_configs`, or a setting that is fixed when a topic is created would change.
     """
     check_topic_configs(wanted)
     if group_of_topic(wanted) != group_of_topic(present):
-        raise InvalidConfig(
+        raise UsageError(
             f"stablelog.group={group_of_topic(present)} was set when the topic was created and cannot change: its commits "
             "are numbered in that group"
         )
     if order_of(wanted) != order_of(present):
-        raise InvalidConfig(
+        raise UsageError(
             f"stablelog.order={order_of(present)} was set when the topic was created and cannot change: "
             "offsets that readers have stored would point to other records"
         )

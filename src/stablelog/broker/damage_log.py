@@ -3,7 +3,7 @@
 import logging
 from typing import Final
 
-from stablelog.errors import Corrupt, DiskError
+from stablelog.errors import DamageError, DiskError
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class DamageLog:
         Args:
             error: the error that the request is refused with. Its message names the file.
         """
-        if not isinstance(error, Corrupt | DiskError) or (message := str(error)) in self._logged:
+        if not isinstance(error, DamageError | DiskError) or (message := str(error)) in self._logged:
             return
         if len(self._logged) == MESSAGES_MAX:
             del self._logged[next(iter(self._logged))]

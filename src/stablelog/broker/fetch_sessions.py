@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.topic_names import NAME_SIZE_MAX
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
 
 NO_SESSION = 0
@@ -97,14 +97,16 @@ class FetchSessions:
         `forgotten`.
 
         Raises:
-            Refused: the session does not exist any more, or its epoch shows that a request was lost. The client has to
-                begin again with a full fetch.
+            RefusedError: the session does not exist any more, or its epoch shows that a request was lost. The client
+                has to begin again with a full fetch.
         """
         session = self._sessions.get(session_id)
         if session is None:
-            raise Refused(ErrorCode.fetch_session_id_not_found, f"there is no fetch session {session_id}")
+            raise RefusedError(
+                ErrorCode.fetch_session_id_not_found, f"there is no fetch session {session_id}"
+            )
         if epoch != session.epoch:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_fetch_session_epoch,
                 f"fetch session {session_id} is at epoch {session.epoch}, not {epoch}",
             )
@@ -112,7 +114,7 @@ class FetchSessions:
             raise self._too_large(session_id)
         if _has_long_name(changed):
             self.end(session_id)
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.fetch_session_id_not_found,
                 f"fetch session {session_id} cannot store names that are longer than those of topics",
             )
@@ -131,10 +133,10 @@ class FetchSessions:
             raise self._too_large(session_id)
         return session
 
-    def _too_large(self, session_id: int) -> Refused:
+    def _too_large(self, session_id: int) -> RefusedError:
         """Remove a fetch session that would have too many partitions. Return the error for its client."""
         self.end(session_id)
-        return Refused(
+        return RefusedError(
             ErrorCode.fetch_session_id_not_found, f"fetch session {session_id} has too many partitions"
         )
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 from stablelog.log.partition import Isolation, Partition
 from stablelog.log.remote_tier import RemoteTier
 from stablelog.wire.api import ApiKey
@@ -204,7 +204,7 @@ class Metrics:
         prometheus_client calls this method in a thread of its HTTP server.
 
         Raises:
-            Unavailable: the broker's event loop has not returned the samples in time, or has ended.
+            UnavailableError: the broker's event loop has not returned the samples in time, or has ended.
         """
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
@@ -223,12 +223,12 @@ class Metrics:
             future = asyncio.run_coroutine_threadsafe(samples, self._loop)
         except RuntimeError as error:
             samples.close()
-            raise Unavailable("the broker has stopped") from error
+            raise UnavailableError("the broker has stopped") from error
         try:
             return future.result(SAMPLE_TIMEOUT_S)
         except (concurrent.futures.TimeoutError, concurrent.futures.CancelledError) as error:
             future.cancel()
-            raise Unavailable(
+            raise UnavailableError(
                 f"the broker has not returned its metrics for {SAMPLE_TIMEOUT_S:g} s"
             ) from error
 
@@ -262,7 +262,7 @@ def _or_unavailable(app: Any) -> Any:
     def answer(environ: Any, start_response: Any) -> Any:
         try:
             return app(environ, start_response)
-        except Unavailable as unavailable:
+        except UnavailableError as unavailable:
             start_response("503 Service Unavailable", [("Content-Type", "text/plain; charset=utf-8")])
             return [f"{unavailable}\n".encode()]
 
@@ -289,7 +289,9 @@ def _partition_samples(partition: Partition, now_ms: int) -> Iterator[Sample]:
     yield Sample("stablelog_log_start_offset", labels, partition.known_start(Isolation.READ_UNCOMMITTED))
     yield Sample("stablelog_local_log_start_offset", labels, partition.start_offset)
     if partition.remote is not None:
-        with contextlib.suppress(Unavailable):  # The partition's list of remote segments is not known yet.
+        with contextlib.suppress(
+            UnavailableError
+        ):  # The partition's list of remote segments is not known yet.
             yield from _remote_samples(partition, partition.remote, labels)
     yield Sample("stablelog_high_watermark", labels, partition.high_watermark)
     yield Sample("stablelog_last_stable_offset", labels, partition.last_stable_offset)

@@ -16,7 +16,7 @@ from stablelog.broker.apis import Broker, Context
 from stablelog.broker.network.connection import Connection
 from stablelog.broker.network.long_messages import encoded
 from stablelog.env.disk import Buffer
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.messages import decode_request, encode_response, import_messages
 
@@ -59,7 +59,7 @@ class Router:
         api_key, api_version, correlation_id = API_AND_VERSION.unpack_from(frame)
         api = APIS.get(api_key)
         if api is None:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.unsupported_version, f"the broker does not support an API with key {api_key}"
             )
         is_known = api.first_version <= api_version <= api.last_version
@@ -72,7 +72,7 @@ class Router:
             self._broker.metrics.requests[api_key] += 1
             return encode_response(api_key, 0, correlation_id, refusal)
         if not is_known:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.unsupported_version,
                 f"API key {api_key} is supported in versions {api.first_version} to {api.last_version}, not {api_version}",
             )

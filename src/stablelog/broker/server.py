@@ -22,7 +22,7 @@ from stablelog.env.clock import Clock, SystemClock
 from stablelog.env.disk import Disk
 from stablelog.env.local_disk import LocalDisk
 from stablelog.env.malloc import use_arenas
-from stablelog.errors import DiskError, Unavailable, in_words
+from stablelog.errors import DiskError, UnavailableError, in_words
 
 log = logging.getLogger(__name__)
 
@@ -74,9 +74,9 @@ class Server:
         """Open the data directory, start the broker, and listen for connections.
 
         Raises:
-            Unavailable: the address of the listener or of the metrics cannot be bound. The addresses are checked before
-                a missing data directory is created. It is created nevertheless if another process binds an address
-                after this check. `Broker` raises the other errors.
+            UnavailableError: the address of the listener or of the metrics cannot be bound. The addresses are checked
+                before a missing data directory is created. It is created nevertheless if another process binds an
+                address after this check. `Broker` raises the other errors.
         """
         host, port = config["listeners"]
         metrics_port: int = config["stablelog.metrics.port"]
@@ -189,11 +189,11 @@ async def _check_address(host: str, port: int) -> None:
 
 @contextlib.contextmanager
 def _naming(what: str) -> Iterator[None]:
-    """Replace an OSError of the `with` block by an Unavailable whose message begins with `what`."""
+    """Replace an OSError of the `with` block by an UnavailableError whose message begins with `what`."""
     try:
         yield
     except OSError as error:
-        raise Unavailable(f"{what}: {error.strerror or error}") from error
+        raise UnavailableError(f"{what}: {error.strerror or error}") from error
 
 
 def _reachable(host: str) -> str:
@@ -210,7 +210,7 @@ async def _serve(config: BrokerConfig, directory: Path, ready: Callable[[str, in
     # The causes of these errors: the disk is read-only or full, the directory belongs to another user, or its path
     # names a file.
     except (DiskError, FileNotFoundError) as error:
-        raise Unavailable(f"the data directory {directory} cannot be used: {in_words(error)}") from error
+        raise UnavailableError(f"the data directory {directory} cannot be used: {in_words(error)}") from error
     collect_often()
     ready(server.broker.advertised[0], server.port)
     await stopping.wait()
@@ -241,11 +241,11 @@ def run_server(config: BrokerConfig, directory: Path, *, ready: Callable[[str, i
         ready: called with host and port once connections are accepted.
 
     Raises:
-        Unavailable: the address or the directory is in use or cannot be used, or the disk failed.
-        Corrupt: the data directory cannot be opened.
+        UnavailableError: the address or the directory is in use or cannot be used, or the disk failed.
+        DamageError: the data directory cannot be opened.
     """
     if not __debug__:
-        raise Unavailable(
+        raise UnavailableError(
             "the option -O of Python removes checks that stablelog depends on: run Python without -O"
         )
     with contextlib.suppress(ImportError):

@@ -18,7 +18,7 @@ from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topics import Topics
 from stablelog.broker.transactions.transactions import Transactions
 from stablelog.broker.waiting import Waiters
-from stablelog.errors import Refused, Unavailable
+from stablelog.errors import RefusedError, UnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class TopicChanges:
         """Create a topic.
 
         Raises:
-            Refused: the name, the count or a setting is not valid, the topic exists, or the disk is full; nothing
+            RefusedError: the name, the count or a setting is not valid, the topic exists, or the disk is full; nothing
                 changed.
         """
         self._reserve.check("CreateTopics")
@@ -81,7 +81,7 @@ class TopicChanges:
         """Grow a topic to `partition_count` partitions.
 
         Raises:
-            Refused: the topic does not exist or has that many partitions already, or the disk is full; nothing
+            RefusedError: the topic does not exist or has that many partitions already, or the disk is full; nothing
                 changed.
         """
         self._reserve.check("CreatePartitions")
@@ -95,7 +95,7 @@ class TopicChanges:
             try:
                 made = await in_thread(None, self._topics.make_partitions, topic, indexes)
                 self._topics.publish(topic, made)
-            except Refused as refused:
+            except RefusedError as refused:
                 self._reserve.note(refused)
                 raise
             finally:
@@ -107,7 +107,7 @@ class TopicChanges:
         """Delete a topic, fail the requests that wait for it, and remove the offsets that groups have committed for it.
 
         Raises:
-            Refused: the topic does not exist, or it is one of the broker's own; nothing changed.
+            RefusedError: the topic does not exist, or it is one of the broker's own; nothing changed.
         """
         while True:
             await self._opening.leave(name)
@@ -122,7 +122,7 @@ class TopicChanges:
         """Delete the files of a topic that was removed from the list of topics, and all state that the broker has of
         it.
         """
-        why = Unavailable(f"topic {topic.name} was deleted")
+        why = UnavailableError(f"topic {topic.name} was deleted")
         try:
             async for partition in in_turns(list(topic.partitions.values()), at_once=AT_ONCE_MAX):
                 self._flush.forget(partition, why)

@@ -4,7 +4,7 @@ import re
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, is_group_name
 
 TRANSACTION_STATE_TOPIC = "__transaction_state"
@@ -42,11 +42,11 @@ def check_not_internal(name: str) -> None:
     """Refuse a name that is, or may later become, the name of an internal topic.
 
     Raises:
-        Refused: invalid_topic_exception.
+        RefusedError: invalid_topic_exception.
     """
     # The name of a commit log with `_` in place of `.` is refused, too: in metrics the two names would be equal.
     if is_internal(name) or without_dots(name).startswith(f"{TRANSACTION_STATE_TOPIC}_"):
-        raise Refused(
+        raise RefusedError(
             ErrorCode.invalid_topic_exception,
             f"{name!r} is reserved for the broker's internal topics: choose another name",
         )
@@ -56,10 +56,10 @@ def check_not_own(name: str) -> None:
     """Refuse a client's write to, or change of, an internal topic.
 
     Raises:
-        Refused: invalid_topic_exception.
+        RefusedError: invalid_topic_exception.
     """
     if is_internal(name):
-        raise Refused(
+        raise RefusedError(
             ErrorCode.invalid_topic_exception,
             f"{name} is an internal topic of the broker, which clients cannot change",
         )
@@ -69,10 +69,10 @@ def check_topic_name(name: str) -> None:
     """Refuse a name that Kafka would refuse.
 
     Raises:
-        Refused: invalid_topic_exception.
+        RefusedError: invalid_topic_exception.
     """
     if not name or len(name) > NAME_SIZE_MAX or name in {".", ".."} or not _LEGAL_NAME.fullmatch(name):
-        raise Refused(
+        raise RefusedError(
             ErrorCode.invalid_topic_exception,
             f"{name[:NAME_SIZE_MAX]!r} is not a valid topic name: use 1 to {NAME_SIZE_MAX} characters of a-z A-Z 0-9 . _ -, but not . or .. alone",
         )

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, ResourceType
 
-from stablelog.cli.broker import NoBroker
+from stablelog.cli.broker import NoBrokerError
 from stablelog.cli.output import fail
 from stablelog.errors import did_you_mean
 
@@ -32,7 +32,7 @@ def ask(bootstrap: str, call: Callable[[], Any], what: str, messages: Mapping[in
             confluent-kafka.
 
     Raises:
-        Unavailable: the call failed; the message says why. NoBroker: no broker responds.
+        UnavailableError: the call failed; the message says why. NoBrokerError: no broker responds.
     """
     try:
         result = call()
@@ -40,7 +40,7 @@ def ask(bootstrap: str, call: Callable[[], Any], what: str, messages: Mapping[in
     except KafkaException as error:
         kafka_error = error.args[0]
         if kafka_error.name() in ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN"):
-            raise NoBroker(f"{what}: no broker responds at {bootstrap}") from None
+            raise NoBrokerError(f"{what}: no broker responds at {bootstrap}") from None
         if messages is not None and kafka_error.code() in messages:
             fail(messages[kafka_error.code()])
         fail(f"{what}: {kafka_error.str().removeprefix('Broker: ')}")
@@ -55,7 +55,7 @@ def administer(
     messages: Mapping[int, str] | None = None,
 ) -> Any:
     """Call a function of confluent-kafka's AdminClient with a new client, and return its result. A failure becomes an
-    Unavailable.
+    UnavailableError.
     """
     return ask(bootstrap, partial(call, AdminClient(quiet(bootstrap))), what, messages)
 
@@ -69,7 +69,7 @@ def known_topic(bootstrap: str, name: str) -> Any:
     """Return a topic's metadata.
 
     Raises:
-        Unavailable: the topic does not exist; the message suggests topics with similar names.
+        UnavailableError: the topic does not exist; the message suggests topics with similar names.
     """
     topics = cluster(bootstrap).topics
     if name not in topics:
@@ -81,7 +81,7 @@ def chosen_partitions(bootstrap: str, topic: str, partitions: Iterable[int] | No
     """Return these partitions of a topic, or all of them if none are given.
 
     Raises:
-        Unavailable: the topic or a partition does not exist.
+        UnavailableError: the topic or a partition does not exist.
     """
     known = sorted(known_topic(bootstrap, topic).partitions)
     chosen = sorted(set(partitions or known))

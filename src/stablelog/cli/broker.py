@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from stablelog.cli.profiles import read_profile
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 
 if TYPE_CHECKING:
     from stablelog.client.connection import Connection
@@ -52,7 +52,7 @@ Timeout = Annotated[
 ]
 
 
-class NoBroker(Unavailable):
+class NoBrokerError(UnavailableError):
     """No broker answers at the addresses of a command."""
 
 
@@ -78,7 +78,7 @@ class Broker:
         """Return the broker that the options of a command name. A profile replaces options that are None.
 
         Raises:
-            InvalidConfig: the profile does not exist, or lacks the address that no option gives.
+            UsageError: the profile does not exist, or lacks the address that no option gives.
         """
         if profile is not None:
             given = read_profile(profile, needs_bootstrap=not bootstrap)
@@ -92,8 +92,8 @@ class Broker:
         """Wait until one address answers. Return all addresses with commas between them, the answering one first.
 
         Raises:
-            NoBroker: no address answers within the timeout.
-            InvalidConfig: an address is not valid.
+            NoBrokerError: no address answers within the timeout.
+            UsageError: an address is not valid.
         """
         if not self._is_reached:
             answering = self._answering()
@@ -119,7 +119,7 @@ class Broker:
             return found.get(timeout=max(deadline_s - time.monotonic(), 0.001))
         except queue.Empty:
             why = "; ".join(dict.fromkeys(failures.values()))
-        raise NoBroker(
+        raise NoBrokerError(
             f"no broker responds at {','.join(self.addresses)} within {self.timeout_s:g} s"
             f"{f' ({why})' if why else ''}: start it, name another address with --bootstrap, or wait longer with --timeout"
         )
@@ -139,7 +139,7 @@ def _probe(
                 assert connection.versions
             found.put(address)
             return
-        except Unavailable as failure:
+        except UnavailableError as failure:
             cause = failure.__cause__
             failures[address] = (
                 cause.strerror if isinstance(cause, OSError) and cause.strerror else str(failure)
@@ -151,7 +151,7 @@ def connect(bootstrap: str) -> "Connection":
     """Return a new connection to the first address that answers.
 
     Raises:
-        Unavailable: no address answers.
+        UnavailableError: no address answers.
     """
     from stablelog.client.cluster import Cluster
 

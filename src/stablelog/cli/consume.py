@@ -95,7 +95,7 @@ def _check(isolation: str, start: str, partitions: Sequence[int] | None, group: 
     """Check that the options of the command are valid and do not contradict each other. Return where to begin.
 
     Raises:
-        Unavailable: an option is not valid.
+        UnavailableError: an option is not valid.
     """
     if isolation not in ("read_committed", "read_uncommitted"):
         fail(f"--isolation {isolation} is not valid: read_committed or read_uncommitted")

@@ -17,7 +17,7 @@ from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
 
 from stablelog.cli.broker import connect
 from stablelog.cli.output import fail
-from stablelog.errors import Refused, Unavailable
+from stablelog.errors import RefusedError, UnavailableError
 from stablelog.wire.api import ApiKey
 
 USABLE_SINCE: Final = 4  # the first version of DescribeLogDirs with usable bytes
@@ -37,7 +37,7 @@ def full_disk(bootstrap: str) -> str | None:
             if not connection.speaks(ApiKey.DESCRIBE_LOG_DIRS, USABLE_SINCE):
                 return None
             answer = connection.ask(DescribeLogDirsRequest(topics=()))
-    except (Unavailable, Refused):
+    except (UnavailableError, RefusedError):
         return None
     return next((result.log_dir for result in answer.results if result.usable_bytes == 0), None)
 
@@ -50,7 +50,7 @@ def fail_if_full(bootstrap: str, what: str) -> None:
         what: the work that has failed, for the message.
 
     Raises:
-        Unavailable: the disk is full.
+        UnavailableError: the disk is full.
     """
     full = full_disk(bootstrap)
     if full is not None:

@@ -155,7 +155,7 @@ def _commit(bootstrap: str, group: str, offsets: Mapping[TopicPartition, int]) -
     """Commit offsets for a group without members.
 
     Raises:
-        Unavailable: an offset was not committed.
+        UnavailableError: an offset was not committed.
     """
     wanted = [
         ConsumerGroupTopicPartitions(

@@ -24,7 +24,7 @@ def partitions_of(disk: Disk, path: Path) -> list[Path]:
     """Return the partition directories at or below a path.
 
     Raises:
-        Unavailable: the path is neither a partition's directory nor a data directory.
+        UnavailableError: the path is neither a partition's directory nor a data directory.
     """
     path = path.absolute()
     if not disk.exists(path):

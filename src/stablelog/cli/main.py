@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from stablelog.cli.broker import NoBroker
+from stablelog.cli.broker import NoBrokerError
 from stablelog.cli.options import PAIR, AsJson, examples
 from stablelog.cli.output import Output, OutputError
 from stablelog.errors import StablelogError
@@ -129,7 +129,7 @@ def _run_and_flush() -> None:
 def _end(error: Exception) -> NoReturn:
     with contextlib.suppress(OSError):  # stderr may be closed, as standard output is
         sys.stderr.write(f"stablelog: {error}\n")
-    sys.exit(NO_BROKER if isinstance(error, NoBroker) else FAILED)
+    sys.exit(NO_BROKER if isinstance(error, NoBrokerError) else FAILED)
 
 
 if __name__ == "__main__":

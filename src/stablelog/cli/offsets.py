@@ -48,7 +48,7 @@ def parse_offset(text: str, option: str) -> OffsetSpec:
         option: the name of the option, for the error message.
 
     Raises:
-        Unavailable: the text is not valid.
+        UnavailableError: the text is not valid.
     """
     if text in WORDS:
         return OffsetSpec(WORDS[text])
@@ -67,7 +67,7 @@ def parse_time_ms(text: str, option: str) -> int:
         option: the name of the option and what follows it up to the time, for the error message.
 
     Raises:
-        Unavailable: the text is not valid.
+        UnavailableError: the text is not valid.
     """
     if re.fullmatch(r"[0-9]{1,15}", text) and int(text) <= TIME_MS_MAX:
         return int(text)
@@ -95,8 +95,8 @@ def find_offsets(
         isolation: read_committed, for which a partition ends at the last stable offset, or read_uncommitted.
 
     Raises:
-        Refused: a partition does not exist.
-        Unavailable: no response within the deadline.
+        RefusedError: a partition does not exist.
+        UnavailableError: no response within the deadline.
     """
     targets = list(targets)
     with Cluster(bootstrap) as cluster:

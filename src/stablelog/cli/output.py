@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, TextIO, TypeVar, cast
 
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 
 PIPED_WIDTH = 10_000
 Result = TypeVar("Result")
@@ -187,6 +187,6 @@ def fail(message: str) -> NoReturn:
     """End the command with a message.
 
     Raises:
-        Unavailable: always.
+        UnavailableError: always.
     """
-    raise Unavailable(message)
+    raise UnavailableError(message)

@@ -9,7 +9,7 @@ from stablelog.cli.output import fail
 from stablelog.cli.record_input import (
     PARTITION_MAX,
     TIMESTAMP_MS_MAX,
-    BadRecord,
+    BadRecordError,
     Header,
     Record,
     check_names,
@@ -24,8 +24,8 @@ def read_parquet(path: Path) -> Iterator[Record]:
     """Read the rows of a Parquet file. Null is a missing key, partition, timestamp or header, and a null value.
 
     Raises:
-        BadRecord: a column or a row is not valid.
-        Unavailable: the file cannot be read, or pyarrow is not installed.
+        BadRecordError: a column or a row is not valid.
+        UnavailableError: the file cannot be read, or pyarrow is not installed.
     """
     try:
         import pyarrow as pa
@@ -50,9 +50,9 @@ def read_parquet(path: Path) -> Iterator[Record]:
 def _check_columns(path: Path, schema: Any, pa: Any) -> None:
     check_names(str(path), "column", schema.names, COLUMNS)
     if "value" not in schema.names:
-        raise BadRecord(f"{path} has no column value")
+        raise BadRecordError(f"{path} has no column value")
     if {"timestamp", "timestamp_ms"} <= set(schema.names):
-        raise BadRecord(f"{path} has both timestamp and timestamp_ms")
+        raise BadRecordError(f"{path} has both timestamp and timestamp_ms")
     types = pa.types
 
     def is_content(kind: Any) -> bool:
@@ -77,7 +77,7 @@ def _check_columns(path: Path, schema: Any, pa: Any) -> None:
     }
     for field in schema:
         if field.name in valid and not valid[field.name][0](field.type):
-            raise BadRecord(
+            raise BadRecordError(
                 f"{path}: the column {field.name} is of type {field.type}, and not {valid[field.name][1]}"
             )
 
@@ -111,7 +111,7 @@ def _headers(place: str, found: Any) -> list[Header] | None:
     for one in found:
         name, content = one if isinstance(one, tuple) else _of_struct(one or {})
         if not isinstance(name, str) or not isinstance(content, str | bytes | None):
-            raise BadRecord(f"{place}: a header has no name, or a value that is neither text nor bytes")
+            raise BadRecordError(f"{place}: a header has no name, or a value that is neither text nor bytes")
         headers.append((name, _as_bytes(content)))
     return headers
 

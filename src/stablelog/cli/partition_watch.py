@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import headers_in
 from stablelog.cli import disk_watch
 from stablelog.client.cluster import EARLIEST, Cluster
-from stablelog.errors import OffsetOutOfRange, Refused, StablelogError, Unavailable
+from stablelog.errors import OffsetOutOfRangeError, RefusedError, StablelogError, UnavailableError
 from stablelog.types import TopicPartition
 
 OFFLINE: Final = "offline: see the reason in the broker's log"
@@ -27,7 +27,7 @@ def without_leader(cluster: Cluster, topics: Iterable[str]) -> dict[TopicPartiti
     """Return the partitions of these topics that have no leader, with the reason. Missing topics are left out.
 
     Raises:
-        Unavailable: the broker does not respond.
+        UnavailableError: the broker does not respond.
     """
     found = {}
     known = cluster.metadata()
@@ -53,7 +53,7 @@ def unavailable_partitions(bootstrap: str, topics: Iterable[str]) -> dict[TopicP
     """Return the partitions of these topics that have no leader, with the reason. Commands leave these partitions out.
 
     Raises:
-        Unavailable: the broker does not respond.
+        UnavailableError: the broker does not respond.
     """
     with Cluster(bootstrap, deadline_s=0) as cluster:
         return without_leader(cluster, topics)
@@ -77,15 +77,15 @@ def read_fault(cluster: Cluster, target: TopicPartition, position: int, isolatio
             if not ends or ends[-1] <= position:
                 return None
             position = ends[-1]
-    except OffsetOutOfRange:
+    except OffsetOutOfRangeError:
         return None  # the offset is out of range: librdkafka resets the reader's position, so the reader can go on
-    except (Refused, Unavailable) as error:
-        reason = error.__cause__ if isinstance(error.__cause__, Refused) else error
-        if not isinstance(reason, Refused):
+    except (RefusedError, UnavailableError) as error:
+        reason = error.__cause__ if isinstance(error.__cause__, RefusedError) else error
+        if not isinstance(reason, RefusedError):
             return None  # the broker does not respond; the caller has its own report of that
         if reason.code is ErrorCode.kafka_storage_error:
             return f"{DAMAGED} at offset {position} or after it: the broker's log names the file"
-        return f"not readable at offset {position} now: {reason.code.name.upper()}"
+        return f"not readable at offset {position} now: {reason.code_name}"
     return None
 
 

@@ -22,7 +22,7 @@ from stablelog.cli.output import counted, done, fail
 from stablelog.cli.parquet_input import read_parquet
 from stablelog.cli.record_input import (
     PARTITION_MAX,
-    BadRecord,
+    BadRecordError,
     Header,
     Record,
     read_csv,
@@ -30,7 +30,7 @@ from stablelog.cli.record_input import (
     read_lines,
 )
 from stablelog.cli.record_writer import DELIVERY_TIMEOUT_MS, Writer
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 
 INTERRUPTED_S = 2.0  # after Ctrl-C, how long the command waits for a broker that may not respond
 TRANSACTION_TIMEOUT_S = 60.0
@@ -251,7 +251,7 @@ def _write(target: Target, records: Iterator[Record], batch: int | None) -> tupl
         How many records were written, and in how many transactions.
 
     Raises:
-        Unavailable: not all records were written; the message says which, and why.
+        UnavailableError: not all records were written; the message says which, and why.
     """
     producer, bootstrap, topic = target.producer, target.bootstrap, target.topic
     calling = threading.Event()
@@ -261,7 +261,7 @@ def _write(target: Target, records: Iterator[Record], batch: int | None) -> tupl
             calling.set()
             try:
                 ask(bootstrap, work, what)
-            except Unavailable:
+            except UnavailableError:
                 fail_if_full(bootstrap, what)
                 raise
             finally:
@@ -280,7 +280,7 @@ def _write(target: Target, records: Iterator[Record], batch: int | None) -> tupl
         if target.transactional_id is None:
             try:
                 return writer.send(records), 0
-            except BadRecord as bad:
+            except BadRecordError as bad:
                 fail(f"{bad}. {_were_written(writer.finish(), 0)}")
         call(lambda: producer.init_transactions(TIMEOUT_S), f"transactional id {target.transactional_id}")
         count = transaction_count = 0
@@ -291,7 +291,7 @@ def _write(target: Target, records: Iterator[Record], batch: int | None) -> tupl
                     added = writer.send(part)
                 call(lambda: producer.commit_transaction(TIMEOUT_S), "committing")
                 count, transaction_count = count + added, transaction_count + 1
-        except BadRecord as bad:
+        except BadRecordError as bad:
             fail(f"{bad}. {_were_written(count, transaction_count)}")
     return count, transaction_count
 
@@ -305,7 +305,7 @@ def _aborting(producer: Producer) -> Iterator[None]:
         yield
     except BaseException as error:
         with contextlib.suppress(KafkaException):
-            producer.abort_transaction(TIMEOUT_S if isinstance(error, Unavailable) else INTERRUPTED_S)
+            producer.abort_transaction(TIMEOUT_S if isinstance(error, UnavailableError) else INTERRUPTED_S)
         raise
 
 

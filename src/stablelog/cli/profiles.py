@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from stablelog.errors import InvalidConfig, did_you_mean
+from stablelog.errors import UsageError, did_you_mean
 
 KEYS: Final = ("bootstrap", "timeout")
 
@@ -34,21 +34,21 @@ def read_profile(name: str, *, needs_bootstrap: bool) -> Profile:
         needs_bootstrap: whether the profile must have the address of the broker.
 
     Raises:
-        InvalidConfig: the file, the profile or a key that is needed does not exist, or a value is not valid.
+        UsageError: the file, the profile or a key that is needed does not exist, or a value is not valid.
     """
     path = profiles_path()
     profiles = _read(path, name)
     if name not in profiles:
-        raise InvalidConfig(f"there is no profile {name!r} in {path}{did_you_mean(name, profiles)}")
+        raise UsageError(f"there is no profile {name!r} in {path}{did_you_mean(name, profiles)}")
     profile = profiles[name]
     where = f"profile {name!r} in {path}"
     if not isinstance(profile, dict):
-        raise InvalidConfig(f"{where} is not a table: write [{name}], and one key = value on each line")
+        raise UsageError(f"{where} is not a table: write [{name}], and one key = value on each line")
     for key in profile:
         if key not in KEYS:
-            raise InvalidConfig(f"{where} has the unknown key {key!r}{did_you_mean(key, KEYS)}")
+            raise UsageError(f"{where} has the unknown key {key!r}{did_you_mean(key, KEYS)}")
     if needs_bootstrap and "bootstrap" not in profile:
-        raise InvalidConfig(f'{where} has no key bootstrap: write bootstrap = "host:port"')
+        raise UsageError(f'{where} has no key bootstrap: write bootstrap = "host:port"')
     return Profile(_addresses(profile, where), _timeout_s(profile, where))
 
 
@@ -56,11 +56,11 @@ def _read(path: Path, name: str) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InvalidConfig(f"there is no profile {name!r}: {path} does not exist") from None
+        raise UsageError(f"there is no profile {name!r}: {path} does not exist") from None
     except OSError as error:
-        raise InvalidConfig(f"{path} cannot be read: {error.strerror}") from error
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:  # neither UTF-8 nor TOML
-        raise InvalidConfig(f"{path} is not a TOML file: {error}") from error
+        raise UsageError(f"{path} is not a TOML file: {error}") from error
 
 
 def _addresses(profile: dict[str, Any], where: str) -> list[str] | None:
@@ -73,7 +73,7 @@ def _addresses(profile: dict[str, Any], where: str) -> list[str] | None:
         or not addresses
         or not all(isinstance(one, str) and one for one in addresses)
     ):
-        raise InvalidConfig(f'bootstrap of {where} is not valid: write "host:port", or a list of these')
+        raise UsageError(f'bootstrap of {where} is not valid: write "host:port", or a list of these')
     return addresses
 
 
@@ -82,5 +82,5 @@ def _timeout_s(profile: dict[str, Any], where: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise InvalidConfig(f"timeout of {where} is not valid: write a number of seconds")
+        raise UsageError(f"timeout of {where} is not valid: write a number of seconds")
     return float(value)

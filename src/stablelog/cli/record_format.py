@@ -62,7 +62,7 @@ def parse_format(text: str) -> Render:
     r"""Parse a format such as `%t %p %o %k %v\n`. Return the function that writes a record in this format.
 
     Raises:
-        Unavailable: the format has an escape that is not supported.
+        UnavailableError: the format has an escape that is not supported.
     """
     renders: list[bytes | Render] = []
     for field, byte, character, literal in _PIECE.findall(text):

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, Final, NamedTuple
 
-from stablelog.errors import Unavailable, did_you_mean
+from stablelog.errors import UnavailableError, did_you_mean
 
 FIELDS: Final = ("key", "key_base64", "value", "value_base64", "partition", "timestamp_ms", "headers")
 # Fields of `stablelog consume --json` that say where a record was.
@@ -25,7 +25,7 @@ CSV_FIELD_SIZE_MAX: Final = 1 << 30
 Header = tuple[str, bytes | None]
 
 
-class BadRecord(Unavailable):
+class BadRecordError(UnavailableError):
     """A record of the input is not valid. The message names its line or row."""
 
 
@@ -65,7 +65,7 @@ def read_json(stream: Iterable[bytes]) -> Iterator[Record]:
     """Read JSON lines: each is an object with fields of a record. Empty lines are skipped.
 
     Raises:
-        BadRecord: a line is not such an object.
+        BadRecordError: a line is not such an object.
     """
     for number, line in enumerate(stream, 1):
         if line.strip():
@@ -76,12 +76,12 @@ def _of_json(place: str, line: bytes) -> Record:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise BadRecord(f"{place} is not JSON: {error}") from None
+        raise BadRecordError(f"{place} is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise BadRecord(f"{place} is not a JSON object")
+        raise BadRecordError(f"{place} is not a JSON object")
     check_names(place, "field", found, FIELDS)
     if "value" not in found and "value_base64" not in found:
-        raise BadRecord(f"{place} has no field value; null is the value of a tombstone")
+        raise BadRecordError(f"{place} has no field value; null is the value of a tombstone")
     return Record(
         place,
         _content(place, "key", found),
@@ -95,22 +95,22 @@ def _of_json(place: str, line: bytes) -> Record:
 def _content(place: str, name: str, found: dict[str, Any]) -> bytes | None:
     """Return a key or value from `name` as text or from `<name>_base64`."""
     if name in found and f"{name}_base64" in found:
-        raise BadRecord(f"{place} has both {name} and {name}_base64")
+        raise BadRecordError(f"{place} has both {name} and {name}_base64")
     text = found.get(name)
     if text is not None:
         if not isinstance(text, str):
-            raise BadRecord(f"{place}: {name} is neither text nor null")
+            raise BadRecordError(f"{place}: {name} is neither text nor null")
         try:
             return text.encode()
         except UnicodeEncodeError:
-            raise BadRecord(f"{place}: {name} has half of a surrogate pair") from None
+            raise BadRecordError(f"{place}: {name} has half of a surrogate pair") from None
     encoded = found.get(f"{name}_base64")
     if encoded is None:
         return None
     try:
         return base64.b64decode(encoded, validate=True)
     except (TypeError, ValueError, binascii.Error):
-        raise BadRecord(f"{place}: {name}_base64 is not base64") from None
+        raise BadRecordError(f"{place}: {name}_base64 is not base64") from None
 
 
 def _headers(place: str, found: Any) -> list[Header] | None:
@@ -119,7 +119,7 @@ def _headers(place: str, found: Any) -> list[Header] | None:
     if not isinstance(found, list) or not all(
         isinstance(one, dict) and isinstance(one.get("name"), str) for one in found
     ):
-        raise BadRecord(f'{place}: headers is not a list of objects with "name" and "value"')
+        raise BadRecordError(f'{place}: headers is not a list of objects with "name" and "value"')
     for one in found:
         check_names(f"{place}: a header", "field", one, ("name", "value", "value_base64"))
     return [(one["name"], _content(f"{place}: header {one['name']!r}", "value", one)) for one in found]
@@ -133,7 +133,7 @@ def read_csv(stream: IO[bytes], *, empty_is_null: bool) -> Iterator[Record]:
     header, and an empty value, which with `empty_is_null` is null.
 
     Raises:
-        BadRecord: a row is not valid.
+        BadRecordError: a row is not valid.
     """
     csv.field_size_limit(CSV_FIELD_SIZE_MAX)
     # Bytes that are not UTF-8 pass through as surrogates.
@@ -153,7 +153,7 @@ def read_csv(stream: IO[bytes], *, empty_is_null: bool) -> Iterator[Record]:
             elif row:
                 yield _of_csv(place, columns, row, empty_is_null=empty_is_null)
     except csv.Error as error:
-        raise BadRecord(f"line {rows.line_num} is not CSV: {error}") from None
+        raise BadRecordError(f"line {rows.line_num} is not CSV: {error}") from None
     finally:
         text.detach()
 
@@ -162,14 +162,14 @@ def _check_columns(place: str, columns: list[str]) -> None:
     plain = [name for name in columns if not name.startswith(HEADER_PREFIX)]
     check_names(place, "column", plain, (*COLUMNS, f"{HEADER_PREFIX}NAME"))
     if "value" not in columns:
-        raise BadRecord(f"{place} has no column value: the first line has the names of the columns")
+        raise BadRecordError(f"{place} has no column value: the first line has the names of the columns")
     if len(set(columns)) < len(columns):
-        raise BadRecord(f"{place} has two columns of one name")
+        raise BadRecordError(f"{place} has two columns of one name")
 
 
 def _of_csv(place: str, columns: list[str], row: list[str], *, empty_is_null: bool) -> Record:
     if len(row) != len(columns):
-        raise BadRecord(f"{place} has {len(row)} cells, and there are {len(columns)} columns")
+        raise BadRecordError(f"{place} has {len(row)} cells, and there are {len(columns)} columns")
     cells = {name: cell.encode(errors="surrogateescape") for name, cell in zip(columns, row, strict=True)}
     headers: list[Header] = [
         (name.removeprefix(HEADER_PREFIX), cell)
@@ -200,11 +200,11 @@ def check_names(place: str, what: str, names: Iterable[str], known: tuple[str, .
     """Check the names of fields or columns.
 
     Raises:
-        BadRecord: a name is unknown.
+        BadRecordError: a name is unknown.
     """
     for name in names:
         if name not in known and name not in IGNORED:
-            raise BadRecord(
+            raise BadRecordError(
                 f"{place} has the unknown {what} {name!r}{did_you_mean(name, known)}; valid are {', '.join(known)}"
             )
 
@@ -213,10 +213,10 @@ def whole_number(place: str, name: str, value: object, least: int, most: int) ->
     """Return an integer in a range, or None for None.
 
     Raises:
-        BadRecord: the value is not such an integer.
+        BadRecordError: the value is not such an integer.
     """
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise BadRecord(f"{place}: {name} is not a whole number from {least} on")
+        raise BadRecordError(f"{place}: {name} is not a whole number from {least} on")
     return value

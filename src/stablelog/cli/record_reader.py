@@ -62,7 +62,7 @@ class Reader:
         commit the group's offsets.
 
         Raises:
-            Unavailable: a partition cannot be read to its end, or the broker does not respond.
+            UnavailableError: a partition cannot be read to its end, or the broker does not respond.
         """
         heard_s = time.monotonic()
         while (
@@ -111,7 +111,7 @@ class Reader:
         is read to its end.
 
         Raises:
-            Unavailable: the consumer reports an error.
+            UnavailableError: the consumer reports an error.
         """
         partition, error = message.partition(), message.error()
         if error is None:
@@ -175,7 +175,7 @@ class Reader:
         can resolve.
 
         Raises:
-            Unavailable: the offsets were not committed; the message says why.
+            UnavailableError: the offsets were not committed; the message says why.
         """
         deadline_s = time.monotonic() + TIMEOUT_S
         while True:

@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from stablelog.cli.admin import TIMEOUT_S, group_of_topic
 from stablelog.cli.disk_watch import fail_if_full
 from stablelog.cli.output import fail
-from stablelog.cli.record_input import BadRecord, Record
+from stablelog.cli.record_input import BadRecordError, Record
 from stablelog.wire.extension.transaction_groups import group_in_words, group_of
 
 POLL_S = 0.5
@@ -59,8 +59,8 @@ class Writer:
             How many records were written.
 
         Raises:
-            BadRecord: a record is not valid. The records before it may not be written yet.
-            Unavailable: not all records were written; the message says why.
+            BadRecordError: a record is not valid. The records before it may not be written yet.
+            UnavailableError: not all records were written; the message says why.
         """
         self._count = 0
         for record in records:
@@ -76,7 +76,7 @@ class Writer:
         """Wait until the records that were passed to the producer are written. Return how many they are.
 
         Raises:
-            Unavailable: not all records were written; the message says why.
+            UnavailableError: not all records were written; the message says why.
         """
         left = self._flush()
         if self._failures or left:
@@ -93,7 +93,7 @@ class Writer:
         optional: dict[str, object] = {}
         if record.partition is not None:
             if self._partition_count is not None and record.partition >= self._partition_count:
-                raise BadRecord(
+                raise BadRecordError(
                     f"{record.place}: {self._topic} has no partition {record.partition}, only 0 to "
                     f"{self._partition_count - 1}"
                 )
@@ -112,7 +112,7 @@ class Writer:
             except KafkaException as error:
                 reason = error.args[0]
                 if reason.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-                    raise BadRecord(f"{record.place}: {reason.str()}") from None
+                    raise BadRecordError(f"{record.place}: {reason.str()}") from None
                 fail(f"writing to {self._topic}: {reason.str()}")
             else:
                 self._producer.poll(0)

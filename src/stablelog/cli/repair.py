@@ -23,7 +23,7 @@ from stablelog.coordinators.transactions.records import GroupState
 from stablelog.env.disk import Disk
 from stablelog.env.local_disk import LocalDisk
 from stablelog.env.lock import LOCK_FILE, DirectoryLock
-from stablelog.errors import Corrupt, StablelogError
+from stablelog.errors import DamageError, StablelogError
 from stablelog.log.files.kafka_files import META_FILE
 from stablelog.log.files.log_start import LOG_START_FILE
 from stablelog.log.recovery.examine import Damage
@@ -145,7 +145,7 @@ def _check_list(disk: Disk, data: Path) -> None:
                 if found is None
                 else f"{path} is missing, although {found} shows that stablelog has written the directory"
             )
-    except Corrupt as error:
+    except DamageError as error:
         why = str(error)
     if why is not None:
         fail(
@@ -353,7 +353,7 @@ def _lower_recovery_point(disk: Disk, partition: Path, end_offset: int) -> None:
     path = partition.parent / RECOVERY_POINT_CHECKPOINT
     try:
         offsets = read_offset_checkpoint(disk, path)
-    except Corrupt:
+    except DamageError:
         return  # nothing to lower: the checkpoint file of recovery points is damaged, so the next start ignores it
     topic, _, index = partition.name.rpartition("-")
     if offsets.get((topic, int(index)), -1) > end_offset:

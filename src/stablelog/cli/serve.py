@@ -14,18 +14,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from stablelog.embedded import READY_LINE, STOP_TIMEOUT_S
-from stablelog.errors import InvalidConfig, StablelogError
+from stablelog.errors import StablelogError, UsageError
 
 
 def pair(text: str) -> tuple[str, str]:
     """Split `name=value`.
 
     Raises:
-        InvalidConfig: the text contains no `=`.
+        UsageError: the text contains no `=`.
     """
     name, separator, value = text.partition("=")
     if not separator or not name.strip():
-        raise InvalidConfig(f"{text!r} is not a setting: write name=value")
+        raise UsageError(f"{text!r} is not a setting: write name=value")
     return name.strip(), value.strip()
 
 
@@ -33,14 +33,14 @@ def read_properties(path: Path) -> dict[str, str]:
     """Read a file of settings in Kafka's form: name=value on each line, and comments after #.
 
     Raises:
-        InvalidConfig: the file is missing, or a line is not a setting.
+        UsageError: the file is missing, or a line is not a setting.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise InvalidConfig(f"{path} cannot be read: {error.strerror}") from error
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise InvalidConfig(
+        raise UsageError(
             f"{path} is not a text file: a file of settings has name=value on each line"
         ) from error
     return dict(pair(line) for line in lines if line.strip() and not line.lstrip().startswith(("#", "!")))
@@ -59,9 +59,9 @@ def run_serve(
     JSON.
 
     Raises:
-        InvalidConfig: a setting is unknown or out of range.
-        Unavailable: the address or the data directory is in use.
-        Corrupt: the data directory cannot be opened.
+        UsageError: a setting is unknown or out of range.
+        UnavailableError: the address or the data directory is in use.
+        DamageError: the data directory cannot be opened.
     """
     with _ended_by_interrupt():
         _run_serve(data, host, port, config, settings, as_json=as_json)

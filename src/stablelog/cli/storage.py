@@ -13,7 +13,7 @@ from stablelog.env.objects.check import TRIALS
 from stablelog.env.objects.check import check as check_promises
 from stablelog.env.objects.opening import open_store
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import Corrupt, NewerFormat, ObjectMissing
+from stablelog.errors import DamageError, NewerFormatError, ObjectMissingError
 from stablelog.ops import stored_garbage
 from stablelog.ops.stored_garbage import Garbage, garbage_of, store_time_ms
 from stablelog.ops.stored_partitions import Fault, StoredPartition, Verification, describe
@@ -92,7 +92,7 @@ def list_partitions(
     for partition in _partitions(prefix, topics):
         try:
             found.append(describe(prefix, partition))
-        except (Corrupt, NewerFormat) as error:
+        except (DamageError, NewerFormatError) as error:
             faults.append(Fault(partition.chain, str(error)))
     if as_json:
         print_json([asdict(one) for one in found])
@@ -128,7 +128,7 @@ def verify(
     for number, partition in enumerate(partitions, 1):
         try:
             verification = Verification(prefix, partition)
-        except (Corrupt, NewerFormat) as error:
+        except (DamageError, NewerFormatError) as error:
             faults.append(Fault(partition.chain, str(error)))
             continue
         for segment in verification.segments:
@@ -194,7 +194,7 @@ def clean(
             for stored in stored_garbage.delete(prefix, one) if delete else one.objects:
                 count += 1
                 size += stored.size
-        except (Corrupt, NewerFormat) as error:
+        except (DamageError, NewerFormatError) as error:
             faults.append(Fault(partition.chain, str(error)))
     _progress("")
     if not as_json and found:
@@ -232,7 +232,7 @@ def _topics(prefix: Prefix, topics: Sequence[str] | None) -> list[str]:
     """Return these topics, or all topics. Fail if the store or a topic is not there."""
     try:
         prefix.cluster_id()
-    except ObjectMissing:
+    except ObjectMissingError:
         fail(f"{prefix.store.url} has no objects of a broker")
     known = prefix.topics()
     for topic in topics or []:

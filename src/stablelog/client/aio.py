@@ -124,10 +124,10 @@ class AsyncTransaction:
             after a commit. After an abort, the future raises. Cancelling the future does not affect the record.
 
         Raises:
-            Refused: the transaction had ended, or the topic or partition does not exist. Or this call has aborted the
-                transaction and failed all futures, because the broker has ended the transaction or no broker accepted
-                its batches within the deadline.
-            Unavailable: no broker responds to the request for the topic's metadata. Nothing was written.
+            RefusedError: the transaction had ended, or the topic or partition does not exist. Or this call has aborted
+                the transaction and failed all futures, because the broker has ended the transaction or no broker
+                accepted its batches within the deadline.
+            UnavailableError: no broker responds to the request for the topic's metadata. Nothing was written.
         """
         async with self._turn:
             # Check `_is_ending` again after each wait, because another task may have begun to end the transaction in
@@ -153,9 +153,9 @@ class AsyncTransaction:
             The commit sequence, and the positions of the records that were written first and last.
 
         Raises:
-            Refused: the transaction is aborted, and all futures have failed.
-            Unavailable: it is unknown whether the transaction is committed, or at which positions. Repeat the call, or
-                call `abort`. Until then the futures are not done.
+            RefusedError: the transaction is aborted, and all futures have failed.
+            UnavailableError: it is unknown whether the transaction is committed, or at which positions. Repeat the
+                call, or call `abort`. Until then the futures are not done.
             DataLossError: the transaction is committed, but its records were removed before their positions were
                 known.
         """
@@ -165,8 +165,8 @@ class AsyncTransaction:
         """Abort the transaction: all futures fail. A transaction that is aborted already stays aborted.
 
         Raises:
-            Refused: the transaction is committed.
-            Unavailable: its commit was requested, and it is unknown whether it is committed.
+            RefusedError: the transaction is committed.
+            UnavailableError: its commit was requested, and it is unknown whether it is committed.
         """
         await self._end(self.writing.abort)
 
@@ -245,8 +245,8 @@ class AsyncClient:
             timeout: seconds until an open transaction is aborted.
 
         Raises:
-            InvalidConfig: the timeout is out of range, or the group's name is invalid.
-            Refused: the client is closed.
+            UsageError: the timeout is out of range, or the group's name is invalid.
+            RefusedError: the client is closed.
         """
         return AsyncTransaction(lambda on_end: self._client.begin(group, timeout, on_end), self._pool)
 
@@ -275,10 +275,10 @@ class AsyncClient:
             group: the transaction group of the topics; None asks the broker for it.
 
         Raises:
-            InvalidConfig: another order, no topic, or an invalid group name.
-            Refused: a topic does not exist, is not commit-ordered or is in another group; or the client is closed.
+            UsageError: another order, no topic, or an invalid group name.
+            RefusedError: a topic does not exist, is not commit-ordered or is in another group; or the client is closed.
             DataLossError: transactions were removed before they were read.
-            Unavailable: no response within the deadline.
+            UnavailableError: no response within the deadline.
         """
         return self._read(self._client.reading(topics, order, cut=cut, after=after, wait_s=wait, group=group))
 
@@ -307,7 +307,7 @@ def connect(bootstrap: str, *, deadline: float = DEADLINE_S) -> AsyncClient:
         The client, for one event loop. At the end of an `async with` block it is closed.
 
     Raises:
-        InvalidConfig: an address is invalid.
+        UsageError: an address is invalid.
 
     Example:
         async def main():

@@ -18,7 +18,7 @@ from kio.schema.find_coordinator.v3.request import FindCoordinatorRequest as Fin
 from kio.schema.find_coordinator.v5.request import FindCoordinatorRequest
 
 from stablelog.client.connection import CLIENT_ID, TIMEOUT_S, Connection
-from stablelog.client.responses import Missing, RetriableError, check, is_retriable
+from stablelog.client.responses import RetriableError, UnknownTopicOrPartitionError, check, is_retriable
 from stablelog.client.topics import (
     ISOLATIONS,
     Listed,
@@ -30,7 +30,7 @@ from stablelog.client.topics import (
     read_offsets,
     read_topics,
 )
-from stablelog.errors import InvalidConfig, OffsetOutOfRange, Unavailable
+from stablelog.errors import OffsetOutOfRangeError, UnavailableError, UsageError
 from stablelog.types import TopicPartition
 from stablelog.wire.api import ApiKey
 from stablelog.wire.fetch import VERSION_FLEXIBLE, Fetched, encode_fetch_request, read_fetch_response
@@ -75,13 +75,11 @@ class Cluster:
         self._addresses = [address.strip() for address in bootstrap.split(",") if address.strip()]
         for address in self._addresses:
             if not re.fullmatch(r"\[?[^\s\[\]]+\]?:\d+", address):
-                raise InvalidConfig(
+                raise UsageError(
                     f"the bootstrap address {address!r} is not valid: write host:port, and commas between addresses"
                 )
         if not self._addresses:
-            raise InvalidConfig(
-                "there is no bootstrap address: write host:port, and commas between addresses"
-            )
+            raise UsageError("there is no bootstrap address: write host:port, and commas between addresses")
         self._nodes: dict[int, str] = {}  # node id -> "host:port"
         self._connections: dict[str, Connection] = {}  # by address
         self._idle: dict[str, list[Connection]] = {}  # the idle connections, by the broker's address
@@ -120,8 +118,8 @@ class Cluster:
             deadline_s: replaces the cluster's deadline.
 
         Raises:
-            Unavailable: the deadline has passed; the message has the last failure.
-            Refused: `attempt` failed with an error that no retry can resolve.
+            UnavailableError: the deadline has passed; the message has the last failure.
+            RefusedError: `attempt` failed with an error that no retry can resolve.
         """
         deadline_s = self.deadline_s if deadline_s is None else deadline_s
         deadline = time.monotonic() + deadline_s
@@ -133,15 +131,15 @@ class Cluster:
                 if not is_retriable(failure):
                     raise
                 last = failure
-            if isinstance(last, Unavailable):
+            if isinstance(last, UnavailableError):
                 self.close()
             self.forget_metadata()
             if time.monotonic() + backoff > deadline:
-                raise Unavailable(
+                raise UnavailableError(
                     f"{what}: no success within {deadline_s:g} s. The last failure: {last}"
                 ) from last
             if self._retries_are_cancelled.wait(backoff):
-                raise Unavailable(f"{what}: the call was cancelled. The last failure: {last}") from last
+                raise UnavailableError(f"{what}: the call was cancelled. The last failure: {last}") from last
             backoff = min(2 * backoff, BACKOFF_MAX_S)
 
     def cancel_retries(self) -> None:
@@ -176,7 +174,7 @@ class Cluster:
 
         Raises:
             RetriableError: metadata names no broker with this id now.
-            Unavailable: the broker does not respond.
+            UnavailableError: the broker does not respond.
         """
         return self._connection(self.address_of(node_id))
 
@@ -184,15 +182,15 @@ class Cluster:
         """Return a connection to any broker.
 
         Raises:
-            Unavailable: no broker responds.
+            UnavailableError: no broker responds.
         """
         failures: dict[str, None] = {}  # each failure once, in order
         for address in [*self._connections, *self._addresses, *self._nodes.values()]:
             try:
                 return self._connection(address)
-            except Unavailable as failure:
+            except UnavailableError as failure:
                 failures[str(failure)] = None
-        raise Unavailable("; ".join(failures))
+        raise UnavailableError("; ".join(failures))
 
     def _connection(self, address: str) -> Connection:
         known = self._connections.get(address)
@@ -233,8 +231,8 @@ class Cluster:
             topics: names; or a pattern that whole names must match, without internal topics; or None for all topics.
 
         Raises:
-            Refused: a topic that was named does not exist.
-            Unavailable: no broker responds.
+            RefusedError: a topic that was named does not exist.
+            UnavailableError: no broker responds.
         """
         if not isinstance(topics, re.Pattern):
             names = None if topics is None else tuple(topics)
@@ -275,7 +273,7 @@ class Cluster:
         if not self._nodes:
             self.metadata(())
         for node_id in self._nodes:
-            with suppress(Unavailable, RetriableError):
+            with suppress(UnavailableError, RetriableError):
                 response = self.connection_to(node_id).ask(DescribeLogDirsRequest(topics=topics or None))
                 found[node_id] = [
                     result.log_dir for result in response.results if result.error_code is ErrorCode.none
@@ -286,8 +284,8 @@ class Cluster:
         """Return the number of partitions of each topic. The broker creates missing topics if its settings allow it.
 
         Raises:
-            Refused: a topic does not exist, and the broker does not create topics automatically.
-            Unavailable: no broker responds.
+            RefusedError: a topic does not exist, and the broker does not create topics automatically.
+            UnavailableError: no broker responds.
         """
         names = tuple(topics)
         tries = itertools.count(1)
@@ -295,7 +293,7 @@ class Cluster:
         def attempt() -> dict[str, Topic]:
             try:
                 return self._metadata(names, create=True)
-            except Missing as missing:
+            except UnknownTopicOrPartitionError as missing:
                 # To the request that creates a topic, Apache Kafka responds that the topic does not exist. Ask again.
                 if next(tries) < CREATION_TRIES:
                     raise RetriableError(str(missing)) from missing
@@ -308,7 +306,7 @@ class Cluster:
         """Return a topic from cached metadata, or request its metadata. `retrying` drops the cache before each retry.
 
         Raises:
-            Refused: the topic does not exist.
+            RefusedError: the topic does not exist.
             RetriableError: the topic has no leader yet.
         """
         if name not in self._topics:
@@ -320,12 +318,14 @@ class Cluster:
         the cache before each retry.
 
         Raises:
-            Refused: the topic or partition does not exist.
+            RefusedError: the topic or partition does not exist.
             RetriableError: the partition has no leader now.
         """
         partitions = self.topic(topic).partitions
         if partition not in partitions:
-            raise Missing(f"topic {topic!r} has no partition {partition}, only 0 to {len(partitions) - 1}")
+            raise UnknownTopicOrPartitionError(
+                f"topic {topic!r} has no partition {partition}, only 0 to {len(partitions) - 1}"
+            )
         leader_id = partitions[partition].leader_id
         if leader_id < 0:
             raise RetriableError(f"{topic}-{partition} has no leader")
@@ -336,8 +336,8 @@ class Cluster:
 
         Raises:
             RetriableError: no coordinator is available yet.
-            Refused: the broker refuses to name a coordinator.
-            Unavailable: no broker responds.
+            RefusedError: the broker refuses to name a coordinator.
+            UnavailableError: no broker responds.
         """
         if self._sole_node_id is not None:
             return self.connection_to(self._sole_node_id)
@@ -373,8 +373,8 @@ class Cluster:
             A result for each partition; offset -1 if all records are older than the timestamp.
 
         Raises:
-            Refused: a partition does not exist, or the broker does not support a special timestamp.
-            Unavailable: no response within the deadline.
+            RefusedError: a partition does not exist, or the broker does not support a special timestamp.
+            UnavailableError: no response within the deadline.
         """
         found: dict[TopicPartition, Listed] = {}
 
@@ -402,8 +402,8 @@ class Cluster:
         has; None if the epoch is greater than each of the partition.
 
         Raises:
-            Refused: the partition does not exist.
-            Unavailable: no response within the deadline.
+            RefusedError: the partition does not exist.
+            UnavailableError: no response within the deadline.
         """
 
         def attempt() -> int | None:
@@ -436,9 +436,9 @@ class Cluster:
             wait_ms: how long the broker may wait for a record if there is none.
 
         Raises:
-            OffsetOutOfRange: the offset is not in the log.
-            Refused: the partition does not exist.
-            Unavailable: no response within the deadline.
+            OffsetOutOfRangeError: the offset is not in the log.
+            RefusedError: the partition does not exist.
+            UnavailableError: no response within the deadline.
         """
 
         def attempt() -> Fetched:
@@ -452,7 +452,7 @@ class Cluster:
             with connection.reading(ApiKey.FETCH):
                 fetched = read_fetch_response(version, response)
             if fetched.error is ErrorCode.offset_out_of_range:
-                raise OffsetOutOfRange(f"{topic}-{partition} has no offset {offset}")
+                raise OffsetOutOfRangeError(f"{topic}-{partition} has no offset {offset}")
             check(fetched.error, f"fetching {topic}-{partition} from {offset}")
             return fetched
 

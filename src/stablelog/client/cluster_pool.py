@@ -6,7 +6,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from stablelog.client.cluster import Cluster
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 
 IDLE_MAX: Final = 32  # maximum of unused `Cluster` objects whose connections are kept open for reuse
 
@@ -22,7 +22,7 @@ class ClusterPool:
         idle: the `Cluster` objects in the pool; the last one is lent next.
 
     Raises:
-        InvalidConfig: an address is invalid.
+        UsageError: an address is invalid.
     """
 
     def __init__(self, bootstrap: str, deadline_s: float) -> None:
@@ -40,11 +40,11 @@ class ClusterPool:
         """Lend a `Cluster` to one transaction or reader.
 
         Raises:
-            Refused: the pool is closed.
+            RefusedError: the pool is closed.
         """
         with self._lock:
             if self._is_closed:
-                raise Refused(
+                raise RefusedError(
                     ErrorCode.invalid_request,
                     f"the client of {self.bootstrap} is closed: make another one with stablelog.connect",
                 )

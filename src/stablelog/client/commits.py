@@ -63,8 +63,8 @@ def describe_commits(
         with_outside: whether records outside transactions are listed, too.
 
     Raises:
-        Refused: the partition does not exist; or, with the code invalid_request, the topic is not commit-ordered.
-        Unavailable: no response within the deadline.
+        RefusedError: the partition does not exist; or, with the code invalid_request, the topic is not commit-ordered.
+        UnavailableError: no response within the deadline.
     """
     request = DescribeCommitsRequest(
         topic=topic,

@@ -19,7 +19,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from stablelog.client.buffers import Buffers
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.guard import Buffer, checked
 from stablelog.wire.messages import CLIENT_ID_SIZE, PREFIX, message_class
@@ -48,7 +48,7 @@ class Connection:
         address: as given.
 
     Raises:
-        Unavailable: no connection to the address can be made.
+        UnavailableError: no connection to the address can be made.
     """
 
     def __init__(self, address: str, *, client_id: str = CLIENT_ID, timeout_s: float = TIMEOUT_S) -> None:
@@ -57,9 +57,11 @@ class Connection:
             self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except (ValueError, OverflowError) as error:
-            raise Unavailable(f"no broker responds at {address!r}: write an address as host:port") from error
+            raise UnavailableError(
+                f"no broker responds at {address!r}: write an address as host:port"
+            ) from error
         except OSError as error:
-            raise Unavailable(f"no broker responds at {address}: {error}") from error
+            raise UnavailableError(f"no broker responds at {address}: {error}") from error
         self.address = address
         self._client_id = client_id.encode()
         self._correlation_id = 0
@@ -123,19 +125,19 @@ class Connection:
         given.
 
         Raises:
-            Unavailable: the broker does not support the API, or only in versions that this client does not know.
+            UnavailableError: the broker does not support the API, or only in versions that this client does not know.
         """
         if api_key not in self.versions:
-            raise Unavailable(f"{self.address} does not support {_name(api_key)}")
+            raise UnavailableError(f"{self.address} does not support {_name(api_key)}")
         first, last = self.versions[api_key]
         version = min(last, APIS[api_key].last_version if newest is None else newest)
         if version < first:
-            raise Unavailable(
+            raise UnavailableError(
                 f"{self.address} supports {_name(api_key)} only from version {first} on, but this client only up to version {version}"
             )
         oldest = APIS[api_key].served_versions.start
         if version < oldest:
-            raise Unavailable(
+            raise UnavailableError(
                 f"{self.address} supports {_name(api_key)} only up to version {last}, but this client only from version {oldest} on"
             )
         return version
@@ -150,7 +152,8 @@ class Connection:
             The response, in the version of `request`. A field that the broker does not send has its default.
 
         Raises:
-            Unavailable: the broker does not support the API, or did not respond. It may have carried out the request.
+            UnavailableError: the broker does not support the API, or did not respond. It may have carried out the
+                request.
         """
         api_key, newest = request.__api_key__, request.__version__
         version = self.version(api_key, newest)
@@ -162,7 +165,7 @@ class Connection:
         library where that class cannot represent the response.
 
         Raises:
-            Unavailable: the broker did not respond. It may have carried out the request.
+            UnavailableError: the broker did not respond. It may have carried out the request.
         """
         api_key, version = request.__api_key__, request.__version__
         body = io.BytesIO()
@@ -183,7 +186,7 @@ class Connection:
         """Decode the body of a response.
 
         Raises:
-            Unavailable: the bytes are not a response of this class.
+            UnavailableError: the bytes are not a response of this class.
         """
         with self.reading(response_class.__api_key__):
             body = checked(response_class, data, 0, count_max=RESPONSE_ITEMS_MAX)
@@ -194,7 +197,7 @@ class Connection:
         trusted.
 
         Raises:
-            Unavailable: decoding failed; the connection is closed.
+            UnavailableError: decoding failed; the connection is closed.
         """
         errors = (SerialError, struct.error, ValueError, LookupError, OverflowError)
         return self._closing_on_error(errors, f"sent an invalid response to {_name(api_key)}")
@@ -205,14 +208,14 @@ class Connection:
         only in part.
 
         Args:
-            errors: the classes of errors that are converted to Unavailable.
-            what: what the broker did, for the message of Unavailable.
+            errors: the classes of errors that are converted to UnavailableError.
+            what: what the broker did, for the message of UnavailableError.
         """
         try:
             yield
         except errors as error:
             self.close()
-            raise Unavailable(f"{self.address} {what}: {error}") from error
+            raise UnavailableError(f"{self.address} {what}: {error}") from error
         except BaseException:
             self.close()
             raise
@@ -221,7 +224,7 @@ class Connection:
         """Send a request without waiting for the response. Its body may be in several pieces.
 
         Raises:
-            Unavailable: the request could not be sent completely. The broker may have carried it out.
+            UnavailableError: the request could not be sent completely. The broker may have carried it out.
         """
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         header = (
@@ -252,7 +255,7 @@ class Connection:
             flexible: whether the response's version is flexible; then its header is a byte longer.
 
         Raises:
-            Unavailable: the broker did not respond. It may have carried out the request.
+            UnavailableError: the broker did not respond. It may have carried out the request.
         """
         assert self._awaited, "no response is due"
         correlation_id, api_key = self._awaited.popleft()

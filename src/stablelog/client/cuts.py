@@ -74,8 +74,8 @@ def describe_cut(
         group: the transaction group; None for the group of the topics.
 
     Raises:
-        Refused: a topic does not exist, is not commit-ordered or is in another group, or R is not resolved.
-        Unavailable: no response within the deadline.
+        RefusedError: a topic does not exist, is not commit-ordered or is in another group, or R is not resolved.
+        UnavailableError: no response within the deadline.
     """
     request = DescribeCutRequest(group=group, commit_sequence=i64(commit_sequence), topics=tuple(topics))
     answer = ask_of_topics(cluster, cluster.any_connection, request, "asking for a cut")

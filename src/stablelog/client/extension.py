@@ -7,8 +7,8 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.client.cluster import Cluster
 from stablelog.client.connection import Connection
-from stablelog.client.responses import RETRIABLE_CODES, Missing, RetriableError, refusal
-from stablelog.errors import Refused
+from stablelog.client.responses import RETRIABLE_CODES, RetriableError, UnknownTopicOrPartitionError, refusal
+from stablelog.errors import RefusedError
 
 # The broker that serves the request has all topics. So unknown_topic_or_partition means that the topic does not exist,
 # and a retry cannot help.
@@ -32,14 +32,14 @@ def call_extension(
         retriable: the error codes that a retry can resolve. The caller handles the others.
 
     Raises:
-        Refused: the broker does not know the API.
-        Unavailable: no response within the deadline. The broker may have carried out the request.
+        RefusedError: the broker does not know the API.
+        UnavailableError: no response within the deadline. The broker may have carried out the request.
     """
 
     def attempt() -> Any:
         connection = connect()
         if not connection.speaks(request.__api_key__):
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.unsupported_version,
                 f"{what}: the broker at {cluster.bootstrap} does not know this request; only a stablelog broker does",
             )
@@ -55,14 +55,14 @@ def ask_of_topics(cluster: Cluster, connect: Callable[[], Connection], request: 
     """Call `call_extension` for a request about topics, and check the response.
 
     Raises:
-        Missing: a topic does not exist.
-        Refused: the broker does not know the API, or refuses the request; the message says why.
-        Unavailable: no response within the deadline.
+        UnknownTopicOrPartitionError: a topic does not exist.
+        RefusedError: the broker does not know the API, or refuses the request; the message says why.
+        UnavailableError: no response within the deadline.
     """
     response = call_extension(cluster, connect, request, what, RETRIABLE_OF_A_TOPIC)
     message = response.error_message or response.error_code.name
     if response.error_code is ErrorCode.unknown_topic_or_partition:
-        raise Missing(message)
+        raise UnknownTopicOrPartitionError(message)
     if response.error_code is not ErrorCode.none:
         raise refusal(response.error_code, message)
     return response

@@ -111,7 +111,7 @@ def supported(cluster: Cluster) -> bool:
     """Whether the broker supports joint commits. A stablelog broker does, Apache Kafka does not.
 
     Raises:
-        Unavailable: no broker responds.
+        UnavailableError: no broker responds.
     """
     return cluster.retrying(
         "asking the broker for its APIs", lambda: cluster.any_connection().speaks(ApiKey.COMMIT_JOINT)
@@ -125,7 +125,7 @@ def next_order(cluster: Cluster) -> int:
     The number is a producer id: the broker gives each id once, in rising order, also after a restart.
 
     Raises:
-        Unavailable: no broker responds.
+        UnavailableError: no broker responds.
     """
 
     def attempt() -> int:
@@ -164,8 +164,9 @@ def begin(
         group: the transaction group.
 
     Raises:
-        Refused: another start of the writer (run) began this version after this one, or has a greater order number.
-        Unavailable: no response within the deadline.
+        RefusedError: another start of the writer (run) began this version after this one, or has a greater order
+            number.
+        UnavailableError: no response within the deadline.
     """
     request = BeginJointRequest(group=group, key=key, version=i64(version), run=run, order=i64(order))
     answer = _ask(cluster, request, "beginning")
@@ -210,8 +211,8 @@ def commit(
         group: the transaction group.
 
     Raises:
-        Refused: nothing was decided; the message names the child that is unknown, aborted or fenced.
-        Unavailable: no response within the deadline. The version may be committed: repeat the call.
+        RefusedError: nothing was decided; the message names the child that is unknown, aborted or fenced.
+        UnavailableError: no response within the deadline. The version may be committed: repeat the call.
     """
     request = CommitJointRequest(
         group=group,
@@ -253,8 +254,8 @@ def abort(
         Whether this version of the joint commit, or a later one, is committed. If so, no child was aborted.
 
     Raises:
-        Refused: a child belongs to another key, version or run.
-        Unavailable: no response within the deadline.
+        RefusedError: a child belongs to another key, version or run.
+        UnavailableError: no response within the deadline.
     """
     request = AbortJointRequest(
         group=group,

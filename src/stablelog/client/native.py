@@ -20,7 +20,7 @@ from stablelog.client.keys import WriterKeys
 from stablelog.client.reading import CommittedTransaction, Pause, read_cuts, read_partitions
 from stablelog.client.transaction import Transaction
 from stablelog.client.writing import Outcome, Writing
-from stablelog.errors import InvalidConfig
+from stablelog.errors import UsageError
 from stablelog.wire.extension.transaction_groups import NAME_RULE, is_group_name
 
 TIMEOUT_S = 30.0
@@ -67,8 +67,8 @@ class Client:
             timeout: seconds until an open transaction is aborted.
 
         Raises:
-            InvalidConfig: the timeout is out of range, or the group's name is invalid.
-            Refused: the client is closed.
+            UsageError: the timeout is out of range, or the group's name is invalid.
+            RefusedError: the client is closed.
         """
         return Transaction(lambda on_end: self.begin(group, timeout, on_end))
 
@@ -81,11 +81,11 @@ class Client:
             on_end: called once with the outcome of the transaction.
 
         Raises:
-            InvalidConfig: the timeout is out of range, or the group's name is invalid.
-            Refused: the client is closed.
+            UsageError: the timeout is out of range, or the group's name is invalid.
+            RefusedError: the client is closed.
         """
         if not 0 < timeout_s <= TIMEOUT_MAX_S:
-            raise InvalidConfig(
+            raise UsageError(
                 f"the timeout of {timeout_s} s is out of range: greater than 0, and at most {TIMEOUT_MAX_S}"
             )
         _check_group(group)
@@ -132,10 +132,10 @@ class Client:
             received.
 
         Raises:
-            InvalidConfig: another order, no topic, or an invalid group name.
-            Refused: a topic does not exist, is not commit-ordered or is in another group; or the client is closed.
+            UsageError: another order, no topic, or an invalid group name.
+            RefusedError: a topic does not exist, is not commit-ordered or is in another group; or the client is closed.
             DataLossError: transactions were removed before they were read.
-            Unavailable: no response within the deadline.
+            UnavailableError: no response within the deadline.
         """
         return self.reading(topics, order, cut=cut, after=after, wait_s=wait, group=group).whole()
 
@@ -154,11 +154,11 @@ class Client:
         """
         names = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
         if order != "commit":
-            raise InvalidConfig(
+            raise UsageError(
                 f"the order {order!r} is not valid: whole transactions can only be read with order='commit'"
             )
         if not names:
-            raise InvalidConfig("there is no topic to read: name one or several")
+            raise UsageError("there is no topic to read: name one or several")
         _check_group(group)
         return Reading(self.clusters, names, cut=cut, after=after, wait_s=wait_s, group=group)
 
@@ -187,7 +187,7 @@ class Reading:
         try:
             after = self.after
             if after is None or (self.group is not None and not self.cut):
-                # `describe_cut` raises Refused if a topic belongs to another transaction group.
+                # `describe_cut` raises RefusedError if a topic belongs to another transaction group.
                 cut = describe_cut(cluster, self.topics, group=self.group)
                 after = cut.commit_sequence if after is None else after
             if self.cut:
@@ -218,7 +218,7 @@ class Reading:
 
 def _check_group(group: str | None) -> None:
     if group is not None and not is_group_name(group):
-        raise InvalidConfig(
+        raise UsageError(
             f"the transaction group {group!r} is not valid: {NAME_RULE}, or empty for the default group"
         )
 
@@ -236,7 +236,7 @@ def connect(bootstrap: str, *, deadline: float = DEADLINE_S) -> Client:
         The client. Several threads may use it. At the end of a `with` block it is closed.
 
     Raises:
-        InvalidConfig: an address is invalid.
+        UsageError: an address is invalid.
 
     Example:
         with stablelog.connect(broker.bootstrap) as client:

@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.client.cluster import Cluster
 from stablelog.client.commits import describe_commits
-from stablelog.errors import DataLossError, Refused, Unavailable
+from stablelog.errors import DataLossError, RefusedError, UnavailableError
 from stablelog.types import TopicPartition
 
 POLL_FIRST_S, POLL_MAX_S = 0.0005, 0.02
@@ -38,11 +38,11 @@ def offsets_after_commit(
 
     Raises:
         DataLossError: the transaction has been removed.
-        Unavailable: the broker did not list the transaction within the deadline.
+        UnavailableError: the broker did not list the transaction within the deadline.
     """
     try:
         start = _start_in_commit_order(cluster, target, commit_sequence)
-    except Refused as refused:
+    except RefusedError as refused:
         if refused.code is not ErrorCode.invalid_request:
             raise
         # The topic is not commit-ordered, so each record has the offset at which it was appended.
@@ -56,8 +56,8 @@ def _start_in_commit_order(cluster: Cluster, target: TopicPartition, commit_sequ
 
     Raises:
         DataLossError: the transaction has been removed.
-        Refused: with the code invalid_request, the topic is not commit-ordered.
-        Unavailable: the broker did not list the transaction within the deadline.
+        RefusedError: with the code invalid_request, the topic is not commit-ordered.
+        UnavailableError: the broker did not list the transaction within the deadline.
     """
     what = f"commit {commit_sequence} in {target[0]}-{target[1]}"
     deadline = time.monotonic() + cluster.deadline_s
@@ -69,7 +69,7 @@ def _start_in_commit_order(cluster: Cluster, target: TopicPartition, commit_sequ
         if found:
             raise DataLossError(f"{what}: its records were removed before their positions were read")
         if time.monotonic() > deadline:
-            raise Unavailable(
+            raise UnavailableError(
                 f"{what}: it is committed, but its commit marker is not durable yet, so its positions are unknown"
             )
         time.sleep(pause)

@@ -29,7 +29,7 @@ from stablelog.client.cluster import Cluster
 from stablelog.client.connection import Connection
 from stablelog.client.responses import RETRIABLE_CODES, RetriableError, in_text, is_retriable, refusal
 from stablelog.client.topics import by_topic
-from stablelog.errors import Refused, Unavailable
+from stablelog.errors import RefusedError, UnavailableError
 from stablelog.types import TopicPartition
 from stablelog.wire.api import ApiKey
 from stablelog.wire.messages import message_class
@@ -130,8 +130,8 @@ class Producer:
             deadline_s: replaces the cluster's deadline.
 
         Raises:
-            Refused: the coordinator refuses the transactional id or the timeout; the message says why.
-            Unavailable: the coordinator does not respond within the deadline.
+            RefusedError: the coordinator refuses the transactional id or the timeout; the message says why.
+            UnavailableError: the coordinator does not respond within the deadline.
         """
         answer = self._cluster.retrying(
             f"beginning {self._transactional_id}", self._ask_for_producer_id, deadline_s
@@ -147,7 +147,7 @@ class Producer:
             InitProducerIdRequest(transactional_id=self._transactional_id, transaction_timeout=timeout)
         )
         if answer.error_code is ErrorCode.invalid_transaction_timeout:
-            raise Refused(
+            raise RefusedError(
                 answer.error_code,
                 f"the transaction timeout of {self._transaction_timeout_ms} ms is greater than transaction.max.timeout.ms "
                 "of the broker",
@@ -179,8 +179,8 @@ class Producer:
             deadline_s: replaces the cluster's deadline.
 
         Raises:
-            Refused: the transaction was not committed, because it was fenced or has timed out.
-            Unavailable: no response within the deadline; the transaction may or may not have ended.
+            RefusedError: the transaction was not committed, because it was fenced or has timed out.
+            UnavailableError: no response within the deadline; the transaction may or may not have ended.
         """
         assert not (commit and self._unacknowledged()), "flush before the commit"
         self.close()
@@ -234,8 +234,8 @@ class Producer:
             The number of the batch in the transaction, from 0.
 
         Raises:
-            Refused: the broker refuses this batch or an earlier one, or the transaction has ended.
-            Unavailable: no broker accepted the batch within the deadline.
+            RefusedError: the broker refuses this batch or an earlier one, or the transaction has ended.
+            UnavailableError: no broker accepted the batch within the deadline.
         """
         assert self.producer_id >= 0, "begin comes first"
         target = (topic, partition)
@@ -256,8 +256,8 @@ class Producer:
         """Wait until every batch is acknowledged.
 
         Raises:
-            Refused: the broker refuses a batch, or the transaction has ended.
-            Unavailable: no broker accepted the batches within the deadline.
+            RefusedError: the broker refuses a batch, or the transaction has ended.
+            UnavailableError: no broker accepted the batches within the deadline.
         """
         while self._unacknowledged():
             self._send(wait=True)
@@ -274,7 +274,7 @@ class Producer:
             if wait and busy is not None:
                 self._take_answer(busy)
             self._send_what_may_be()
-        except (RetriableError, Refused, Unavailable) as failure:
+        except (RetriableError, RefusedError, UnavailableError) as failure:
             if not is_retriable(failure):
                 raise
             self._start_over(failure)
@@ -397,7 +397,7 @@ class Producer:
             return str(code.name)
         what = f"appending to {pending.topic}-{pending.partition}"
         if code in (ErrorCode.message_too_large, ErrorCode.record_list_too_large):
-            raise Refused(
+            raise RefusedError(
                 code,
                 f"{what} was refused: a batch of {len(pending.batch)} bytes (records: {pending.record_count}) is more than "
                 f"max.message.bytes of {pending.topic} allows. Make the batches smaller or the setting larger",
@@ -417,7 +417,7 @@ class Producer:
                 f"{self._transaction_timeout_ms} ms, fenced by a later producer, or committed without this batch",
             )
         if code in _LOST:
-            raise Refused(
+            raise RefusedError(
                 code,
                 f"{transaction} has lost a batch: {what} was refused ({in_text(code)}). Abort it and write it again",
             )
@@ -427,8 +427,8 @@ class Producer:
         """Receive all outstanding responses, queue the unacknowledged batches again in order, and wait a little.
 
         Raises:
-            Unavailable: no batch was acknowledged within the deadline.
-            Refused: according to a response, the transaction has ended or lost a batch.
+            UnavailableError: no batch was acknowledged within the deadline.
+            RefusedError: according to a response, the transaction has ended or lost a batch.
         """
         for leader in list(self._leaders.values()):
             while leader.requests and not leader.connection.is_closed:
@@ -436,16 +436,18 @@ class Producer:
                     self._take_answer(leader)
                 except RetriableError:
                     continue
-                except Unavailable:
+                except UnavailableError:
                     break
             for batches in leader.requests:
                 self._queue.put_back(batches)
             leader.connection.close()
         self._leaders.clear()
         if self._cluster.are_retries_cancelled:
-            raise Unavailable(f"{self._transactional_id}: the call was cancelled: {failure}") from failure
+            raise UnavailableError(
+                f"{self._transactional_id}: the call was cancelled: {failure}"
+            ) from failure
         if time.monotonic() - self._progress_at > self._deadline_s:
-            raise Unavailable(
+            raise UnavailableError(
                 f"{self._transactional_id}: no batch was acknowledged for {self._deadline_s:g} s: {failure}"
             ) from failure
         time.sleep(BACKOFF_S)

@@ -22,7 +22,7 @@ from stablelog.batch.records import Header, Record, decode_records
 from stablelog.client.cluster import Cluster
 from stablelog.client.commits import Commit, describe_commits
 from stablelog.client.cuts import Cut, describe_cut
-from stablelog.errors import DataLossError, Unavailable
+from stablelog.errors import DataLossError, UnavailableError
 from stablelog.types import TopicPartition
 
 LISTED_MAX: Final = 200  # maximum of transactions in one DescribeCommits response
@@ -159,7 +159,7 @@ class _Stream:
         """Fetch the next batches of a transaction that ends at `end`.
 
         Raises:
-            Unavailable: the broker returns no records although the transaction is listed as readable.
+            UnavailableError: the broker returns no records although the transaction is listed as readable.
         """
         before = self._fetched_end
         fetched = self._cluster.fetch(*self._target, before, FETCH_SIZE_MAX)
@@ -173,7 +173,7 @@ class _Stream:
                     )
                 self._fetched_end = header.next_offset
         if self._fetched_end == before:
-            raise Unavailable(
+            raise UnavailableError(
                 f"{self._target[0]}-{self._target[1]}: the broker returns no records at offset {before}, although it has "
                 f"listed a transaction there that ends at {end}"
             )
@@ -210,9 +210,9 @@ def read_partitions(
         wait_s: how long to wait for another transaction; None for no limit.
 
     Raises:
-        Refused: a topic does not exist or is not commit-ordered.
+        RefusedError: a topic does not exist or is not commit-ordered.
         DataLossError: transactions were removed before they were read.
-        Unavailable: no response within the deadline.
+        UnavailableError: no response within the deadline.
     """
     return _with_pauses(_in_partitions(cluster, topics, after), wait_s)
 
@@ -270,9 +270,9 @@ def read_cuts(
         group: the transaction group; None for the group of the topics.
 
     Raises:
-        Refused: a topic does not exist, is not commit-ordered or is in another group.
+        RefusedError: a topic does not exist, is not commit-ordered or is in another group.
         DataLossError: transactions were removed before they were read.
-        Unavailable: no response within the deadline.
+        UnavailableError: no response within the deadline.
     """
     return _with_pauses(_at_cuts(cluster, topics, after, group), wait_s)
 

@@ -14,7 +14,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.records import Record
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
 from stablelog.wire.partitioning import partition_for
 
@@ -64,7 +64,7 @@ class RecordBuffer:
         """Add a record. After an error, nothing was added.
 
         Raises:
-            Refused: the partition does not exist.
+            RefusedError: the partition does not exist.
             TypeError: a key, value or header is neither bytes nor text.
             ValueError: the timestamp is out of range.
         """
@@ -90,7 +90,7 @@ class RecordBuffer:
         count = self.partition_counts[topic]
         if partition is not None:
             if not 0 <= partition < count:
-                raise Refused(
+                raise RefusedError(
                     ErrorCode.unknown_topic_or_partition,
                     f"topic {topic!r} has no partition {partition}, only 0 to {count - 1}",
                 )

@@ -4,7 +4,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.errors import ProducerFencedError, Refused, Unavailable
+from stablelog.errors import ProducerFencedError, RefusedError, UnavailableError
 
 # Errors that occur while the cluster changes, for example while a leader moves. The client requests metadata and
 # retries.
@@ -39,7 +39,7 @@ class RetriableError(Exception):
     """A failure that a retry can resolve. `Cluster.retrying` catches it, so no caller of the client gets it."""
 
 
-class Missing(Refused):
+class UnknownTopicOrPartitionError(RefusedError):
     """The topic or partition does not exist."""
 
     def __init__(self, message: str) -> None:
@@ -48,14 +48,14 @@ class Missing(Refused):
 
 def is_retriable(error: Exception) -> bool:
     """Whether a retry can resolve the error."""
-    if isinstance(error, Refused):
+    if isinstance(error, RefusedError):
         return error.code in RETRIABLE_CODES
-    return isinstance(error, RetriableError | Unavailable)
+    return isinstance(error, RetriableError | UnavailableError)
 
 
-def refusal(code: ErrorCode, message: str) -> Refused:
+def refusal(code: ErrorCode, message: str) -> RefusedError:
     """Return the error for the error code of a response: a `ProducerFencedError` if the producer is fenced."""
-    return ProducerFencedError(code, message) if code in FENCED_CODES else Refused(code, message)
+    return ProducerFencedError(code, message) if code in FENCED_CODES else RefusedError(code, message)
 
 
 def in_text(code: ErrorCode) -> str:
@@ -67,7 +67,7 @@ def check(code: ErrorCode, what: str) -> None:
     """Raise an error if the error code of a response is not `none`.
 
     Raises:
-        Refused: the message has the error's name.
+        RefusedError: the message has the error's name.
     """
     if code is not ErrorCode.none:
         raise refusal(code, f"{what}: {in_text(code)}")

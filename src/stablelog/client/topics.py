@@ -16,7 +16,7 @@ from kio.schema.offset_for_leader_epoch.v4.request import (
     OffsetForLeaderTopic,
 )
 
-from stablelog.client.responses import Missing, RetriableError, check
+from stablelog.client.responses import RetriableError, UnknownTopicOrPartitionError, check
 from stablelog.types import TopicPartition
 
 EARLIEST_LOCAL: Final = -4  # the special timestamp of the first offset on the local disk
@@ -80,14 +80,14 @@ def read_topics(response: Any, bootstrap: str) -> dict[str, Topic]:
     """Return the topics of a Metadata response by name.
 
     Raises:
-        Missing: a topic does not exist.
-        Refused: the response has another error for a topic.
+        UnknownTopicOrPartitionError: a topic does not exist.
+        RefusedError: the response has another error for a topic.
         RetriableError: a topic has no leader yet.
     """
     found = {}
     for topic in response.topics:
         if topic.error_code is ErrorCode.unknown_topic_or_partition:
-            raise Missing(f"there is no topic {topic.name!r} at {bootstrap}")
+            raise UnknownTopicOrPartitionError(f"there is no topic {topic.name!r} at {bootstrap}")
         if topic.error_code is ErrorCode.leader_not_available:
             raise RetriableError(f"topic {topic.name!r} has no leader yet")
         check(topic.error_code, f"topic {topic.name!r}")

@@ -64,10 +64,10 @@ class Transaction:
             A future. Its result is the record's position after a commit; it fails if the transaction is aborted.
 
         Raises:
-            Refused: the transaction had ended; or this call aborted it and failed all futures, because the broker has
-                ended it or no broker accepted its batches within the deadline; or the topic or partition does not
+            RefusedError: the transaction had ended; or this call aborted it and failed all futures, because the broker
+                has ended it or no broker accepted its batches within the deadline; or the topic or partition does not
                 exist.
-            Unavailable: no broker responds to the request for the topic's metadata. Nothing was written.
+            UnavailableError: no broker responds to the request for the topic's metadata. Nothing was written.
         """
         with self.writing.turn:
             self.writing.make_ready(topic)
@@ -88,9 +88,9 @@ class Transaction:
             The commit sequence, and the positions of the records that were written first and last.
 
         Raises:
-            Refused: the transaction is aborted, and all futures have failed.
-            Unavailable: it is unknown whether the transaction is committed, or at which positions. Repeat the call, or
-                call `abort`. Until then the futures are not done.
+            RefusedError: the transaction is aborted, and all futures have failed.
+            UnavailableError: it is unknown whether the transaction is committed, or at which positions. Repeat the
+                call, or call `abort`. Until then the futures are not done.
             DataLossError: the transaction is committed, but its records were removed before their positions were
                 known.
         """
@@ -100,8 +100,8 @@ class Transaction:
         """Abort the transaction: all futures fail. A transaction that is aborted already stays aborted.
 
         Raises:
-            Refused: the transaction is committed.
-            Unavailable: its commit was requested, and it is unknown whether it is committed.
+            RefusedError: the transaction is committed.
+            UnavailableError: its commit was requested, and it is unknown whether it is committed.
         """
         self.writing.abort()
 

@@ -20,8 +20,8 @@ def describe_transaction(connection: Connection, transactional_id: str) -> Any:
     transaction.
 
     Raises:
-        Refused: the coordinator does not know the id.
-        Unavailable: the broker does not respond.
+        RefusedError: the coordinator does not know the id.
+        UnavailableError: the broker does not respond.
     """
     request = DescribeTransactionsRequest(transactional_ids=(transactional_id,))
     found = connection.call(request, _response_class()).transaction_states[0]

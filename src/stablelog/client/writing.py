@@ -29,7 +29,7 @@ from stablelog.client.keys import ENDING_WAIT_S, LOST, WriterKey
 from stablelog.client.positions import Position, offsets_after_commit
 from stablelog.client.producer import Producer
 from stablelog.client.record_buffer import Headers, RecordBuffer
-from stablelog.errors import DataLossError, Refused, Unavailable
+from stablelog.errors import DataLossError, RefusedError, UnavailableError
 from stablelog.types import TopicPartition
 
 RETENTION_S: Final = 86_400  # how long the broker remembers the key of a joint commit after the commit
@@ -50,8 +50,8 @@ class Committed:
     last: Position | None
 
 
-Outcome = list[Position] | Refused | DataLossError
-FailureT = TypeVar("FailureT", Refused, DataLossError)
+Outcome = list[Position] | RefusedError | DataLossError
+FailureT = TypeVar("FailureT", RefusedError, DataLossError)
 
 
 class _State(Enum):
@@ -100,7 +100,7 @@ class Writing:
         self.key = key
         self.is_key_free = True
         self.deadline = time.monotonic() + timeout_s
-        self.failure: Refused | DataLossError | None = None
+        self.failure: RefusedError | DataLossError | None = None
         self.timeout_s = timeout_s
         self._on_end = on_end
         self._release = release
@@ -134,8 +134,8 @@ class Writing:
         """Request the topic's partitions, so that `put` accepts its records. May wait.
 
         Raises:
-            Refused: the transaction has ended, or the topic does not exist.
-            Unavailable: no broker responds.
+            RefusedError: the transaction has ended, or the topic does not exist.
+            UnavailableError: no broker responds.
         """
         with self.turn:
             self._check_open()
@@ -155,7 +155,7 @@ class Writing:
         """Add a record of a topic for which `is_ready` is true. Never waits. After an error, no record was added.
 
         Raises:
-            Refused: the transaction has ended, or the partition does not exist.
+            RefusedError: the transaction has ended, or the partition does not exist.
             TypeError: a key, value or header is neither bytes nor text.
             ValueError: the timestamp is out of range.
         """
@@ -167,7 +167,7 @@ class Writing:
         """Send full batches, or all if the buffer is too large. May wait while too many bytes are in flight.
 
         Raises:
-            Refused: the transaction is aborted, because the broker has ended it or no broker accepted its batches
+            RefusedError: the transaction is aborted, because the broker has ended it or no broker accepted its batches
                 within the deadline.
         """
         with self.turn:
@@ -180,7 +180,7 @@ class Writing:
         """Send all records, and wait until the broker has acknowledged them. May wait.
 
         Raises:
-            Refused: the transaction is aborted, because the broker has ended it or did not accept its batches in time.
+            RefusedError: the broker ended the transaction or did not accept its batches in time. It is aborted.
         """
         with self.turn:
             self._check_open()
@@ -203,17 +203,17 @@ class Writing:
         """Begin the transaction under its key of joint commits, or under a new key if this one cannot be used.
 
         Raises:
-            Refused: the broker does not begin the transaction under any key.
-            Unavailable: no response within the deadline.
+            RefusedError: the broker does not begin the transaction under any key.
+            UnavailableError: no response within the deadline.
         """
         self.is_key_free = False
         deadline_s = self.cluster.deadline_s
         try:
             self._begin_under_key(min(ENDING_WAIT_S, deadline_s) if self.key.may_be_ending else deadline_s)
-        except Refused as refused:
+        except RefusedError as refused:
             if refused.code not in LOST:
                 raise
-        except Unavailable:
+        except UnavailableError:
             if not self.key.may_be_ending or self.cluster.are_retries_cancelled:
                 raise
         else:
@@ -246,8 +246,8 @@ class Writing:
             The commit sequence, and the positions of the records that were written first and last.
 
         Raises:
-            Refused: the transaction is aborted.
-            Unavailable: it is unknown whether it is committed, or at which positions. Repeat the call, or call `abort`.
+            RefusedError: the transaction is aborted.
+            UnavailableError: the outcome or the positions are unknown. Repeat the call, or call `abort`.
             DataLossError: it is committed, but its records were removed before their positions were known.
         """
         with self.turn:
@@ -280,8 +280,8 @@ class Writing:
         """Abort the transaction. A transaction that is aborted already stays aborted. May wait.
 
         Raises:
-            Refused: the transaction is committed.
-            Unavailable: its commit was requested, and it is unknown whether it is committed.
+            RefusedError: the transaction is committed.
+            UnavailableError: its commit was requested, and it is unknown whether it is committed.
         """
         with self.turn:
             self._is_to_abort = self._state is not _State.COMMITTED
@@ -293,14 +293,14 @@ class Writing:
                 else:
                     self._fail(_aborted("it was cancelled"))
             if self._state is _State.COMMITTED:
-                raise Refused(ErrorCode.invalid_txn_state, "the transaction is committed")
+                raise RefusedError(ErrorCode.invalid_txn_state, "the transaction is committed")
 
     def leave(self, error: BaseException | None) -> None:
         """End the transaction with its `with` block: commit if `error` is None, otherwise abort. May wait.
 
         Raises:
-            Refused: the transaction is aborted, and `error` is None.
-            Unavailable: it is unknown whether the transaction is committed.
+            RefusedError: the transaction is aborted, and `error` is None.
+            UnavailableError: it is unknown whether the transaction is committed.
             DataLossError: it is committed, but its records were removed before their positions were known.
         """
         with self.turn:
@@ -311,7 +311,7 @@ class Writing:
                 self._abandon(error)
             elif self._state is _State.IN_DOUBT and self._is_cancelled:
                 self.cancel()
-                with suppress(Refused, Unavailable):
+                with suppress(RefusedError, UnavailableError):
                     self.abort()  # try only once; without a response, the transaction stays in doubt
                 with self._owning:
                     if not self._has_ended:
@@ -360,8 +360,8 @@ class Writing:
         """Request the commit, and return the commit sequence, also if the transaction was committed before.
 
         Raises:
-            Refused: the transaction is aborted.
-            Unavailable: it is unknown whether it is committed.
+            RefusedError: the transaction is aborted.
+            UnavailableError: it is unknown whether it is committed.
         """
         try:
             found = joint.commit(
@@ -373,9 +373,9 @@ class Writing:
                 digest=self._token,
                 group=self.key.group,
             )
-        except Refused as refused:
+        except RefusedError as refused:
             if time.monotonic() - self._asked_at > RETENTION_S / 2:
-                raise Unavailable(
+                raise UnavailableError(
                     f"it is unknown whether the transaction is committed: the broker no longer remembers it: {refused}"
                 ) from refused
             self._abandon(refused)
@@ -390,7 +390,7 @@ class Writing:
         """Return the error for a key under which another client, such as one in a cloned machine, has committed."""
         sharing = f"another writer uses the key {self.key.name!r} of this transaction, and has committed"
         if found.commit_sequence < 0:
-            return Unavailable(
+            return UnavailableError(
                 f"it is not known whether the transaction is committed: {sharing} a later version"
             )
         return self._fail(_aborted(f"{sharing} version {self.key.version}"))
@@ -399,8 +399,8 @@ class Writing:
         """Request the abort. Return whether the transaction is aborted; if not, it was committed before.
 
         Raises:
-            Refused: the broker refuses the request.
-            Unavailable: no response within the deadline.
+            RefusedError: the broker refuses the request.
+            UnavailableError: no response within the deadline.
         """
         is_committed = joint.abort(
             self.cluster, self.key.name, self.key.version, self.children, group=self.key.group
@@ -414,7 +414,7 @@ class Writing:
         if self.failure is not None:
             raise self.failure
         if self._state is not _State.OPEN:
-            raise Refused(ErrorCode.invalid_txn_state, "the transaction has ended: begin another one")
+            raise RefusedError(ErrorCode.invalid_txn_state, "the transaction has ended: begin another one")
 
     def _check_open(self) -> None:
         """Raise if the transaction is not open. First abort it if its timeout has passed or `cancel` was called."""
@@ -427,27 +427,27 @@ class Writing:
         if self._is_cancelled:
             raise self._abandon(None)
 
-    def _overdue(self) -> Refused:
+    def _overdue(self) -> RefusedError:
         return _aborted(f"it was open for longer than its timeout of {self.timeout_s:g} s")
 
     @contextmanager
     def _or_abort(self) -> Iterator[None]:
-        """Abort the transaction on any error in the block. Convert Unavailable to Refused: a retry cannot help."""
+        """Abort the transaction on any error. Convert UnavailableError to RefusedError: a retry cannot help."""
         try:
             yield
-        except Unavailable as failure:
+        except UnavailableError as failure:
             raise self._abandon(failure) from failure
-        except Refused as refused:
+        except RefusedError as refused:
             if refused.code is not ErrorCode.topic_authorization_failed:
                 self._abandon(refused)
                 raise
             message = f"the transaction was begun with group={self.key.group!r}: {refused}"
-            raise self._abandon(Refused(refused.code, message)) from refused
+            raise self._abandon(RefusedError(refused.code, message)) from refused
         except BaseException as failure:
             self._abandon(failure)
             raise
 
-    def _abandon(self, cause: BaseException | None) -> Refused:
+    def _abandon(self, cause: BaseException | None) -> RefusedError:
         """Abort a transaction that is not committed. If the request fails, the broker aborts the transaction after the
         transaction's timeout.
 
@@ -459,10 +459,10 @@ class Writing:
         """
         if self.producer is not None and self.producer.producer_id >= 0:
             self.producer.close()
-            if not isinstance(cause, Unavailable):
-                with suppress(Refused, Unavailable):
+            if not isinstance(cause, UnavailableError):
+                with suppress(RefusedError, UnavailableError):
                     self._ask_to_abort()
-        if not isinstance(cause, Refused):
+        if not isinstance(cause, RefusedError):
             failure = _aborted("it was cancelled" if cause is None else f"{type(cause).__name__}: {cause}")
             failure.__cause__ = cause
             return self._fail(failure)
@@ -496,5 +496,5 @@ class Writing:
         self._on_end(outcome)
 
 
-def _aborted(why: str) -> Refused:
-    return Refused(ErrorCode.transaction_abortable, f"the transaction was aborted: {why}")
+def _aborted(why: str) -> RefusedError:
+    return RefusedError(ErrorCode.transaction_abortable, f"the transaction was aborted: {why}")

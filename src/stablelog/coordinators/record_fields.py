@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
-from stablelog.errors import Corrupt, refuse_newer
+from stablelog.errors import DamageError, refuse_newer
 from stablelog.varint import encode_uvarint, read_uvarint
 
 # A record has a key and a value; a null value removes the state that the key names.
@@ -58,7 +58,8 @@ def _tag_and_size(tag: int, size: int) -> bytes:
 class FieldReader:
     """Reads the fields of a key or value from its beginning to its end.
 
-    Every method raises `Corrupt` if the bytes at the present position are not a valid field of the type that it reads.
+    Every method raises `DamageError` if the bytes at the present position are not a valid field of the type that it
+    reads.
 
     Args:
         data: the key or value.
@@ -74,9 +75,9 @@ class FieldReader:
         self._what = what
         self._at = 0
 
-    def corrupt(self, why: str) -> Corrupt:
+    def corrupt(self, why: str) -> DamageError:
         """Make the error for damage at the present position."""
-        return Corrupt(f"damaged record of a coordinator: {self._what}, at byte {self._at}: {why}")
+        return DamageError(f"damaged record of a coordinator: {self._what}, at byte {self._at}: {why}")
 
     def take(self, size: int) -> bytes:
         """Read `size` bytes."""
@@ -117,7 +118,7 @@ class FieldReader:
             flexible_from: the lowest flexible version; None if there is none.
 
         Raises:
-            NewerFormat: a later release has written the value.
+            NewerFormatError: a later release has written the value.
         """
         version = self.int16()
         refuse_newer(self._what, version, known)

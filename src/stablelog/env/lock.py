@@ -10,7 +10,7 @@ import os
 import time
 from pathlib import Path
 
-from stablelog.errors import DiskError, Unavailable
+from stablelog.errors import DiskError, UnavailableError
 
 LOCK_FILE = ".lock"
 TRIES, PAUSE_S = 5, 0.01
@@ -25,7 +25,7 @@ class DirectoryLock:
             the directory is not locked, and nothing is written.
 
     Raises:
-        Unavailable: another process holds the lock.
+        UnavailableError: another process holds the lock.
         DiskError: the lock file cannot be opened.
     """
 
@@ -49,7 +49,7 @@ class DirectoryLock:
                 # no proof of another broker.
                 time.sleep(PAUSE_S * tried)
         self.release()
-        raise Unavailable(
+        raise UnavailableError(
             f"another broker is running on {directory}: it holds the lock {path}. Stop it, or use another data directory"
         )
 

@@ -25,7 +25,7 @@ from stablelog.batch.header import (
 )
 from stablelog.batch.markers import Marker, MarkerType, encode_marker, read_marker
 from stablelog.env.disk import Buffer
-from stablelog.errors import Corrupt, Refused
+from stablelog.errors import DamageError, RefusedError
 from stablelog.log.model import Appended, LogConfig, MarkerWrite, Origin
 from stablelog.log.producer_state.producers import Producers
 from stablelog.log.record_checks import check_records, needs_records, refuse_log_append_time, wrong_time
@@ -52,33 +52,33 @@ def check_batch(
         now_ms: the time of the broker's clock.
 
     Raises:
-        Refused: this origin must not write such a batch.
-        Corrupt: the batch is incomplete, or its bytes do not match its CRC.
+        RefusedError: this origin must not write such a batch.
+        DamageError: the batch is incomplete, or its bytes do not match its CRC.
     """
     size = header.size
     if size < len(batch):
-        raise Refused(
+        raise RefusedError(
             ErrorCode.invalid_record,
             "the request holds more than one batch for a partition; only one is allowed",
         )
     if size > len(batch):
-        raise Corrupt(
+        raise DamageError(
             f"a batch has {size} bytes by its header, but the request holds only {len(batch)} of them"
         )
     if header.base_offset != 0:
-        raise Refused(
+        raise RefusedError(
             ErrorCode.invalid_record,
             f"the base offset of a produced batch is {header.base_offset}; it must be 0",
         )
     if header.record_count != header.last_offset_delta + 1:
-        raise Refused(
+        raise RefusedError(
             ErrorCode.invalid_record,
             f"a batch has {header.record_count} records and last offset delta {header.last_offset_delta}; the delta must be one less than the count",
         )
     if not crc_holds(batch, 0, header):
-        raise Corrupt("the CRC of a produced batch does not match its bytes")
+        raise DamageError("the CRC of a produced batch does not match its bytes")
     if header.codec is Codec.NONE and header.record_count * RECORD_SIZE_MIN > size - HEADER.size:
-        raise Refused(
+        raise RefusedError(
             ErrorCode.invalid_record,
             f"a batch has {header.record_count} records in {size - HEADER.size} bytes, which is impossible",
         )
@@ -95,30 +95,30 @@ def _check_times(header: BatchHeader, topic: str, config: LogConfig, now_ms: int
     for timestamp_ms in (header.max_timestamp, header.base_timestamp):
         why = wrong_time(timestamp_ms, topic, config, now_ms)
         if why is not None:
-            raise Refused(ErrorCode.invalid_timestamp, why)
+            raise RefusedError(ErrorCode.invalid_timestamp, why)
 
 
 def _check_client_batch(header: BatchHeader, topic: str, size_max: int) -> None:
     if header.size > size_max:
-        raise Refused(
+        raise RefusedError(
             ErrorCode.message_too_large,
             f"a batch has {header.size} bytes; topic {topic} allows max.message.bytes={size_max}",
         )
     if header.is_control:
-        raise Refused(
+        raise RefusedError(
             ErrorCode.invalid_record, "a client must not write transaction markers or other control batches"
         )
     if header.attributes & DELETE_HORIZON:
-        raise Refused(
+        raise RefusedError(
             ErrorCode.invalid_record, "a batch from a client has a delete horizon; only compaction may set it"
         )
     if header.has_producer:
         if header.base_sequence < 0:
-            raise Refused(ErrorCode.invalid_record, "a batch has a producer id, but no base sequence")
+            raise RefusedError(ErrorCode.invalid_record, "a batch has a producer id, but no base sequence")
         if header.producer_epoch < 0:
-            raise Refused(ErrorCode.invalid_record, "a batch has a producer id, but no producer epoch")
+            raise RefusedError(ErrorCode.invalid_record, "a batch has a producer id, but no producer epoch")
     elif header.is_transactional:
-        raise Refused(ErrorCode.invalid_record, "a transactional batch has no producer id")
+        raise RefusedError(ErrorCode.invalid_record, "a transactional batch has no producer id")
 
 
 def with_append_time(batch: Buffer, now_ms: int) -> bytes:
@@ -187,8 +187,8 @@ def plan_append(
         log: the log to which the batch will be appended.
         now_ms: the broker's clock.
         transaction_check: verifies with the coordinator that the transaction of a client's batch may write here, and
-            raises Refused if not. It is called for each transactional batch that is not a duplicate, before the batch
-            gets its offset, because the call may write to the same log.
+            raises RefusedError if not. It is called for each transactional batch that is not a duplicate, before the
+            batch gets its offset, because the call may write to the same log.
         require_first_sequence_zero: whether the first batch of a producer without state in this partition must have
             sequence 0.
         are_records_checked: whether `check_records` has accepted the batch.
@@ -197,8 +197,8 @@ def plan_append(
         The batch to be written. If the batch is a duplicate, the offsets of the original batch instead.
 
     Raises:
-        Refused: the batch is not valid, or its sequence, its producer epoch or its transaction is wrong.
-        Corrupt: the bytes are no batch, or do not match its CRC.
+        RefusedError: the batch is not valid, or its sequence, its producer epoch or its transaction is wrong.
+        DamageError: the bytes are no batch, or do not match its CRC.
     """
     config, producers = log.config, log.producer_state
     header = read_header(batch)
@@ -220,7 +220,7 @@ def plan_append(
         if transaction_check is not None and header.is_transactional:
             try:
                 transaction_check(header)
-            except Refused:
+            except RefusedError:
                 producers.batch_refused(header)
                 raise
     if config.is_log_append_time:
@@ -235,17 +235,17 @@ def plan_replicated(batches: Buffer, end_offset: int) -> list[PlannedBatch]:
     """Check batches that were copied from another log. They keep their offsets and leader epochs.
 
     Raises:
-        Refused: this log has already reached an offset of the batches.
-        Corrupt: the bytes are no batches, or do not match their CRCs.
+        RefusedError: this log has already reached an offset of the batches.
+        DamageError: the bytes are no batches, or do not match their CRCs.
     """
     planned = []
     for position, header in headers_in(batches):
         if not crc_holds(batches, position, header):
-            raise Corrupt(
+            raise DamageError(
                 f"the CRC of the copied batch at offset {header.base_offset} does not match its bytes"
             )
         if header.base_offset < end_offset:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_record,
                 f"a copied batch begins at offset {header.base_offset}, but the log already reaches offset {end_offset - 1}",
             )
@@ -254,13 +254,13 @@ def plan_replicated(batches: Buffer, end_offset: int) -> list[PlannedBatch]:
         marker = read_marker(batch) if header.is_control else None
         planned.append(PlannedBatch(header, batch[: HEADER.size], (batch,), marker))
     if not planned:
-        raise Corrupt(f"the {len(batches)} bytes of a copy are without a whole batch")
+        raise DamageError(f"the {len(batches)} bytes of a copy are without a whole batch")
     return planned
 
 
 def plan_markers(
     markers: Sequence[MarkerWrite], log: PlannedLog, now_ms: int
-) -> tuple[list[Appended | Refused], list[PlannedBatch]]:
+) -> tuple[list[Appended | RefusedError], list[PlannedBatch]]:
     """Check transaction markers that will be written together, and make their batches.
 
     In a commit-ordered topic, a commit marker takes one offset for itself and one for each record of the transaction.
@@ -275,21 +275,21 @@ def plan_markers(
         to be written.
     """
     config, producers, offset = log.config, log.producer_state, log.end_offset
-    outcomes: list[Appended | Refused] = []
+    outcomes: list[Appended | RefusedError] = []
     batches: list[PlannedBatch] = []
     planned: dict[int, MarkerWrite] = {}  # by producer id: the last marker of this call that will be written
     for write in markers:
         before = planned.get(write.producer_id)
         try:
             if before is not None and before.producer_epoch > write.producer_epoch:
-                raise Refused(
+                raise RefusedError(
                     ErrorCode.invalid_producer_epoch,
                     f"a transaction marker has producer epoch {write.producer_epoch}; a marker before it in the same request has the later epoch {before.producer_epoch}",
                 )
             needed = producers.check_marker(
                 write.producer_id, write.producer_epoch, write.marker, write.transaction_version
             )
-        except Refused as refused:
+        except RefusedError as refused:
             outcomes.append(refused)
             continue
         if not needed or (before is not None and before.producer_epoch == write.producer_epoch):

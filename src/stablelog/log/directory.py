@@ -9,7 +9,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.listing import SMALL_SIZE, Listing
 from stablelog.log.files.names import (
@@ -29,8 +29,8 @@ from stablelog.log.producer_state.snapshots import decode_producers, decode_snap
 class PartitionDirectory:
     """The segments and snapshots of a partition that is not open.
 
-    Each method raises NewerFormat for a file that a later release has written, and DiskError for a file that cannot be
-    read.
+    Each method raises NewerFormatError for a file that a later release has written, and DiskError for a file that
+    cannot be read.
 
     Args:
         listing: the listing of the partition's directory.
@@ -56,7 +56,7 @@ class PartitionDirectory:
         """The summary of a segment; None if it is missing or damaged, or belongs to another segment."""
         if base_offset not in self._summaries:
             self._summaries[base_offset] = None
-            with contextlib.suppress(FileNotFoundError, Corrupt):
+            with contextlib.suppress(FileNotFoundError, DamageError):
                 summary = Summary.decode(self.listing.read(f"{base_offset:020d}{SUMMARY}"))
                 if summary.base_offset == base_offset:
                     self._summaries[base_offset] = summary
@@ -64,7 +64,7 @@ class PartitionDirectory:
 
     def epochs(self) -> LeaderEpochs | None:
         """Return the leader epochs; None if the leader-epoch-checkpoint file is missing or damaged."""
-        with contextlib.suppress(FileNotFoundError, Corrupt):
+        with contextlib.suppress(FileNotFoundError, DamageError):
             return LeaderEpochs.decode(self.listing.read(EPOCH_FILE))
         return None
 
@@ -85,7 +85,7 @@ class PartitionDirectory:
 
     def _read_producers(self, offset: int) -> tuple[ProducerTable, Summary] | None:
         name = f"{offset:020d}{PRODUCERS}"
-        with contextlib.suppress(FileNotFoundError, Corrupt):
+        with contextlib.suppress(FileNotFoundError, DamageError):
             head = self.listing.head(name)
             is_whole = len(head) < SMALL_SIZE
             return (
@@ -97,7 +97,7 @@ class PartitionDirectory:
 
     def kafkas_producers(self, offset: int, now_ms: int) -> ProducerTable | None:
         """Return the producer state in the `.snapshot` file, which is Kafka's; None if it cannot be read."""
-        with contextlib.suppress(FileNotFoundError, Corrupt):
+        with contextlib.suppress(FileNotFoundError, DamageError):
             return decode_snapshot(self.listing.read(f"{offset:020d}{SNAPSHOT}"), now_ms)
         return None
 

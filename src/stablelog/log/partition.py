@@ -16,7 +16,7 @@ from pathlib import Path
 
 from stablelog.batch.header import read_header
 from stablelog.env.disk import Buffer, Disk
-from stablelog.errors import OffsetOutOfRange, Refused
+from stablelog.errors import OffsetOutOfRangeError, RefusedError
 from stablelog.log.append import TransactionCheck, fitting, plan_append, plan_markers, plan_replicated
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
@@ -110,7 +110,7 @@ class Partition(PrunableLog):
             order: makes the view of a commit-ordered partition; None for another partition.
 
         Raises:
-            Corrupt: durable bytes are damaged or missing. No log file was changed.
+            DamageError: durable bytes are damaged or missing. No log file was changed.
             DiskError: the disk failed.
         """
         self = cls(
@@ -202,16 +202,16 @@ class Partition(PrunableLog):
             now_ms: the time of the broker's clock.
             origin: the origin of the batches, which decides how they are checked.
             transaction_check: verifies with the coordinator that the transaction of a batch may write here, and raises
-                Refused if not. It is called for each transactional batch that is not a duplicate.
+                RefusedError if not. It is called for each transactional batch that is not a duplicate.
             require_first_sequence_zero: whether the first batch of a producer without state in this partition must have
                 sequence 0.
             are_records_checked: whether `log.record_checks.check_records` has accepted the batch.
 
         Raises:
-            Refused: the batch is not valid, or its sequence, its producer epoch or its transaction is wrong. Nothing
-                changed.
-            Corrupt: the bytes are no batch, or do not match its CRC. Nothing changed.
-            Unavailable: the disk failed. No reader will see any of the batches.
+            RefusedError: the batch is not valid, or its sequence, its producer epoch or its transaction is wrong.
+                Nothing changed.
+            DamageError: the bytes are no batch, or do not match its CRC. Nothing changed.
+            UnavailableError: the disk failed. No reader will see any of the batches.
         """
         self.usability.check()
         self._now_ms = now_ms
@@ -247,7 +247,7 @@ class Partition(PrunableLog):
             self.log.write((batch,), self.config, now_ms)
         return Appended(planned[0].header.base_offset, planned[-1].header.last_offset, -1)
 
-    def append_markers(self, markers: Sequence[MarkerWrite], *, now_ms: int) -> list[Appended | Refused]:
+    def append_markers(self, markers: Sequence[MarkerWrite], *, now_ms: int) -> list[Appended | RefusedError]:
         """Write markers, in their order, with one write to the file.
 
         Returns:
@@ -255,7 +255,7 @@ class Partition(PrunableLog):
             producer is not written again and counts as a success.
 
         Raises:
-            Unavailable: the disk failed. Some of the first markers may have been written. The next recovery finds
+            UnavailableError: the disk failed. Some of the first markers may have been written. The next recovery finds
                 exactly these.
         """
         self.usability.check()
@@ -326,13 +326,13 @@ class Partition(PrunableLog):
         is the new end.
 
         Raises:
-            OffsetOutOfRange: the offset is before the log start offset.
+            OffsetOutOfRangeError: the offset is before the log start offset.
         """
         self.usability.check()
         if offset >= self.end_offset:
             return
         if offset < self.start_offset:
-            raise OffsetOutOfRange(
+            raise OffsetOutOfRangeError(
                 f"the log of {self.topic}-{self.index} cannot be truncated to offset {offset}: it begins at offset {self.start_offset}"
             )
         end_offset, position, segment, later = self.log.segments.cut_at(offset)
@@ -366,11 +366,11 @@ class Partition(PrunableLog):
         recovery.
 
         A clean close completes the time index with an entry of the greatest timestamp, because Kafka relies on that
-        entry. After the close, calls raise Unavailable, because the directory may be deleted and made again for a new
-        topic of the same name.
+        entry. After the close, calls raise UnavailableError, because the directory may be deleted and made again for a
+        new topic of the same name.
 
         Raises:
-            Unavailable: not everything could be made durable. The partition stays open.
+            UnavailableError: not everything could be made durable. The partition stays open.
         """
         if clean and self.failure is None:
             is_durable = self.end_offset == self.high_watermark == self.synced_offset

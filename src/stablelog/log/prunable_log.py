@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from stablelog.env.disk import File
-from stablelog.errors import OffsetOutOfRange, Unavailable
+from stablelog.errors import OffsetOutOfRangeError, UnavailableError
 from stablelog.log.compaction.rewriter import Cleaned, Pass
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.model import Isolation
@@ -28,11 +28,11 @@ class PrunableLog(ReadableLog):
         The log keeps the batches of all transactions that the view contains or that may still commit.
 
         Raises:
-            OffsetOutOfRange: `before_offset` is past the high watermark.
+            OffsetOutOfRangeError: `before_offset` is past the high watermark.
         """
         self.usability.check()
         if not 0 <= before_offset <= self.high_watermark:
-            raise OffsetOutOfRange(
+            raise OffsetOutOfRangeError(
                 f"records of {self.topic}-{self.index} cannot be deleted up to offset {before_offset}: the offset must be between 0 and the high watermark, {self.high_watermark}"
             )
         view, order = self.view, self._order
@@ -183,7 +183,7 @@ class PrunableLog(ReadableLog):
         if self.remote is not None:
             try:
                 stable_offset = min(stable_offset, self.remote.end_offset)
-            except Unavailable:
+            except UnavailableError:
                 return None  # the segments in the remote tier are not known yet
         return self._cleaning.begin(
             self.log.segments,
@@ -203,12 +203,12 @@ class PrunableLog(ReadableLog):
             False if one of the segments to be replaced was deleted or replaced meanwhile: the caller must end the pass.
 
         Raises:
-            Unavailable: the disk failed, and the partition with it. A restart of the broker is needed.
+            UnavailableError: the disk failed, and the partition with it. A restart of the broker is needed.
         """
         self.usability.check()
         try:
             segments = self._cleaning.put_in_place(self.log.segments, cleaned)
-        except Unavailable as error:
+        except UnavailableError as error:
             self.fail(error)
             raise
         if segments is None:

@@ -57,7 +57,7 @@ def read(
         at_least_one: whether a first batch of more than `size_max` bytes is returned.
 
     Raises:
-        Corrupt: an index that the read uses is damaged.
+        DamageError: an index that the read uses is damaged.
     """
     empty = Slice([], start, start, () if committed else None)
     if start >= limit:
@@ -111,7 +111,7 @@ def first_at_or_after(
         The record; None if there is none.
 
     Raises:
-        Corrupt: the bytes at the position of a batch are no batch.
+        DamageError: the bytes at the position of a batch are no batch.
     """
     found = yield from in_steps(
         lambda offset: _look(segments(), timestamp_ms, offset, limit), timestamp_ms, lambda: start_offset
@@ -220,7 +220,7 @@ def greatest_timestamp(segments: Callable[[], Segments], start_offset: int, limi
         The record; None if there is none, or if its offset is not less than `limit`.
 
     Raises:
-        Corrupt: the bytes at the position of a batch are no batch.
+        DamageError: the bytes at the position of a batch are no batch.
     """
     greatest = yield from _greatest(segments, start_offset)
     return (

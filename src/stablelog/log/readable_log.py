@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stablelog.batch.header import HEADER, read_header
 from stablelog.env.disk import Disk
-from stablelog.errors import DiskError, OffsetOutOfRange, Unavailable, Unproven
+from stablelog.errors import DiskError, OffsetOutOfRangeError, UnavailableError, UnprovenError
 from stablelog.log.compaction.cleaner import Cleaning
 from stablelog.log.files.epochs import EPOCH_FILE
 from stablelog.log.files.restored import Restored
@@ -49,7 +49,7 @@ class ReadableLog:
         open_files: the cache that limits how many sealed segments have open files. After the open, the broker joins it
             with the cache for all partitions.
         usability: whether the partition can be used. After a failure or a close, every call that uses a file raises
-            Unavailable.
+            UnavailableError.
         view: the log in commit order, which read-committed readers read; None if they read the log itself.
         remote: the segments of the log in an object store; None if the topic has no remote tier.
         restored: the offsets that a restore did not find in the store; None if the partition was not restored.
@@ -122,7 +122,7 @@ class ReadableLog:
         """Return the first offset that a reader of this isolation level can read.
 
         Raises:
-            Unavailable: the segments in the remote tier are not known yet.
+            UnavailableError: the segments in the remote tier are not known yet.
         """
         view = self._view_of(isolation)
         if view is not None:
@@ -135,7 +135,7 @@ class ReadableLog:
         """
         try:
             return self.visible_start(isolation)
-        except Unavailable:
+        except UnavailableError:
             return self.start_offset
 
     def _view_of(self, isolation: Isolation) -> View | None:
@@ -200,15 +200,15 @@ class ReadableLog:
         return self.usability.is_closed
 
     @property
-    def failure(self) -> Unavailable | None:
+    def failure(self) -> UnavailableError | None:
         """The reason why the partition refuses reads and writes until it is opened again; None if the partition accepts
         reads and writes.
         """
         return self.usability.failure
 
-    def fail(self, why: Unavailable) -> None:
-        """Mark the partition as failed: every later read or write raises Unavailable. A second call does not replace
-        the reason.
+    def fail(self, why: UnavailableError) -> None:
+        """Mark the partition as failed: every later read or write raises UnavailableError. A second call does not
+        replace the reason.
         """
         self.usability.fail(why)
 
@@ -219,7 +219,7 @@ class ReadableLog:
         """
         return None if self.view is None else self.view.failure
 
-    def unproven_ahead(self, offset: int) -> Unproven | None:
+    def unproven_ahead(self, offset: int) -> UnprovenError | None:
         """Look at the segment that a reader at `offset` reads next, after the present one. If its log file was not
         checked since the start of the broker, return the error that the reader will get there. None otherwise.
         """
@@ -229,7 +229,7 @@ class ReadableLog:
         """Check at once the batch headers of every log file that recovery has not read.
 
         Raises:
-            Corrupt: a log file has changed since it was written.
+            DamageError: a log file has changed since it was written.
         """
         self.usability.check_open()
         for segment in self.log.segments:
@@ -244,13 +244,13 @@ class ReadableLog:
         an open transaction.
 
         Raises:
-            OffsetOutOfRange: `start` is before the log's start or past its end.
-            Corrupt: an index that the read uses is damaged.
+            OffsetOutOfRangeError: `start` is before the log's start or past its end.
+            DamageError: an index that the read uses is damaged.
         """
         self.usability.check()
         lost = None if self.restored is None else self.restored.lost_range(start)
         if lost is not None:
-            raise OffsetOutOfRange(
+            raise OffsetOutOfRangeError(
                 f"offset {start} of {self.topic}-{self.index} is gone with the disk of a lost broker: the restored log "
                 f"ends at offset {lost[0]}, and new records begin at {lost[1]}"
             )
@@ -260,7 +260,7 @@ class ReadableLog:
         if start < self.start_offset and self.remote is not None and start >= self.remote.start_offset:
             return self._read_remote(self.remote, start, size_max, isolation, at_least_one=at_least_one)
         if not self.start_offset <= start <= self.end_offset:
-            raise OffsetOutOfRange(
+            raise OffsetOutOfRangeError(
                 f"offset {start} is not in the log of {self.topic}-{self.index}, which has the offsets {self.visible_start(isolation)} to {self.end_offset} (exclusive)"
             )
         return read(
@@ -358,7 +358,7 @@ class ReadableLog:
         there is none. The end offset is exclusive.
 
         Raises:
-            Corrupt: the leader-epoch-checkpoint file contradicts the log.
+            DamageError: the leader-epoch-checkpoint file contradicts the log.
         """
         self.usability.check_open()
         epochs = self.log.epochs

@@ -14,8 +14,9 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.filtering import walk_records
 from stablelog.batch.header import BatchHeader
 from stablelog.env.disk import Buffer
-from stablelog.errors import RecordError, RecordsRefusedError
+from stablelog.errors import RecordsRefusedError
 from stablelog.log.model import LogConfig
+from stablelog.types import InvalidRecord
 
 # The greatest number of records that an error names. Kafka has no limit, and a batch can have a million records.
 ERRORS_MAX = 1000
@@ -37,7 +38,7 @@ def check_records(header: BatchHeader, batch: Buffer, topic: str, config: LogCon
 
     Raises:
         RecordsRefusedError: a record is not valid. The error names the first ERRORS_MAX of these records.
-        Corrupt: the records do not match the header.
+        DamageError: the records do not match the header.
     """
     found = list(islice(_errors(header, batch, topic, config, now_ms), ERRORS_MAX))
     if found:
@@ -57,10 +58,12 @@ def refuse_log_append_time(header: BatchHeader) -> None:
     if header.is_log_append_time:
         why = "the batch declares LogAppendTime; only the broker may do that"
         numbers = range(min(header.record_count, ERRORS_MAX))
-        raise _refused(ErrorCode.invalid_timestamp, [RecordError(number, why) for number in numbers], header)
+        raise _refused(
+            ErrorCode.invalid_timestamp, [InvalidRecord(number, why) for number in numbers], header
+        )
 
 
-def _refused(code: ErrorCode, errors: Sequence[RecordError], header: BatchHeader) -> RecordsRefusedError:
+def _refused(code: ErrorCode, errors: Sequence[InvalidRecord], header: BatchHeader) -> RecordsRefusedError:
     first = errors[0]
     count = f"at least {len(errors)}" if len(errors) == ERRORS_MAX else len(errors)
     return RecordsRefusedError(
@@ -72,16 +75,16 @@ def _refused(code: ErrorCode, errors: Sequence[RecordError], header: BatchHeader
 
 def _errors(
     header: BatchHeader, batch: Buffer, topic: str, config: LogConfig, now_ms: int
-) -> Iterator[tuple[ErrorCode, RecordError]]:
+) -> Iterator[tuple[ErrorCode, InvalidRecord]]:
     """Yield the code and the error of each record that is not valid."""
     without_key = f"the record has no key; topic {topic} is compacted, so each record needs a key"
     for number, record in enumerate(walk_records(batch, header)):
         if config.is_compacted and record.key is None:
-            yield ErrorCode.invalid_record, RecordError(number, without_key)
+            yield ErrorCode.invalid_record, InvalidRecord(number, without_key)
         elif not config.is_log_append_time:
             why = wrong_time(record.timestamp_ms, topic, config, now_ms)
             if why is not None:
-                yield ErrorCode.invalid_timestamp, RecordError(number, why)
+                yield ErrorCode.invalid_timestamp, InvalidRecord(number, why)
 
 
 def wrong_time(timestamp_ms: int, topic: str, config: LogConfig, now_ms: int) -> str | None:

@@ -38,7 +38,7 @@ class RemoteView(Protocol):
     """The remote segments of a commit-ordered topic, for readers in commit order.
 
     Each position in commit order is an offset of the segment that contains the commit marker. Every call raises
-    Unavailable and NotLoaded as those of `RemoteTier` do.
+    UnavailableError and NotLoadedError as those of `RemoteTier` do.
     """
 
     def commits(self, offset: int) -> Iterator[RemoteCommits]:
@@ -46,7 +46,7 @@ class RemoteView(Protocol):
         without segments before the log start offset.
 
         Raises:
-            Corrupt: the manifest describes no commit index, although the topic is commit-ordered.
+            DamageError: the manifest describes no commit index, although the topic is commit-ordered.
         """
 
     @property
@@ -62,7 +62,7 @@ class RemoteView(Protocol):
         """Return the entries and the extents of the commit index of the segment with this base offset.
 
         Raises:
-            Corrupt: the bytes in the store do not match the manifest.
+            DamageError: the bytes in the store do not match the manifest.
         """
 
     def content(
@@ -75,7 +75,7 @@ class RemoteView(Protocol):
             How many ranges were copied, and their bytes.
 
         Raises:
-            NotLoaded: the first range is not loaded.
+            NotLoadedError: the first range is not loaded.
         """
 
     def drop(self, base_offset: int, begins: Sequence[int], ends: Sequence[int]) -> None:
@@ -101,8 +101,8 @@ class RemoteView(Protocol):
 class RemoteTier(Protocol):
     """The remote tier of one partition.
 
-    Every call raises Unavailable while the list of the remote segments is not known. A read of bytes that are not in
-    the broker's cache raises NotLoaded.
+    Every call raises UnavailableError while the list of the remote segments is not known. A read of bytes that are not
+    in the broker's cache raises NotLoadedError.
     """
 
     @property
@@ -125,7 +125,7 @@ class RemoteTier(Protocol):
         """Read whole batches from `start`, which is before `end_offset`. The result lists no aborted transactions.
 
         Raises:
-            Corrupt: the bytes in the store do not match the segment.
+            DamageError: the bytes in the store do not match the segment.
         """
 
     def finished(self, start: int, end: int) -> None:

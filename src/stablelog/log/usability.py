@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 
 
 class Usability:
@@ -21,20 +21,22 @@ class Usability:
     def __init__(self, name: str) -> None:
         self.is_writing = False
         self.is_closed = False
-        self.on_failure: Callable[[Unavailable], None] = _ignore
+        self.on_failure: Callable[[UnavailableError], None] = _ignore
         self._name = name
-        self._failed: Unavailable | None = None
+        self._failed: UnavailableError | None = None
 
     @property
-    def failure(self) -> Unavailable | None:
+    def failure(self) -> UnavailableError | None:
         """The reason why the partition cannot be used; None if it can be used."""
         if self._failed is None and self.is_writing:
-            self.fail(Unavailable("an append was written and not completed because of an unexpected error"))
+            self.fail(
+                UnavailableError("an append was written and not completed because of an unexpected error")
+            )
         if self._failed is None and self.is_closed:
-            return Unavailable(f"partition {self._name} is closed")
+            return UnavailableError(f"partition {self._name} is closed")
         return self._failed
 
-    def fail(self, why: Unavailable) -> None:
+    def fail(self, why: UnavailableError) -> None:
         """Mark the partition as failed. A second call does not replace the reason."""
         if self._failed is None:
             self._failed = why
@@ -48,17 +50,19 @@ class Usability:
         self.on_failure = _ignore
 
     def check(self) -> None:
-        """Raise Unavailable if the partition has failed or is closed."""
+        """Raise UnavailableError if the partition has failed or is closed."""
         if self.is_writing or self._failed is not None:
-            raise Unavailable(f"partition {self._name} has failed and needs a restart: {self.failure}")
+            raise UnavailableError(f"partition {self._name} has failed and needs a restart: {self.failure}")
         if self.is_closed:
             self.check_open()
 
     def check_open(self) -> None:
-        """Raise Unavailable if the partition is closed: its directory may belong to a later partition of the same name."""
+        """Raise UnavailableError if the partition is closed: its directory may belong to a later partition of the same
+        name.
+        """
         if self.is_closed:
-            raise Unavailable(f"partition {self._name} is closed")
+            raise UnavailableError(f"partition {self._name} is closed")
 
 
-def _ignore(_why: Unavailable) -> None:
+def _ignore(_why: UnavailableError) -> None:
     pass

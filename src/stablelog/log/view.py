@@ -104,13 +104,13 @@ class Order(Protocol):
     """
 
     def check_formats(self, listing: Listing) -> None:
-        """Check the format versions of the view's files before the log is recovered. Raises NewerFormat."""
+        """Check the format versions of the view's files before the log is recovered. Raises NewerFormatError."""
 
     def load(self, log: ViewedLog, known: Known, progress: Progress | None) -> View:
         """Make the view of a log after its recovery.
 
         Raises:
-            Corrupt: the file that records the start of the view is missing or damaged, or names an offset past the
+            DamageError: the file that records the start of the view is missing or damaged, or names an offset past the
                 log's end.
             DiskError: the disk failed.
         """

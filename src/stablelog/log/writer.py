@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stablelog.env.disk import Disk
-from stablelog.errors import DiskError, Unavailable
+from stablelog.errors import DiskError, UnavailableError
 from stablelog.log.append import PlannedBatch
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.names import SUMMARY
@@ -166,7 +166,7 @@ class LogWriter:
         """Let the next sync write a snapshot of the producer state.
 
         Raises:
-            Unavailable: the indexes that the snapshot describes cannot be written. Nothing else changed.
+            UnavailableError: the indexes that the snapshot describes cannot be written. Nothing else changed.
         """
         self.segments.active.growing.write()
         self._snapshot()
@@ -199,7 +199,7 @@ class LogWriter:
         if self._snapshots.is_due(config.snapshot_bytes):
             try:
                 self.take_snapshot()
-            except Unavailable:
+            except UnavailableError:
                 self._snapshots.put_off()  # without the snapshot, the next recovery reads more of the log
         return self._unsynced.work(self.segments, synced_offset)
 

@@ -32,7 +32,7 @@ from stablelog.coordinators.transactions.records import (
     read_key,
 )
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, NewerFormat, naming
+from stablelog.errors import DamageError, NewerFormatError, naming
 from stablelog.log.files.names import (
     CUT,
     LOG,
@@ -89,10 +89,10 @@ class Given:
         records.
 
         Raises:
-            NewerFormat: a later release has written a record.
+            NewerFormatError: a later release has written a record.
         """
         for record in () if header.is_control else decode_records(batch):
-            with contextlib.suppress(Corrupt):
+            with contextlib.suppress(DamageError):
                 self._take_record(group, record)
 
     def _take_record(self, group: str, record: Record) -> None:
@@ -146,8 +146,8 @@ def read_given(disk: Disk, partitions: list[Path]) -> Given:
         partitions: the partition directories. Damaged bytes are skipped; the batches after them count.
 
     Raises:
-        NewerFormat: a later release has written a record of a commit log, possibly after damage. The message names the
-            record.
+        NewerFormatError: a later release has written a record of a commit log, possibly after damage. The message names
+            the record.
         DiskError: a file cannot be read.
     """
     given = Given()
@@ -203,7 +203,7 @@ def _producer_ids_in_snapshots(disk: Disk, directory: Path) -> Iterator[int]:
     for name in disk.list_dir(directory):
         if not is_snapshot(name):
             continue
-        with contextlib.suppress(Corrupt, NewerFormat):
+        with contextlib.suppress(DamageError, NewerFormatError):
             producers = decode_either(name, disk.read_bytes(directory / name))
             yield from (producer.producer_id for producer in producers)
 
@@ -253,7 +253,7 @@ def lost_decisions(disk: Disk, damage: Damage) -> LostDecisions:
     for path, position, base_offset in damage.lost_files():
         for header, batch in _batches_in(disk, path, position, base_offset, with_data=True):
             for record in () if header.is_control else decode_records(batch):
-                with contextlib.suppress(Corrupt, NewerFormat):
+                with contextlib.suppress(DamageError, NewerFormatError):
                     subject = None if record.key is None else read_key(record.key)
                     if not isinstance(subject, TransactionKey):
                         continue

@@ -16,7 +16,7 @@ from stablelog.coordinators.transactions import records as transaction_records
 from stablelog.coordinators.transactions.joint.records import decode_joint
 from stablelog.coordinators.transactions.records import JointKey, TransactionKey
 from stablelog.coordinators.transactions.transaction import Transaction
-from stablelog.errors import Corrupt, NewerFormat
+from stablelog.errors import DamageError, NewerFormatError
 from stablelog.types import TopicPartition
 
 Fields = dict[str, Any]
@@ -40,7 +40,7 @@ def describe_commit_record(key: bytes, value: bytes | None) -> Told | None:
     """
     try:
         subject = transaction_records.read_key(key)
-    except (Corrupt, NewerFormat):
+    except (DamageError, NewerFormatError):
         return None
     if subject is None:
         return None
@@ -64,7 +64,7 @@ def describe_offsets_record(key: bytes, value: bytes | None) -> Told | None:
     """
     try:
         subject = group_records.read_key(key)
-    except (Corrupt, NewerFormat):
+    except (DamageError, NewerFormatError):
         return None
     if subject is None:
         return None
@@ -83,7 +83,7 @@ def _decoded(value: bytes | None, decode: Callable[[bytes], Fields]) -> Fields |
         return None
     try:
         return decode(value)
-    except (Corrupt, NewerFormat) as error:
+    except (DamageError, NewerFormatError) as error:
         return f"{error}: {value.hex()}"
 
 

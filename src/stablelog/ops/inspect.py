@@ -11,7 +11,7 @@ from stablelog.batch.header import BatchHeader, Buffer
 from stablelog.batch.markers import read_marker
 from stablelog.batch.records import decode_records
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, NewerFormat
+from stablelog.errors import DamageError, NewerFormatError
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.kafka_files import METADATA_FILE, decode_partition_metadata
 from stablelog.log.files.log_start import LOG_START_FILE, decode_log_start
@@ -89,7 +89,7 @@ def inspect_file(disk: Disk, path: Path, *, records: bool) -> Table:
     """Describe one file of a partition. Records of the coordinators' logs are decoded.
 
     Raises:
-        Corrupt: the file is of an unknown kind.
+        DamageError: the file is of an unknown kind.
     """
     kind = _kind_of(path.name)
     if kind == LOG:
@@ -97,7 +97,7 @@ def inspect_file(disk: Disk, path: Path, *, records: bool) -> Table:
             path, RECORD_COLUMNS if records else BATCH_COLUMNS, _log_rows(disk, path, records=records)
         )
     if kind not in _KINDS:
-        raise Corrupt(
+        raise DamageError(
             f"{path} is of no kind that can be shown. Name a partition's directory, a data directory, or a file of a "
             f"partition: <offset> in {OFFSET_DIGITS} digits with {' '.join((LOG, *_BY_SUFFIX))}, or {', '.join(_BY_NAME)}"
         )
@@ -122,7 +122,7 @@ def _table(path: Path, columns: Columns, found: Iterator[Row]) -> Table:
     try:
         for row in found:
             rows.append(row)  # noqa: PERF402 - the rows before the damage stay
-    except (Corrupt, NewerFormat) as error:
+    except (DamageError, NewerFormatError) as error:
         return Table(str(path), columns, rows, str(error))
     return Table(str(path), columns, rows)
 
@@ -204,7 +204,7 @@ def _rows_of(row: struct.Struct) -> Decode:
         whole = memoryview(content)[: len(content) - torn]
         yield from row.iter_unpack(whole)
         if torn:
-            raise Corrupt(f"an incomplete entry at byte {len(whole)}: {torn} of {row.size} bytes")
+            raise DamageError(f"an incomplete entry at byte {len(whole)}: {torn} of {row.size} bytes")
 
     return decode
 

@@ -31,7 +31,7 @@ from stablelog.coordinators.transactions.restoring import (
 from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.env.disk import Disk
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import InvalidConfig, ObjectMissing
+from stablelog.errors import ObjectMissingError, UsageError
 from stablelog.log.files.kafka_files import META_FILE, encode_meta
 from stablelog.log.files.names import LOG
 from stablelog.log.files.restored import Restored
@@ -100,18 +100,18 @@ def restore(
         progress: called with what is done, and how many of how many.
 
     Raises:
-        InvalidConfig: the directory is not empty, or no cluster has used the store; nothing was written.
+        UsageError: the directory is not empty, or no cluster has used the store; nothing was written.
         StoreError: the store does not answer.
-        NewerFormat: a later release has written an object; nothing was written to the directory.
-        Corrupt: an object is damaged or missing; nothing was written to the directory.
+        NewerFormatError: a later release has written an object; nothing was written to the directory.
+        DamageError: an object is damaged or missing; nothing was written to the directory.
         DiskError: the disk refuses a write. A broker refuses the directory; remove it.
     """
     _check_empty(disk, directory)
     prefix = Prefix(store)
     try:
         cluster_id = prefix.cluster_id()
-    except ObjectMissing:
-        raise InvalidConfig(f"{store.url} has no object of a cluster: check the URL") from None
+    except ObjectMissingError:
+        raise UsageError(f"{store.url} has no object of a cluster: check the URL") from None
     plan_of(prefix, cluster_id, prefix.last_payload, now_ms)  # before the lost broker is fenced
     storage = RemoteStorage(store, cluster_id)
     storage.begin()
@@ -137,9 +137,9 @@ def restore(
 def _check_empty(disk: Disk, directory: Path) -> None:
     names = disk.list_dir(directory) if disk.is_dir(directory) else []
     if RESTORING_FILE in names:
-        raise InvalidConfig(f"{directory} is an incomplete restore: remove it, and run the restore again")
+        raise UsageError(f"{directory} is an incomplete restore: remove it, and run the restore again")
     if names or (disk.exists(directory) and not disk.is_dir(directory)):
-        raise InvalidConfig(
+        raise UsageError(
             f"{directory} is not empty: a restore needs a new directory, and changes none that has files"
         )
 

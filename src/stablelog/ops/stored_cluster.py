@@ -18,7 +18,7 @@ from stablelog.broker.topic_names import (
 from stablelog.coordinators.consumer_groups.table import GroupTable
 from stablelog.coordinators.transactions.restoring import CommitLog, Pair
 from stablelog.env.disk import Buffer
-from stablelog.errors import Corrupt, ObjectMissing, naming
+from stablelog.errors import DamageError, ObjectMissingError, naming
 from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.producer_state.snapshots import decode_producers, decode_snapshot
 from stablelog.tier.index_object import IndexKind, indexes_of
@@ -73,8 +73,8 @@ def read_topics(prefix: Prefix, cluster_id: str, payload_of: PayloadOf) -> list[
 
     Raises:
         StoreError: the store does not answer.
-        NewerFormat: a later release has written an object.
-        Corrupt: an object is damaged or missing. The message names it.
+        NewerFormatError: a later release has written an object.
+        DamageError: an object is damaged or missing. The message names it.
     """
     by_topic: dict[tuple[str, bytes], dict[int, Stored]] = {}
     for partition in all_partitions(prefix):
@@ -98,8 +98,8 @@ def read_commit_logs(topics: list[StoredTopic]) -> dict[str, CommitLog]:
     """Read the records of the commit logs, by transaction group.
 
     Raises:
-        NewerFormat: a later release has written a record.
-        Corrupt: a record is damaged.
+        NewerFormatError: a later release has written a record.
+        DamageError: a record is damaged.
     """
     found: dict[str, CommitLog] = {}
     for topic in topics:
@@ -120,8 +120,8 @@ def read_groups(topics: list[StoredTopic]) -> GroupTable:
     """Read the consumer groups and their offsets from the offsets logs.
 
     Raises:
-        NewerFormat: a later release has written a record.
-        Corrupt: a record is damaged.
+        NewerFormatError: a later release has written a record.
+        DamageError: a record is damaged.
     """
     table = GroupTable()
     for topic in topics:
@@ -140,8 +140,8 @@ def read_settings(prefix: Prefix) -> Dynamic:
 
     Raises:
         StoreError: the store does not answer.
-        NewerFormat: a later release has written the object.
-        Corrupt: the object is damaged. The message names it.
+        NewerFormatError: a later release has written the object.
+        DamageError: the object is damaged. The message names it.
     """
     found = prefix.last_settings()
     if found is None:
@@ -150,8 +150,8 @@ def read_settings(prefix: Prefix) -> Dynamic:
     with naming(key):
         try:
             return decode_settings(content)
-        except Corrupt as error:
-            raise Corrupt(f"{key}: {error}") from None
+        except DamageError as error:
+            raise DamageError(f"{key}: {error}") from None
 
 
 def _replay(table: GroupTable, content: bytes, position: int, header: BatchHeader) -> None:
@@ -173,8 +173,8 @@ def producers_of(stored: Stored, now_ms: int) -> ProducerTable | None:
     """Return the producer state at the end of what the store has; None if the store has none.
 
     Raises:
-        NewerFormat: a later release has written the snapshot.
-        Corrupt: the snapshot is damaged.
+        NewerFormatError: a later release has written the snapshot.
+        DamageError: the snapshot is damaged.
     """
     files = stored.last_indexes
     if IndexKind.PRODUCERS in files:
@@ -188,10 +188,10 @@ def _read(prefix: Prefix, cluster_id: str, partition: RemotePartition, payload: 
     try:
         with naming(partition.chain):
             manifest, contents = prefix.read_manifest(partition, payload)
-    except Corrupt as error:
-        raise Corrupt(f"the last manifest in {partition.chain} cannot be restored: {error}") from None
+    except DamageError as error:
+        raise DamageError(f"the last manifest in {partition.chain} cannot be restored: {error}") from None
     if manifest.cluster_id != cluster_id:
-        raise Corrupt(
+        raise DamageError(
             f"the last manifest in {partition.chain} is of cluster {manifest.cluster_id}, and the store of {cluster_id}"
         )
     parts = {part_file(part_id.hex): content for part_id, content in contents.items()}
@@ -201,16 +201,16 @@ def _read(prefix: Prefix, cluster_id: str, partition: RemotePartition, payload: 
 
 
 def _check_objects(prefix: Prefix, stored: Stored) -> None:
-    """Raise Corrupt if an object that the manifest names is missing, or has another size."""
+    """Raise DamageError if an object that the manifest names is missing, or has another size."""
     partition = stored.partition
     sizes = {one.key: one.size for one in prefix.store.list_after(partition.directory)}
     for row in stored.live:
         for kind in (LOG, INDEXES):
             key = partition.segment_key(row.base_offset, row.segment_id, kind)
             if key not in sizes:
-                raise Corrupt(f"{key} is missing, and the last manifest names it")
+                raise DamageError(f"{key} is missing, and the last manifest names it")
             if kind == LOG and sizes[key] != row.size:
-                raise Corrupt(f"{key} has {sizes[key]} bytes, and the last manifest says {row.size}")
+                raise DamageError(f"{key} has {sizes[key]} bytes, and the last manifest says {row.size}")
 
 
 def _last_indexes(prefix: Prefix, stored: Stored) -> dict[IndexKind, Buffer]:
@@ -224,8 +224,8 @@ def _last_indexes(prefix: Prefix, stored: Stored) -> dict[IndexKind, Buffer]:
 def _get(prefix: Prefix, key: str) -> bytes:
     try:
         return prefix.store.get(key)
-    except ObjectMissing:
-        raise Corrupt(f"{key} is missing, and the last manifest names it") from None
+    except ObjectMissingError:
+        raise DamageError(f"{key} is missing, and the last manifest names it") from None
 
 
 def _read_logs(prefix: Prefix, stored: Stored) -> dict[int, bytes]:
@@ -246,7 +246,7 @@ def _check_batches(content: bytes, row: RemoteSegment, key: str) -> None:
             break
         position, offset = at + header.size, header.next_offset
     if position != len(content) or position != row.size or offset > row.end_offset:
-        raise Corrupt(f"{key} is damaged at byte {position}")
+        raise DamageError(f"{key} is damaged at byte {position}")
 
 
 def _holds(content: bytes, position: int, header: BatchHeader) -> bool:

@@ -14,7 +14,7 @@ from typing import Final
 
 from stablelog.env.objects.requests import StoredObject
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.tier.chain import LINK
 from stablelog.tier.deletion import is_segment_or_part, named_keys
 from stablelog.tier.names import RemotePartition
@@ -71,8 +71,8 @@ def garbage_of(
 
     Raises:
         StoreError: the store does not answer, or rejects a request.
-        NewerFormat: a later release has written the manifest.
-        Corrupt: the manifest or a part is damaged or missing. The message names its key.
+        NewerFormatError: a later release has written the manifest.
+        DamageError: the manifest or a part is damaged or missing. The message names its key.
     """
     # The objects are listed before the manifest is read, so that the manifest names each object that was published.
     objects = list(prefix.store.list_after(partition.directory))
@@ -83,7 +83,7 @@ def garbage_of(
         # Claims and fences stay: they stop a broker that does not know that the topic was deleted.
         links = [one for one in objects if one.key.startswith(f"{partition.chain}/") and one.size > LINK.size]
         if any(one.modified_ms > deleted_ms for one in links):
-            raise Corrupt(
+            raise DamageError(
                 f"{partition.deleted_key} says that the topic was deleted, and a broker has published a manifest since: "
                 "nothing is deleted. If the topic is in use, remove that object"
             )
@@ -110,5 +110,5 @@ def _named(prefix: Prefix, partition: RemotePartition) -> set[str]:
     manifest = prefix.last_manifest(partition)
     if manifest is None:
         # If the manifests were lost, the segments are not garbage.
-        raise Corrupt(f"{partition.chain} has no manifest, and the partition has segments: they stay")
+        raise DamageError(f"{partition.chain} has no manifest, and the partition has segments: they stay")
     return named_keys(partition, manifest)

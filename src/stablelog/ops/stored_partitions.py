@@ -11,7 +11,7 @@ from typing import Final
 from crc32c import crc32c
 
 from stablelog.batch.header import HEADER, crc_holds, headers_in
-from stablelog.errors import Corrupt, NewerFormat, ObjectMissing
+from stablelog.errors import DamageError, NewerFormatError, ObjectMissingError
 from stablelog.tier.deletion import named_keys
 from stablelog.tier.index_object import check_indexes
 from stablelog.tier.names import INDEXES, LOG, RemotePartition
@@ -76,8 +76,8 @@ def describe(prefix: Prefix, partition: RemotePartition) -> StoredPartition:
 
     Raises:
         StoreError: the store does not answer, or rejects a request.
-        NewerFormat: a later release has written the manifest.
-        Corrupt: the manifest or a part is damaged or missing. The message names its key.
+        NewerFormatError: a later release has written the manifest.
+        DamageError: the manifest or a part is damaged or missing. The message names its key.
     """
     # The objects are listed first: an object of a copy that is published between the two requests is then not listed,
     # and does not count as unnamed.
@@ -121,8 +121,8 @@ class Verification:
 
     Raises:
         StoreError: the store does not answer, or rejects a request.
-        NewerFormat: a later release has written the manifest.
-        Corrupt: the manifest or a part is damaged or missing. The message names its key.
+        NewerFormatError: a later release has written the manifest.
+        DamageError: the manifest or a part is damaged or missing. The message names its key.
     """
 
     def __init__(self, prefix: Prefix, partition: RemotePartition) -> None:
@@ -147,10 +147,10 @@ class Verification:
             key = self._partition.segment_key(segment.base_offset, segment.segment_id, kind)
             try:
                 check(key, segment)
-            except ObjectMissing:
+            except ObjectMissingError:
                 if self._is_named(segment):
                     yield Fault(key, "the object is missing")
-            except (Corrupt, NewerFormat) as error:
+            except (DamageError, NewerFormatError) as error:
                 yield Fault(key, str(error).removeprefix(f"{key}: "))
 
     def _is_named(self, segment: RemoteSegment) -> bool:
@@ -161,7 +161,7 @@ class Verification:
         """Check that a log file has its size, and that each batch is whole and follows the one before it."""
         size = self._sizes.get(key, segment.size)
         if size != segment.size:
-            raise Corrupt(f"the object has {size} bytes, and its segment {segment.size}")
+            raise DamageError(f"the object has {size} bytes, and its segment {segment.size}")
         position, next_offset, rest, headers_crc = 0, segment.base_offset, b"", 0
         while position < segment.size:
             wanted = min(PIECE_SIZE, segment.size - position)
@@ -169,16 +169,18 @@ class Verification:
             start, position, used = position - len(rest), position + wanted, 0
             for at, header in headers_in(content):
                 if not next_offset <= header.base_offset <= header.last_offset < segment.end_offset:
-                    raise Corrupt(f"the batch at byte {start + at} has offsets that are not expected there")
+                    raise DamageError(
+                        f"the batch at byte {start + at} has offsets that are not expected there"
+                    )
                 if not crc_holds(content, at, header):
-                    raise Corrupt(f"the CRC of the batch at byte {start + at} does not match its bytes")
+                    raise DamageError(f"the CRC of the batch at byte {start + at} does not match its bytes")
                 headers_crc = crc32c(content[at : at + HEADER.size], headers_crc)
                 next_offset, used = header.last_offset + 1, at + header.size
             rest = content[used:]
         if rest:
-            raise Corrupt(f"the batch at byte {segment.size - len(rest)} is incomplete")
+            raise DamageError(f"the batch at byte {segment.size - len(rest)} is incomplete")
         if segment.summary is not None and headers_crc != segment.summary.log_crc:
-            raise Corrupt("the headers of its batches are not those that its summary describes")
+            raise DamageError("the headers of its batches are not those that its summary describes")
 
     def _check_indexes(self, key: str, segment: RemoteSegment) -> None:
         """Check that an object of indexes is whole, and has the indexes that the manifest describes."""

@@ -23,7 +23,7 @@ from stablelog.broker.directory.kafka_metadata import METADATA_TOPIC
 from stablelog.broker.directory.partition_metadata import read_partition_metadata
 from stablelog.broker.topic_names import is_coordinator_log
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, DiskError, InvalidConfig, NewerFormat
+from stablelog.errors import DamageError, DiskError, NewerFormatError, UsageError
 from stablelog.log.files.kafka_files import LOG_START_CHECKPOINT, META_FILE, METADATA_FILE
 from stablelog.log.files.log_start import LOG_START_FILE, read_log_start
 from stablelog.log.files.names import REMOTE_MANIFEST_FILE, VIEW_START_FILE, is_log
@@ -74,7 +74,7 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
     path = directory / CATALOG_FILE
     try:
         catalog = read_catalog(disk, directory)
-    except (Corrupt, DiskError, NewerFormat) as error:
+    except (DamageError, DiskError, NewerFormatError) as error:
         yield _finding(path, error)
         return
     yield from until_unreadable(directory, _verify_signs(disk, directory, catalog))
@@ -83,12 +83,12 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
         return
     try:
         DynamicSettings(disk, directory, directory / META_FILE).load_into(BrokerConfig({}))
-    except (Corrupt, DiskError, InvalidConfig, NewerFormat) as error:
+    except (DamageError, DiskError, UsageError, NewerFormatError) as error:
         yield _finding(directory / SETTINGS_FILE, error)
     for name in CHECKPOINTS:
         try:
             read_offset_checkpoint(disk, directory / name)
-        except (Corrupt, DiskError, NewerFormat) as error:
+        except (DamageError, DiskError, NewerFormatError) as error:
             yield _finding(directory / name, error)
     for topic in catalog.topics:
         for index in range(topic.partition_count):
@@ -118,7 +118,7 @@ def _verify_kafkas(disk: Disk, directory: Path) -> Iterator[Finding]:
                     yield Finding(
                         directory / f"{topic.name}-{index}", f"is missing; {METADATA_TOPIC}-0 names it"
                     )
-    except (Corrupt, NewerFormat) as error:
+    except (DamageError, NewerFormatError) as error:
         yield _finding(directory / CATALOG_FILE, error)
 
 
@@ -136,23 +136,23 @@ def _verify_partition(
         if found is not None and found != topic.topic_id:
             message = f"names the topic id {found}, but {topic.name} has the id {topic.topic_id}"
             yield Finding(partition / METADATA_FILE, message)
-    except (Corrupt, NewerFormat) as error:
+    except (DamageError, NewerFormatError) as error:
         yield _finding(partition / METADATA_FILE, error)
     try:
         # Check the file with the start of the view here. `log.verify` checks only the file with the start of the log.
         read_log_start(disk, partition / VIEW_START_FILE)
-    except (Corrupt, NewerFormat) as error:
+    except (DamageError, NewerFormatError) as error:
         yield _finding(partition / VIEW_START_FILE, error)
     try:
         LocalState(disk, partition).read()
-    except (Corrupt, NewerFormat) as error:
+    except (DamageError, NewerFormatError) as error:
         yield _finding(partition / REMOTE_MANIFEST_FILE, error)
     for name in _start_files(topic) if catalog.established_epoch is not None else ():
         if not disk.exists(partition / name) and _is_listed(disk, directory, topic.name, index):
             yield Finding(partition / name, "is missing: it is unknown where the log begins")
 
 
-def _finding(path: Path, error: Corrupt | DiskError | InvalidConfig | NewerFormat) -> Finding:
+def _finding(path: Path, error: DamageError | DiskError | UsageError | NewerFormatError) -> Finding:
     """Make a finding from an error. Remove the path from the beginning of the message, because a finding has its own
     path.
     """
@@ -161,7 +161,7 @@ def _finding(path: Path, error: Corrupt | DiskError | InvalidConfig | NewerForma
 
 def recovery_points(disk: Disk, directory: Path) -> dict[Path, int]:
     """Read the recovery points by partition directory; empty if the file is missing or damaged."""
-    with contextlib.suppress(Corrupt, NewerFormat):
+    with contextlib.suppress(DamageError, NewerFormatError):
         found = read_offset_checkpoint(disk, directory / RECOVERY_POINT_CHECKPOINT)
         return {directory / f"{topic}-{index}": offset for (topic, index), offset in found.items()}
     return {}
@@ -207,7 +207,7 @@ def expectations(disk: Disk, directory: Path) -> dict[Path, Expected]:
 
 def _catalog_if_whole(disk: Disk, directory: Path) -> Catalog | None:
     """Return the list of topics; None if it is missing or cannot be read."""
-    with contextlib.suppress(Corrupt, NewerFormat):
+    with contextlib.suppress(DamageError, NewerFormatError):
         return read_catalog(disk, directory)
     return None
 
@@ -225,7 +225,7 @@ def _is_listed(disk: Disk, directory: Path, topic: str, index: int) -> bool:
     """
     try:
         catalog = read_catalog(disk, directory)
-    except (Corrupt, NewerFormat):
+    except (DamageError, NewerFormatError):
         return True
     return catalog is None or any(
         known.name == topic and index < known.partition_count for known in catalog.topics
@@ -237,16 +237,16 @@ def _verify_signs(disk: Disk, directory: Path, catalog: Catalog | None) -> Itera
     files of a later release, which other checks report.
     """
     path = directory / META_FILE
-    with contextlib.suppress(NewerFormat):
+    with contextlib.suppress(NewerFormatError):
         try:
             meta = read_meta(disk, directory, catalog)
             if meta.fault is not None and catalog is not None:
                 yield Finding(path, f"{meta.fault}; the next start writes it again")
-        except Corrupt as error:
+        except DamageError as error:
             yield _finding(path, error)
     path = directory / CLEAN_SHUTDOWN_FILE
-    with contextlib.suppress(NewerFormat, FileNotFoundError):
+    with contextlib.suppress(NewerFormatError, FileNotFoundError):
         try:
             check_clean_shutdown(disk, path)
-        except Corrupt as error:
+        except DamageError as error:
             yield _finding(path, error)

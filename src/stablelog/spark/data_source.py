@@ -34,7 +34,7 @@ class StablelogDataSource(DataSource):
         """Return a reader of these columns.
 
         Raises:
-            InvalidConfig: an option or a column is unknown, contradictory or out of range.
+            UsageError: an option or a column is unknown, contradictory or out of range.
         """
         from stablelog.spark.option_table import BATCH
         from stablelog.spark.source.reader import StablelogReader
@@ -44,7 +44,7 @@ class StablelogDataSource(DataSource):
         return StablelogReader(*self._asked(BATCH, schema))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Return a reader of these columns for a stream. Raise InvalidConfig if an option or a column is not valid."""
+        """Return a reader of these columns for a stream. Raise UsageError if an option or a column is not valid."""
         from stablelog.spark.option_table import STREAM
         from stablelog.spark.source.cut_reader import CutStreamReader
         from stablelog.spark.source.reader import StablelogStreamReader

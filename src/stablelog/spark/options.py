@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stablelog.errors import InvalidConfig, did_you_mean
+from stablelog.errors import UsageError, did_you_mean
 from stablelog.spark.offsets import Bound
 from stablelog.spark.option_table import (
     ALLOW_HTTP,
@@ -113,7 +113,7 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
         where: BATCH or STREAM; READ if the kind of read is not known yet.
 
     Raises:
-        InvalidConfig: an option is unknown, missing, contradictory or out of range. The message names the option
+        UsageError: an option is unknown, missing, contradictory or out of range. The message names the option
             and the nearest valid one.
     """
     values = _Values(given, where)
@@ -123,19 +123,19 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
     bootstrap = values["kafka.bootstrap.servers"]
     _check_place(bootstrap, path, scan, where)
     if values.store and not is_store_url(path):
-        raise InvalidConfig(
+        raise UsageError(
             f"{STORE_PREFIX}{min(values.store)} applies to the read of an object store: give its URL as the path, too"
         )
     what = values.one_of("subscribe", "subscribePattern", "assign")
     if what is None and bootstrap is not None:
-        raise InvalidConfig("the read names no topic: give the option subscribe, subscribePattern or assign")
+        raise UsageError("the read names no topic: give the option subscribe, subscribePattern or assign")
     assigned = values["assign"] or ()
     partitions = values["partitions"]
     if assigned and partitions is not None:
-        raise InvalidConfig("assign and partitions both select partitions: give one of them")
+        raise UsageError("assign and partitions both select partitions: give one of them")
     topics = tuple(topic.strip() for topic in (values["subscribe"] or "").split(",") if topic.strip())
     if what == "subscribe" and not topics:
-        raise InvalidConfig("subscribe names no topic")
+        raise UsageError("subscribe names no topic")
     cut, include_commits = values["cut"], values["includeCommits"]
     if include_commits:
         check_commit_order("includeCommits", isolation, bootstrap, scan)
@@ -178,7 +178,7 @@ def _store_settings(given: Mapping[str, str]) -> StoreSettings:
     options = dict(given)
     text = options.pop(ALLOW_HTTP, "false").lower()
     if text not in ("true", "false"):
-        raise InvalidConfig(f"{STORE_PREFIX}{ALLOW_HTTP} is neither true nor false")
+        raise UsageError(f"{STORE_PREFIX}{ALLOW_HTTP} is neither true nor false")
     return StoreSettings(tuple(sorted(options.items())), allow_http=text == "true")
 
 
@@ -186,27 +186,25 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Check the options of a write.
 
     Raises:
-        InvalidConfig: an option is unknown, missing, contradictory or out of range. The message names the option
+        UsageError: an option is unknown, missing, contradictory or out of range. The message names the option
             and the nearest valid one.
     """
     values = _Values(given, WRITE)
     bootstrap = values["kafka.bootstrap.servers"]
     if bootstrap is None:
-        raise InvalidConfig("the address of the broker is missing: give the option kafka.bootstrap.servers")
+        raise UsageError("the address of the broker is missing: give the option kafka.bootstrap.servers")
     app_id, version = values["txnAppId"], values["txnVersion"]
     if (app_id is None) != (version is None):
-        raise InvalidConfig("txnAppId and txnVersion belong together: give both or none")
+        raise UsageError("txnAppId and txnVersion belong together: give both or none")
     guarantee = values["guarantee"]
     commit_group = values["commitGroup"]
     source_offsets = values["sourceOffsets"]
     if source_offsets is not None and commit_group is None:
-        raise InvalidConfig(
-            "sourceOffsets are committed to a consumer group: name it in the option commitGroup"
-        )
+        raise UsageError("sourceOffsets are committed to a consumer group: name it in the option commitGroup")
     if guarantee == "at-least-once":
         for name in ("txnAppId", "commitGroup", "transactionGroup"):
             if values.has(name):
-                raise InvalidConfig(
+                raise UsageError(
                     f"{name} requires a joint commit, which guarantee=at-least-once does not use: leave out one of them"
                 )
     return WriteOptions(
@@ -248,17 +246,17 @@ class _Values:
                 continue
             name = known.get(lowered)
             if name is None:
-                raise InvalidConfig(_unknown(lowered, known))
+                raise UsageError(_unknown(lowered, known))
             if name in WITHOUT_EFFECT:
                 continue
             if not wanted & set(OPTIONS[name].where.split(", ")):
-                raise InvalidConfig(
+                raise UsageError(
                     f"{name} is an option of {_places(OPTIONS[name].where)}, not of {_places(where)}"
                 )
             same = SAME.get(name, name)
             if self._texts.setdefault(same, text) != text:
                 other = next(one for one, known in SAME.items() if known == same)
-                raise InvalidConfig(f"{other} and {same} are the same option: give one of them")
+                raise UsageError(f"{other} and {same} are the same option: give one of them")
 
     def has(self, name: str) -> bool:
         """Whether an option was given with a value that is not empty."""
@@ -268,7 +266,7 @@ class _Values:
         """Return the value of an option, or its default if it was not given; None if it has no default either.
 
         Raises:
-            InvalidConfig: the value is not valid.
+            UsageError: the value is not valid.
         """
         option = OPTIONS[name]
         text = self._texts.get(name, "").strip() or option.default
@@ -278,7 +276,7 @@ class _Values:
         """Return the name of the only option of these that was given; None if none was given."""
         there = [name for name in names if name in self._texts]
         if len(there) > 1:
-            raise InvalidConfig(f"{' and '.join(there)} exclude each other: give one of them")
+            raise UsageError(f"{' and '.join(there)} exclude each other: give one of them")
         return there[0] if there else None
 
 
@@ -299,18 +297,18 @@ def _places(where: str) -> str:
 
 def _check_place(bootstrap: str | None, path: str | None, scan: str, where: str) -> None:
     if bootstrap is None and path is None:
-        raise InvalidConfig(
+        raise UsageError(
             "the log to read is not named: give the option kafka.bootstrap.servers, or a path: that of a data directory, "
             "or the URL of an object store"
         )
     if is_store_url(path) and scan != "auto":
-        raise InvalidConfig(f"scan={scan} excludes the object store at path: leave out scan, or the path")
+        raise UsageError(f"scan={scan} excludes the object store at path: leave out scan, or the path")
     if bootstrap is None and scan == "fetch":
-        raise InvalidConfig("scan=fetch requires a broker: give the option kafka.bootstrap.servers")
+        raise UsageError("scan=fetch requires a broker: give the option kafka.bootstrap.servers")
     if bootstrap is None and where == STREAM and not is_store_url(path):
-        raise InvalidConfig("a stream requires a broker: give the option kafka.bootstrap.servers")
+        raise UsageError("a stream requires a broker: give the option kafka.bootstrap.servers")
     if path is not None and scan == "fetch":
-        raise InvalidConfig("scan=fetch does not read the files at path: leave out one of them")
+        raise UsageError("scan=fetch does not read the files at path: leave out one of them")
 
 
 def _check_bounds(values: _Values, *, at_cuts: bool) -> None:
@@ -319,9 +317,9 @@ def _check_bounds(values: _Values, *, at_cuts: bool) -> None:
         if not values.has(name):
             continue
         if not at_cuts:
-            raise InvalidConfig(f"{name} applies only to a read at cuts: give cut=true, too")
+            raise UsageError(f"{name} applies only to a read at cuts: give cut=true, too")
         one = name.replace("OffsetsBy", "")
-        raise InvalidConfig(
+        raise UsageError(
             f"{name} sets a time for each partition, but a read at cuts has one time: give {one}"
         )
 
@@ -330,18 +328,18 @@ def check_commit_order(what: str, isolation: str, bootstrap: str | None, scan: s
     """Check that a read can be in commit order: it must be read-committed, and from a broker.
 
     Raises:
-        InvalidConfig: the read cannot be in commit order. The message begins with `what`, the option that requires it.
+        UsageError: the read cannot be in commit order. The message begins with `what`, the option that requires it.
     """
     if isolation == "read_uncommitted":
-        raise InvalidConfig(
+        raise UsageError(
             f"{what} and isolation=read_uncommitted: a record that is not committed has no commit yet"
         )
     if bootstrap is None:
-        raise InvalidConfig(
+        raise UsageError(
             f"{what} requires a broker, which lists the transactions: give the option kafka.bootstrap.servers"
         )
     if scan == "files":
-        raise InvalidConfig(
+        raise UsageError(
             f"{what} is possible only by fetching from the broker, not from files: leave out scan=files"
         )
 
@@ -349,7 +347,7 @@ def check_commit_order(what: str, isolation: str, bootstrap: str | None, scan: s
 def _latest_if_late(values: _Values, starting: Bound) -> bool:
     name = "startingOffsetsByTimestampStrategy"
     if values.has(name) and starting.kind not in TIMES:
-        raise InvalidConfig(
+        raise UsageError(
             f"{name} applies to a start at a time: give startingTimestamp or startingOffsetsByTimestamp, too"
         )
     return bool(values[name] == "latest")
@@ -364,10 +362,10 @@ def _bound(values: _Values, side: str, default: str) -> Bound:
 def _check_trigger(values: _Values) -> None:
     least, most = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
     if least is None and values.has("maxTriggerDelay"):
-        raise InvalidConfig(
+        raise UsageError(
             "maxTriggerDelay limits the wait for minOffsetsPerTrigger, which is not given: give that option, too"
         )
     if least is not None and most is not None and least > most:
-        raise InvalidConfig(
+        raise UsageError(
             f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}: no micro-batch can be so large"
         )

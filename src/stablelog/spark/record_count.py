@@ -7,7 +7,7 @@ by the headers of record batches that it fetches from the broker.
 from collections.abc import Mapping
 
 from stablelog.batch.aborted import AbortedFilter
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 from stablelog.spark.option_table import BATCH
 from stablelog.spark.options import read_options
 from stablelog.spark.segments.partition_files import PartitionFiles
@@ -32,7 +32,7 @@ def count(given: Mapping[str, str] | None = None, **more: str) -> int:
         more: further options whose names contain no dot, as keyword arguments.
 
     Raises:
-        InvalidConfig, Refused, Unavailable, Corrupt: as in a read with these options.
+        UsageError, RefusedError, UnavailableError, DamageError: as in a read with these options.
     """
     options = read_options({**(given or {}), **more}, BATCH)
     log = open_log(options)
@@ -59,7 +59,7 @@ def _by_files(log: Log, files: PartitionFiles, wanted: Range, *, committed: bool
     """
     try:
         return steadily(files, lambda: files_count(files, wanted.start, wanted.end, committed=committed))
-    except Unavailable:
+    except UnavailableError:
         if isinstance(log, DirectoryLog):
             raise
         return None

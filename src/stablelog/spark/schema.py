@@ -13,7 +13,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from stablelog.errors import InvalidConfig
+from stablelog.errors import UsageError
 from stablelog.spark.options import ReadOptions, check_commit_order
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -47,16 +47,16 @@ class Columns:
     """The columns of a read, which are some of the columns of SCHEMA.
 
     Raises:
-        InvalidConfig: the schema has an unknown column, or a column with another type.
+        UsageError: the schema has an unknown column, or a column with another type.
     """
 
     def __init__(self, schema: StructType) -> None:
         known = {field.name: field.dataType for field in SCHEMA.fields}
         for field in schema.fields:
             if field.name not in known:
-                raise InvalidConfig(f"there is no column {field.name!r}; the columns are {', '.join(known)}")
+                raise UsageError(f"there is no column {field.name!r}; the columns are {', '.join(known)}")
             if field.dataType != known[field.name]:
-                raise InvalidConfig(
+                raise UsageError(
                     f"column {field.name} is {known[field.name].simpleString().upper()}, not "
                     f"{field.dataType.simpleString().upper()}: cast it after the read"
                 )
@@ -68,7 +68,7 @@ class Columns:
         """Check that a read with these options can return the columns.
 
         Raises:
-            InvalidConfig: the schema has columns of commits, and the read is not in commit order.
+            UsageError: the schema has columns of commits, and the read is not in commit order.
         """
         for name in self.names:
             if name in OF_COMMITS:
@@ -85,11 +85,11 @@ def shaped(batch: Any, schema: Any) -> Any:
     """Return the batch with this Arrow schema, which may declare columns as not nullable.
 
     Raises:
-        InvalidConfig: a column has a null that the schema does not allow.
+        UsageError: a column has a null that the schema does not allow.
     """
     for field, column in zip(schema, batch.columns, strict=True):
         if not field.nullable and column.null_count:
-            raise InvalidConfig(
+            raise UsageError(
                 f"column {field.name} is NOT NULL in the schema, but some records have no value for it"
             )
     return type(batch).from_arrays(batch.columns, schema=schema)

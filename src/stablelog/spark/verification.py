@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from stablelog.errors import InvalidConfig
+from stablelog.errors import UsageError
 from stablelog.spark.objects.kafka_tiers.layouts import LAYOUTS
 from stablelog.spark.option_table import BATCH
 from stablelog.spark.options import ReadOptions, read_options
@@ -39,21 +39,21 @@ def verify(given: Mapping[str, str] | None = None, **more: str) -> "DataFrame":
         right. Spark reads the store when an action needs the rows.
 
     Raises:
-        InvalidConfig: an option is not valid, or the path is no URL of an object store.
-        Unavailable, Corrupt: the store does not answer, or a manifest is damaged.
+        UsageError: an option is not valid, or the path is no URL of an object store.
+        UnavailableError, DamageError: the store does not answer, or a manifest is damaged.
     """
     from pyspark.sql import SparkSession
 
     options = read_options({**(given or {}), **more}, BATCH)
     if options.store_url is None or options.bootstrap is not None:
-        raise InvalidConfig("verify reads an object store without a broker: give its URL as the path")
+        raise UsageError("verify reads an object store without a broker: give its URL as the path")
     session = SparkSession.builder.getOrCreate()
     log = ObjectLog(options, with_pins=False)
     log.partitions()
     units, size = [], 0
     for stored in log.stored_partitions():
         if type(stored.partition) in LAYOUTS:
-            raise InvalidConfig(
+            raise UsageError(
                 f"verify compares objects with the manifests of stablelog, and Apache Kafka has written {stored.url}: a read "
                 "checks each batch"
             )

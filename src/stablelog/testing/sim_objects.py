@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from stablelog.env.disk import Buffer
-from stablelog.env.objects.requests import Exists, Missing, Rejected, StoredObject, TooShort, Unclear
+from stablelog.env.objects.requests import (
+    ExistsError,
+    MissingError,
+    RejectedError,
+    StoredObject,
+    TooShortError,
+    UnclearError,
+)
 from stablelog.testing.sim_disk import SimulatedCrash
 
 
@@ -98,7 +105,7 @@ class SimObjects:
             return self.objects.setdefault(key, content) is content
 
         if not self._write("create", key, apply):
-            raise Exists(key)
+            raise ExistsError(key)
 
     def upload(self, key: str, pieces: Iterable[Buffer]) -> None:
         """Write an object, or replace it."""
@@ -115,17 +122,17 @@ class SimObjects:
         """Return the content of an object."""
         self._read("get", key)
         if key not in self.objects:
-            raise Missing(key)
+            raise MissingError(key)
         return self.objects[key]
 
     def get_range(self, key: str, start: int, size: int) -> bytes:
         """Return `size` bytes of an object, from byte `start` on."""
         self._read("get_range", key)
         if key not in self.objects:
-            raise Missing(key)
+            raise MissingError(key)
         found = self.objects[key][start : start + size]
         if len(found) < size:
-            raise TooShort(key)
+            raise TooShortError(key)
         return found
 
     def list_after(self, directory: str, after: str) -> Iterator[StoredObject]:
@@ -159,7 +166,7 @@ class SimObjects:
         if self._begin(call, key):
             raise SimulatedCrash(f"{call} {key}")
         if self._random.random() < self.faults.refused + self.faults.unanswered + self.faults.late:
-            raise Unclear("503")
+            raise UnclearError("503")
 
     def _write(self, call: str, key: str, apply: Callable[[], bool]) -> bool:
         if self._begin(call, key):
@@ -183,18 +190,18 @@ class SimObjects:
         self.sleep(self._random.expovariate(1 / self.faults.latency_s) if self.faults.latency_s else 0.0)
         self.between(call, key)
         if self.is_rejecting:
-            raise Rejected("403 Forbidden")
+            raise RejectedError("403 Forbidden")
         if self.stop_at is None:
             return False
         self.stop_at -= 1
         return self.stop_at <= 0
 
     def _refuse(self, _apply: Callable[[], bool]) -> None:
-        raise Unclear("503 Slow Down")
+        raise UnclearError("503 Slow Down")
 
     def _lose_the_answer(self, apply: Callable[[], bool]) -> None:
         apply()
-        raise Unclear("the connection was lost")
+        raise UnclearError("the connection was lost")
 
     def _later(self, apply: Callable[[], bool]) -> None:
         due_s = self._now_s + self._random.uniform(0, self.faults.late_s_max)
@@ -202,7 +209,7 @@ class SimObjects:
 
     def _apply_late(self, apply: Callable[[], bool]) -> None:
         self._later(apply)
-        raise Unclear("no answer within the time limit")
+        raise UnclearError("no answer within the time limit")
 
     def _say_that_it_exists(self, _apply: Callable[[], bool]) -> None:
-        raise Exists("409 Conflict")
+        raise ExistsError("409 Conflict")

@@ -1,8 +1,8 @@
 """Tiered storage: what a partition has in an object store, and the rules by which one broker at a time changes it.
 
 Only `prefix` sends requests to an object store, and only requests that read. The generators of `chain` yield requests,
-and the caller sends the answers into them. A read of `remote_log` raises NotLoaded if bytes that it needs are not in memory. The caller then
-loads these bytes and reads again.
+and the caller sends the answers into them. A read of `remote_log` raises NotLoadedError if bytes that it needs are not
+in memory. The caller then loads these bytes and reads again.
 
 | module | content |
 |---|---|

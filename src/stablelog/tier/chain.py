@@ -40,7 +40,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from crc32c import crc32c
 
-from stablelog.errors import Corrupt, Fenced, naming, refuse_newer
+from stablelog.errors import DamageError, FencedError, naming, refuse_newer
 from stablelog.tier.names import EPOCHS, ChainName, RemotePartition, chain_name_of, epoch_key, epoch_of
 
 Result = TypeVar("Result")
@@ -137,8 +137,8 @@ class Chain:
         After a failure of the store, the caller calls this method again, until the method returns.
 
         Raises:
-            Fenced: a broker of a greater epoch has taken over.
-            Corrupt: the last manifest is damaged or missing.
+            FencedError: a broker of a greater epoch has taken over.
+            DamageError: the last manifest is damaged or missing.
         """
         assert not self._is_owner, "the take-over is complete"
         if self._next == 0:
@@ -155,7 +155,7 @@ class Chain:
                 yield Create(key, encode_link(Kind.FENCE, self._epoch, self._nonce))
         for link in last:
             # `link.kind` is derived from the size in the listing. An object of this size is a fence only if its content
-            # is undamaged, so read it: `_read` raises Corrupt if it is not.
+            # is undamaged, so read it: `_read` raises DamageError if it is not.
             yield from _read(self._partition, link.name, Kind.FENCE)
         manifests = [
             link.name for link in links if link.kind is Kind.MANIFEST and link.name.epoch < self._epoch
@@ -168,7 +168,7 @@ class Chain:
         """Publish a manifest, which replaces all earlier manifests of the partition.
 
         Raises:
-            Fenced: a broker of a greater epoch has taken over. No reader will use this manifest.
+            FencedError: a broker of a greater epoch has taken over. No reader will use this manifest.
         """
         assert self._is_owner, "take over first"
         assert payload, "only a manifest has a payload, and its size tells its kind"
@@ -192,7 +192,7 @@ class Chain:
         but the last one of each lower epoch.
 
         Raises:
-            Fenced: a broker of a greater epoch has taken over. A fenced broker deletes nothing.
+            FencedError: a broker of a greater epoch has taken over. A fenced broker deletes nothing.
         """
         assert self._is_owner, "take over first"
         by_epoch: dict[int, list[ChainName]] = {}
@@ -210,7 +210,7 @@ class Chain:
         """Delete all manifests of a partition whose topic was deleted. Claims and fences stay.
 
         Raises:
-            Fenced: a broker of a greater epoch has taken over. Nothing was deleted.
+            FencedError: a broker of a greater epoch has taken over. Nothing was deleted.
         """
         assert self._is_owner, "take over first"
         for link in (yield from self._links()):
@@ -223,7 +223,7 @@ class Chain:
         name = ChainName(self._epoch, number)
         content, key = encode_link(kind, self._epoch, self._nonce, payload), self._partition.chain_key(name)
         if not (yield Create(key, content)):
-            raise Fenced(
+            raise FencedError(
                 f"another broker has taken over the manifests of {self._partition.directory}, and has created {key}"
             )
 
@@ -232,7 +232,7 @@ class Chain:
         links = _links_of(self._partition, listed)
         if links and links[-1].name.epoch > self._epoch:
             last = links[-1].name
-            raise Fenced(
+            raise FencedError(
                 f"a broker of epoch {last.epoch} has taken over the manifests of {self._partition.directory}, and has "
                 f"created {self._partition.chain_key(last)}; this broker has epoch {self._epoch}"
             )
@@ -254,7 +254,7 @@ def _links_of(partition: RemotePartition, listed: Iterable[tuple[str, int]]) -> 
         if name is None or partition.chain_key(name) != key:
             continue
         if size < LINK.size:
-            raise Corrupt(
+            raise DamageError(
                 f"{key} has {size} bytes, and an object of a chain of manifests has at least {LINK.size}"
             )
         kind = Kind.MANIFEST if size > LINK.size else Kind.FENCE if name.number else Kind.CLAIM
@@ -269,7 +269,7 @@ def last_manifest(partition: RemotePartition) -> Steps[bytes | None]:
     then published a later manifest, so the function lists the chain again.
 
     Raises:
-        Corrupt: the last manifest is damaged or missing.
+        DamageError: the last manifest is damaged or missing.
     """
     missing = None
     while True:
@@ -294,17 +294,17 @@ def _payload(key: str, content: bytes | None, kind: Kind) -> bytes:
     """Check the content of a claim, a manifest or a fence that the store has listed, and return its payload.
 
     Raises:
-        Corrupt: it is damaged, missing or of another kind.
+        DamageError: it is damaged, missing or of another kind.
     """
     if content is None:
-        raise Corrupt(f"{key} is listed and missing")
+        raise DamageError(f"{key} is listed and missing")
     try:
         with naming(key):
             found, payload = decode_link(content)
-    except Corrupt as error:
-        raise Corrupt(f"{key}: {error}") from None
+    except DamageError as error:
+        raise DamageError(f"{key}: {error}") from None
     if found is not kind:
-        raise Corrupt(f"{key} is a {found.name.lower()}, and its place is that of a {kind.name.lower()}")
+        raise DamageError(f"{key} is a {found.name.lower()}, and its place is that of a {kind.name.lower()}")
     return payload
 
 
@@ -319,15 +319,15 @@ def decode_link(content: bytes) -> tuple[Kind, bytes]:
     """Decode an object of the chain. Return its kind and its payload.
 
     Raises:
-        NewerFormat: a later release has written the object.
-        Corrupt: the object is damaged.
+        NewerFormatError: a later release has written the object.
+        DamageError: the object is damaged.
     """
     refuse_newer("an object of a chain of manifests", int.from_bytes(content[:2], "big"), VERSION)
     if len(content) < LINK.size:
-        raise Corrupt(
+        raise DamageError(
             f"an object of a chain of manifests has {len(content)} bytes, and at least {LINK.size} are expected"
         )
     version, crc, kind, _epoch, _nonce = LINK.unpack_from(content)
     if version != VERSION or crc != crc32c(content[CRC_END:]) or kind not in list(Kind):
-        raise Corrupt("the CRC of an object of a chain of manifests does not match its bytes")
+        raise DamageError("the CRC of an object of a chain of manifests does not match its bytes")
     return Kind(kind), content[LINK.size :]

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from pathlib import Path
 
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.files.epochs import LeaderEpochs
 from stablelog.log.files.names import COMMIT_SUFFIXES, INDEX_SUFFIXES, PRODUCERS, SNAPSHOT, file_path
 from stablelog.log.indexes.summary import Summary
@@ -52,7 +52,7 @@ def check_history(manifest: Manifest, segments: Iterable[Segment], directory: st
         directory: the directory of the partition in the store, for the message.
 
     Raises:
-        Corrupt: the local log ends before the last segment in the store, or divides its records in another way.
+        DamageError: the local log ends before the last segment in the store, or divides its records in another way.
     """
     rows = {row.base_offset: row for row in manifest.segments}
     copied_end = manifest.segments[-1].end_offset if manifest.segments else 0
@@ -62,12 +62,12 @@ def check_history(manifest: Manifest, segments: Iterable[Segment], directory: st
         end_offset = segment.end_offset
         is_compared = copied_start <= segment.base_offset < copied_end
         if is_compared and not _is_same(rows.get(segment.base_offset), segment):
-            raise Corrupt(
+            raise DamageError(
                 f"the local segment {segment.base_offset} differs from that of {directory} in the object store: the "
                 "store and the data directory are not of the same log. Restore the data directory, or use another prefix"
             )
     if end_offset < copied_end:
-        raise Corrupt(
+        raise DamageError(
             f"the object store has segments of {directory} up to offset {copied_end}, and the local log ends at offset "
             f"{end_offset}: the store and the data directory are not of the same log. Restore the data directory, or use "
             "another prefix"

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, read_header
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.log.indexes.summary import Summary
 from stablelog.tier.remote_segment import RemoteSegment
@@ -62,8 +62,8 @@ def encode_cut_points(
         The encoded cut points, and the encoded CRCs of the headers before them.
 
     Raises:
-        Corrupt: the batch headers of the log file are not those of the summary. They are also checked if the log file
-            is too small for a cut point.
+        DamageError: the batch headers of the log file are not those of the summary. They are also checked if the log
+            file is too small for a cut point.
     """
     positions = cut_positions(OffsetIndex(summary.base_offset, offset_index), summary.log_size)
     crcs = _header_crcs(summary, positions, read)
@@ -97,7 +97,7 @@ def cut_points(segment: RemoteSegment) -> list[CutPoint]:
     """Return the cut points of a segment, in the order of their positions.
 
     Raises:
-        Corrupt: the manifest describes impossible cut points.
+        DamageError: the manifest describes impossible cut points.
     """
     crcs: Sequence[int | None] = [crc for (crc,) in HEADER_CRC.iter_unpack(segment.header_crcs)]
     points = CUT_POINT.iter_unpack(segment.cut_points)
@@ -108,7 +108,7 @@ def cut_points(segment: RemoteSegment) -> list[CutPoint]:
             for (offset, position), crc in zip(points, crcs, strict=True)
         ]
     except ValueError:
-        raise Corrupt(f"the remote segment {segment.segment_id} has cut points without CRCs") from None
+        raise DamageError(f"the remote segment {segment.segment_id} has cut points without CRCs") from None
     edges = [
         (segment.base_offset, 0),
         *((point.offset, point.position) for point in found),
@@ -116,7 +116,9 @@ def cut_points(segment: RemoteSegment) -> list[CutPoint]:
     ]
     pairs = itertools.pairwise(edges) if found else ()
     if any(one[0] >= other[0] or one[1] >= other[1] for one, other in pairs):
-        raise Corrupt(f"the cut points of the remote segment {segment.segment_id} do not follow each other")
+        raise DamageError(
+            f"the cut points of the remote segment {segment.segment_id} do not follow each other"
+        )
     return found
 
 
@@ -146,8 +148,8 @@ def _header_crcs(summary: Summary, positions: Sequence[int], read: Callable[[int
     return crcs
 
 
-def _is_other(summary: Summary) -> Corrupt:
-    return Corrupt(
+def _is_other(summary: Summary) -> DamageError:
+    return DamageError(
         f"the batch headers of the log file of segment {summary.base_offset} are not those that its summary describes. "
         "Restore the file"
     )

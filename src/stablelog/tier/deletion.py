@@ -30,7 +30,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Final, NamedTuple
 
-from stablelog.errors import Corrupt, NewerFormat
+from stablelog.errors import DamageError, NewerFormatError
 from stablelog.tier.chain import MANIFESTS_KEPT, Chain, Delete, Get, List, Steps
 from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import INDEXES, LOG, RemotePartition
@@ -142,7 +142,7 @@ class Deletion:
             delay_s: the delay of deletions, in seconds.
 
         Raises:
-            Fenced: a broker of a greater epoch has taken over.
+            FencedError: a broker of a greater epoch has taken over.
         """
         if self._found:
             return
@@ -224,7 +224,7 @@ class Deletion:
                 continue  # Its reader has just deleted it.
             try:
                 pin = decode_pin(content)
-            except (Corrupt, NewerFormat):
+            except (DamageError, NewerFormatError):
                 pin = EVERYTHING
             self._pins[key] = _Known(pin, now_s)
         for key in [key for key, known in self._pins.items() if not known.is_valid(now_s)]:

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from stablelog.errors import Corrupt, NewerFormat
+from stablelog.errors import DamageError, NewerFormatError
 from stablelog.log.indexes.summary import Summary
 from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import RemotePartition
@@ -169,7 +169,7 @@ def _steps(known: SegmentState | None, wanted: SegmentState) -> list[SegmentStat
 def _is_summary(custom_metadata: bytes | None) -> bool:
     try:
         return custom_metadata is not None and bool(Summary.decode(custom_metadata))
-    except (Corrupt, NewerFormat):
+    except (DamageError, NewerFormatError):
         return False
 
 

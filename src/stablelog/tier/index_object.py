@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from stablelog.env.disk import Buffer
-from stablelog.errors import Corrupt, naming, refuse_newer
+from stablelog.errors import DamageError, naming, refuse_newer
 from stablelog.log.indexes.summary import Summary
 
 VERSION: Final = 1
@@ -111,26 +111,28 @@ def indexes_of(content: Buffer, key: str) -> dict[IndexKind, Buffer]:
     """Return the files in an object of indexes, by kind. An object that does not exist is empty and has none.
 
     Raises:
-        NewerFormat: a later release has written the object.
-        Corrupt: the object is damaged.
+        NewerFormatError: a later release has written the object.
+        DamageError: the object is damaged.
     """
     if not len(content):
         return {}
     end = len(content) - FOOTER.size
     if end < 0:
-        raise Corrupt(f"{key} has {len(content)} bytes, and an object of indexes has at least {FOOTER.size}")
+        raise DamageError(
+            f"{key} has {len(content)} bytes, and an object of indexes has at least {FOOTER.size}"
+        )
     version, count, crc = FOOTER.unpack_from(content, end)
     with naming(key):
         refuse_newer("an object of indexes", version, VERSION)
     begin = end - count * ROW.size
     view = memoryview(content)
     if version != VERSION or begin < 0 or crc32c(view[begin:end]) != crc:
-        raise Corrupt(f"{key}: the directory at the end of the object of indexes is damaged")
+        raise DamageError(f"{key}: the directory at the end of the object of indexes is damaged")
     files: dict[IndexKind, Buffer] = {}
     for kind, position, size, file_crc in ROW.iter_unpack(view[begin:end]):
         file = view[position : position + size]
         if kind not in list(IndexKind) or position + size > begin or crc32c(file) != file_crc:
-            raise Corrupt(f"{key}: the file of kind {kind} at byte {position} is damaged")
+            raise DamageError(f"{key}: the file of kind {kind} at byte {position} is damaged")
         files[IndexKind(kind)] = file
     return files
 
@@ -145,11 +147,11 @@ def check_indexes(content: Buffer, key: str, summary: Summary | None, commit: Co
         commit: the files of the commit index; None if the segment has none.
 
     Raises:
-        NewerFormat: a later release has written the object.
-        Corrupt: the object is damaged, or has other indexes.
+        NewerFormatError: a later release has written the object.
+        DamageError: the object is damaged, or has other indexes.
     """
     if not indexes_of(content, key):
-        raise Corrupt("the object is empty")
+        raise DamageError("the object is empty")
     if summary is None:
         return
     kinds = [IndexKind.OFFSETS, IndexKind.TIMES, IndexKind.TRANSACTIONS]
@@ -158,4 +160,4 @@ def check_indexes(content: Buffer, key: str, summary: Summary | None, commit: Co
     for kind in kinds:
         start, size, crc = index_range(summary, commit, kind)
         if crc32c(memoryview(content)[start : start + size]) != crc:
-            raise Corrupt(f"the index of kind {kind.name} is not the one that the manifest describes")
+            raise DamageError(f"the index of kind {kind.name} is not the one that the manifest describes")

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from stablelog.env.disk import Disk, read_if_there
-from stablelog.errors import Corrupt, naming
+from stablelog.errors import DamageError, naming
 from stablelog.log.files.log_start import encode_log_start, read_log_start
 from stablelog.log.files.names import REMOTE_LOG_START_FILE, REMOTE_MANIFEST_FILE, REMOTE_PART_PREFIX
 from stablelog.tier.manifest import Manifest, Part, decode_manifest, read_part
@@ -38,8 +38,8 @@ class LocalState:
         """Return the recorded manifest, with the recorded log start offset; None if there is none.
 
         Raises:
-            NewerFormat: a later release has written a file.
-            Corrupt: a file is damaged, or the file of a part is missing.
+            NewerFormatError: a later release has written a file.
+            DamageError: a file is damaged, or the file of a part is missing.
             DiskError: a file cannot be read.
         """
         path = self._directory / REMOTE_MANIFEST_FILE
@@ -49,20 +49,20 @@ class LocalState:
         try:
             with naming(path):
                 manifest = decode_manifest(content, self._read_part)
-        except Corrupt as error:
-            raise Corrupt(f"{path} is damaged: {error}") from None
+        except DamageError as error:
+            raise DamageError(f"{path} is damaged: {error}") from None
         return manifest._replace(log_start=max(manifest.log_start, self.read_start()))
 
     def _read_part(self, part: Part) -> list[RemoteSegment]:
         path = self._part_path(part.part_id)
         content = read_if_there(self._disk, path)
         if content is None:
-            raise Corrupt(f"its part {path.name} is missing")
+            raise DamageError(f"its part {path.name} is missing")
         try:
             with naming(path):
                 return read_part(part, content)
-        except Corrupt as error:
-            raise Corrupt(f"its file {path.name}: {error}") from None
+        except DamageError as error:
+            raise DamageError(f"its file {path.name}: {error}") from None
 
     def _part_path(self, part_id: uuid.UUID) -> Path:
         return self._directory / f"{REMOTE_PART_PREFIX}{part_id.hex}"
@@ -71,8 +71,8 @@ class LocalState:
         """Return the recorded log start offset; 0 if there is none.
 
         Raises:
-            NewerFormat: a later release has written the file.
-            Corrupt: the file is damaged. The message names it.
+            NewerFormatError: a later release has written the file.
+            DamageError: the file is damaged. The message names it.
             DiskError: the file cannot be read.
         """
         return read_log_start(self._disk, self._directory / REMOTE_LOG_START_FILE) or 0

@@ -29,7 +29,7 @@ from crc32c import crc32c
 
 from stablelog.batch.header import crc_holds, headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
-from stablelog.errors import Corrupt, in_words, refuse_newer
+from stablelog.errors import DamageError, in_words, refuse_newer
 from stablelog.log.indexes.minima import Minima
 from stablelog.tier.index_object import CommitFiles
 from stablelog.tier.published import Published, published_of
@@ -234,7 +234,7 @@ def _encode(key: bytes, head: dict[str, Any], segments: Sequence[RemoteSegment],
 
 
 def _no_part(part: Part) -> list[RemoteSegment]:
-    raise Corrupt(f"the part {part.part_id} of a manifest: the caller expects a manifest without parts")
+    raise DamageError(f"the part {part.part_id} of a manifest: the caller expects a manifest without parts")
 
 
 def decode_manifest(content: bytes, load: Callable[[Part], Sequence[RemoteSegment]] = _no_part) -> Manifest:
@@ -245,8 +245,8 @@ def decode_manifest(content: bytes, load: Callable[[Part], Sequence[RemoteSegmen
         load: loads the object of a part, and returns what `read_part` finds in it.
 
     Raises:
-        NewerFormat: a later release has written the manifest.
-        Corrupt: the manifest or one of its parts is damaged.
+        NewerFormatError: a later release has written the manifest.
+        DamageError: the manifest or one of its parts is damaged.
     """
     manifest = decode_without_parts(content)
     if manifest.parts:
@@ -260,22 +260,24 @@ def decode_manifest(content: bytes, load: Callable[[Part], Sequence[RemoteSegmen
 
 
 def decode_without_parts(content: bytes) -> Manifest:
-    """Decode a manifest, without the segments that are in its parts. Raises NewerFormat or Corrupt."""
+    """Decode a manifest, without the segments that are in its parts. Raises NewerFormatError or DamageError."""
     head, segments = _decode(content, HEAD_KEY)
     try:
         version, cluster_id, log_start, count = (
             head[one] for one in ("version", "cluster", "log_start", "count")
         )
     except KeyError as error:
-        raise Corrupt(f"the head of a manifest is damaged: {in_words(error)}") from error
+        raise DamageError(f"the head of a manifest is damaged: {in_words(error)}") from error
     is_number = all(type(number) is int and number >= 0 for number in (version, log_start, count))
     if not is_number or version < VERSION or not isinstance(cluster_id, str):
-        raise Corrupt(f"the head of a manifest has other values than numbers and a cluster id: {head}")
+        raise DamageError(f"the head of a manifest has other values than numbers and a cluster id: {head}")
     refuse_newer("a manifest", version, PARTED_VERSION)
     if version > PARTED_VERSION:
-        raise Corrupt(f"a manifest of version {version}; this release reads up to version {PARTED_VERSION}")
+        raise DamageError(
+            f"a manifest of version {version}; this release reads up to version {PARTED_VERSION}"
+        )
     if len(segments) != count:
-        raise Corrupt(f"a manifest has {len(segments)} segments, and its head says {count}")
+        raise DamageError(f"a manifest has {len(segments)} segments, and its head says {count}")
     parts = _parts_of(head) if version == PARTED_VERSION else ()
     return Manifest(cluster_id, log_start, tuple(segments), parts, published_of(head))
 
@@ -284,9 +286,11 @@ def _parts_of(head: dict[str, Any]) -> tuple[Part, ...]:
     try:
         parts = tuple(Part(uuid.UUID(hex=row[0]), *row[1:]) for row in head["parts"])
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise Corrupt(f"the head of a manifest names its parts wrongly: {in_words(error)}") from error
+        raise DamageError(f"the head of a manifest names its parts wrongly: {in_words(error)}") from error
     if any(type(number) is not int or number < 0 for part in parts for number in part[1:]):
-        raise Corrupt(f"the head of a manifest describes its parts with other values than numbers: {parts}")
+        raise DamageError(
+            f"the head of a manifest describes its parts with other values than numbers: {parts}"
+        )
     return parts
 
 
@@ -294,25 +298,25 @@ def read_part(part: Part, content: bytes) -> list[RemoteSegment]:
     """Return the segments of a part, from the content of its object.
 
     Raises:
-        NewerFormat: a later release has written the part.
-        Corrupt: the object is damaged, or is another one than the manifest names.
+        NewerFormatError: a later release has written the part.
+        DamageError: the object is damaged, or is another one than the manifest names.
     """
     if (len(content), crc32c(content)) != (part.size, part.crc):
-        raise Corrupt(f"the part {part.part_id} of a manifest is damaged: its size or its CRC is wrong")
+        raise DamageError(f"the part {part.part_id} of a manifest is damaged: its size or its CRC is wrong")
     segments = decode_part(content)
     if len(segments) != part.segment_count or (segments and segments[0].base_offset != part.base_offset):
-        raise Corrupt(f"the part {part.part_id} of a manifest has other segments than the manifest says")
+        raise DamageError(f"the part {part.part_id} of a manifest has other segments than the manifest says")
     return segments
 
 
 def decode_part(content: bytes) -> list[RemoteSegment]:
-    """Return the segments of a part. Raises NewerFormat or Corrupt."""
+    """Return the segments of a part. Raises NewerFormatError or DamageError."""
     head, segments = _decode(content, PART_KEY)
     version = head.get("version")
     if type(version) is int:
         refuse_newer("a part of a manifest", version, PART_VERSION)
     if version != PART_VERSION:
-        raise Corrupt(f"a part of a manifest has the version {version}")
+        raise DamageError(f"a part of a manifest has the version {version}")
     return segments
 
 
@@ -322,18 +326,20 @@ def _decode(content: bytes, key: bytes) -> tuple[dict[str, Any], list[RemoteSegm
     records = _records(content)
     first = next(records, None)
     if first is None or first.key != key:
-        raise Corrupt(f"a {what} does not begin with its head")
+        raise DamageError(f"a {what} does not begin with its head")
     try:
         head = json.loads(first.value or b"")
     except ValueError as error:
-        raise Corrupt(f"the head of a {what} is damaged: {in_words(error)}") from error
+        raise DamageError(f"the head of a {what} is damaged: {in_words(error)}") from error
     if not isinstance(head, dict):
-        raise Corrupt(f"the head of a {what} is damaged: it is no object of JSON")
+        raise DamageError(f"the head of a {what} is damaged: it is no object of JSON")
     segments = []
     for record in records:
         decoded = decode_record(record.value or b"")
         if not isinstance(decoded, SegmentSnapshotRecord) or int(decoded.state) not in STATES:
-            raise Corrupt(f"a {what} has a record {type(decoded).__name__} that is no segment of a manifest")
+            raise DamageError(
+                f"a {what} has a record {type(decoded).__name__} that is no segment of a manifest"
+            )
         segments.append(RemoteSegment.of_record(decoded))
     return head, segments
 
@@ -342,11 +348,11 @@ def _records(content: bytes) -> Iterator[Record]:
     end = 0
     for position, header in headers_in(content):
         if not crc_holds(content, position, header):
-            raise Corrupt(f"the CRC of a manifest's batch at byte {position} does not match its bytes")
+            raise DamageError(f"the CRC of a manifest's batch at byte {position} does not match its bytes")
         yield from decode_records(content, position)
         end = position + header.size
     if end != len(content):
-        raise Corrupt(f"a manifest ends in the middle of a batch, at byte {len(content)}")
+        raise DamageError(f"a manifest ends in the middle of a batch, at byte {len(content)}")
 
 
 def _with_latest(segment: RemoteSegment, before: CommitFiles | None) -> RemoteSegment:
@@ -366,6 +372,6 @@ def _check(segments: Sequence[RemoteSegment]) -> None:
         # leave the manifest in any order. Also, if the log start offset moves past the last segment in the store, the
         # next segment that is copied begins at this offset or later.
         if one.end_offset > other.base_offset or (is_gap and one.state is not SegmentState.DELETE_STARTED):
-            raise Corrupt(
+            raise DamageError(
                 f"a manifest has a segment that ends at offset {one.end_offset}, and the next begins at {other.base_offset}"
             )

@@ -20,7 +20,7 @@ Format: docs/formats.md, "Pins".
 import json
 from typing import Final, NamedTuple
 
-from stablelog.errors import Corrupt, in_words, refuse_newer
+from stablelog.errors import DamageError, in_words, refuse_newer
 
 VERSION: Final = 1
 VALID_S: Final = 3600.0
@@ -55,16 +55,16 @@ def decode_pin(content: bytes) -> Pin:
     """Decode the content of a pin's object.
 
     Raises:
-        NewerFormat: a later release has written the pin.
-        Corrupt: the object is damaged.
+        NewerFormatError: a later release has written the pin.
+        DamageError: the object is damaged.
     """
     try:
         fields = json.loads(content)
         version, start_offset, end_offset = (int(fields[name]) for name in ("version", "start", "end"))
         reader = str(fields["reader"])
     except (ValueError, KeyError, TypeError) as error:
-        raise Corrupt(f"a pin is damaged: {in_words(error)}") from error
+        raise DamageError(f"a pin is damaged: {in_words(error)}") from error
     refuse_newer("a pin", version, VERSION)
     if version != VERSION or not 0 <= start_offset <= end_offset:
-        raise Corrupt(f"a pin of version {version} has the offsets {start_offset} to {end_offset}")
+        raise DamageError(f"a pin of version {version} has the offsets {start_offset} to {end_offset}")
     return Pin(start_offset, end_offset, reader)

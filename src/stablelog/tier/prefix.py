@@ -9,7 +9,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import Corrupt, InvalidConfig, ObjectExists, ObjectMissing, StoreError, refuse_newer
+from stablelog.errors import (
+    DamageError,
+    ObjectExistsError,
+    ObjectMissingError,
+    StoreError,
+    UsageError,
+    refuse_newer,
+)
 from stablelog.tier.chain import Create, Delete, Get, List, Result, Steps, last_manifest
 from stablelog.tier.manifest import Manifest, Part, decode_manifest, read_part
 from stablelog.tier.names import (
@@ -43,9 +50,9 @@ class Prefix:
         """Return the id of the cluster that the prefix belongs to.
 
         Raises:
-            ObjectMissing: no broker has used the prefix yet.
-            InvalidConfig: the prefix belongs to another program.
-            NewerFormat: a later release has written the objects.
+            ObjectMissingError: no broker has used the prefix yet.
+            UsageError: the prefix belongs to another program.
+            NewerFormatError: a later release has written the objects.
             StoreError: the store does not answer, or rejects the request.
         """
         content = self.store.get(CLUSTER)
@@ -53,7 +60,7 @@ class Prefix:
             read = json.loads(content)
             version, cluster_id = int(read["version"]), read["cluster"]
         except (ValueError, KeyError, TypeError) as error:
-            raise InvalidConfig(
+            raise UsageError(
                 f"{self.store.url}/{CLUSTER} is not the object of a cluster of stablelog: use another prefix"
             ) from error
         refuse_newer(f"the layout of {self.store.url}", version, LAYOUT_VERSION)
@@ -108,15 +115,15 @@ class Prefix:
 
         Raises:
             StoreError: the store does not answer, or rejects a request.
-            NewerFormat: a later release has written the manifest.
-            Corrupt: the manifest or a part is damaged or missing. The message names its key.
+            NewerFormatError: a later release has written the manifest.
+            DamageError: the manifest or a part is damaged or missing. The message names its key.
         """
         payload = self.last_payload(partition)
         return None if payload is None else self.read_manifest(partition, payload)[0]
 
     def last_payload(self, partition: RemotePartition) -> bytes | None:
         """Return the payload of the last manifest of a partition, not decoded; None if none was published. Raises
-        StoreError or Corrupt.
+        StoreError or DamageError.
         """
         return self.run(last_manifest(partition))
 
@@ -135,8 +142,8 @@ class Prefix:
 
         Raises:
             StoreError: the store does not answer, or rejects a request.
-            NewerFormat: a later release has written the manifest.
-            Corrupt: the manifest or a part is damaged, or a part is missing. The message names the part's key.
+            NewerFormatError: a later release has written the manifest.
+            DamageError: the manifest or a part is damaged, or a part is missing. The message names the part's key.
         """
         contents: dict[uuid.UUID, bytes] = {}
 
@@ -147,10 +154,10 @@ class Prefix:
             try:
                 content = contents[part.part_id] = self.store.get(key)
                 return read_part(part, content)
-            except ObjectMissing:
-                raise Corrupt(f"{key} is missing, and the manifest names it") from None
-            except Corrupt as error:
-                raise Corrupt(f"{key}: {error}") from None
+            except ObjectMissingError:
+                raise DamageError(f"{key} is missing, and the manifest names it") from None
+            except DamageError as error:
+                raise DamageError(f"{key}: {error}") from None
 
         return decode_manifest(payload, load), contents
 
@@ -180,13 +187,13 @@ class Prefix:
             case Create(key, content):
                 try:
                     self.store.create(key, content)
-                except ObjectExists:
+                except ObjectExistsError:
                     return False
                 return True
             case Get(key):
                 try:
                     return self.store.get(key)
-                except ObjectMissing:
+                except ObjectMissingError:
                     return None
             case Delete(key):
                 self.store.delete(key)

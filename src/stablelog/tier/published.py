@@ -5,7 +5,7 @@ Format: docs/formats.md, "The manifest", the field `published`.
 
 from typing import Any, Final, NamedTuple
 
-from stablelog.errors import Corrupt, in_words
+from stablelog.errors import DamageError, in_words
 from stablelog.log.files.restored import Restored, restored_of
 
 REQUIRED: Final = ("log_end", "time_ms", "partition_count", "configs")
@@ -39,7 +39,7 @@ def published_of(head: dict[str, Any]) -> Published | None:
     """Read the field `published` of the head of a manifest; None if the head has none.
 
     Raises:
-        Corrupt: the field has another content.
+        DamageError: the field has another content.
     """
     if "published" not in head:
         return None
@@ -52,10 +52,10 @@ def published_of(head: dict[str, Any]) -> Published | None:
         )
         texts = [text for setting in published.configs.items() for text in setting]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Corrupt(f"the head of a manifest describes its topic wrongly: {in_words(error)}") from error
+        raise DamageError(f"the head of a manifest describes its topic wrongly: {in_words(error)}") from error
     numbers = published.log_end, published.time_ms, published.partition_count
     if any(type(number) is not int or number < 0 for number in numbers) or not all(
         isinstance(text, str) for text in texts
     ):
-        raise Corrupt(f"the head of a manifest describes its topic with other values: {found}")
+        raise DamageError(f"the head of a manifest describes its topic with other values: {found}")
     return published

@@ -24,7 +24,7 @@ from kio.serial.errors import SerialError
 from kio.static.constants import EntityType
 from kio.static.primitive import i8, i16, i32, i64
 
-from stablelog.errors import Corrupt, refuse_newer
+from stablelog.errors import DamageError, refuse_newer
 from stablelog.varint import encode_uvarint, read_uvarint
 from stablelog.wire.guard import checked
 from stablelog.wire.partitioning import partition_for
@@ -198,21 +198,21 @@ def decode_record(value: bytes) -> MetadataRecord:
     """Decode the value of a record of `__remote_log_metadata`.
 
     Raises:
-        NewerFormat: a later release has written the record.
-        Corrupt: the bytes are not a value of such a record, or are incomplete.
+        NewerFormatError: a later release has written the record.
+        DamageError: the bytes are not a value of such a record, or are incomplete.
     """
     try:
         frame_version, at = read_uvarint(value, 0)
         kind, at = read_uvarint(value, at)
         version, at = read_uvarint(value, at)
     except ValueError as error:
-        raise Corrupt(f"a record of remote segments: {error}") from error
+        raise DamageError(f"a record of remote segments: {error}") from error
     refuse_newer("a frame of remote segments", frame_version, FRAME_VERSION)
     if frame_version != FRAME_VERSION or kind not in KINDS:
-        raise Corrupt(f"a record of remote segments has frame version {frame_version} and kind {kind}")
+        raise DamageError(f"a record of remote segments has frame version {frame_version} and kind {kind}")
     refuse_newer(f"a record of remote segments of kind {kind}", version, MESSAGE_VERSION)
     if version != MESSAGE_VERSION:
-        raise Corrupt(
+        raise DamageError(
             f"a record of a remote segment has version {version}; this release reads version {MESSAGE_VERSION}"
         )
     try:
@@ -221,9 +221,9 @@ def decode_record(value: bytes) -> MetadataRecord:
         )  # `checked` checks all sizes, and removes unknown tags.
         record, size = _reader(kind)(content, at)
     except (SerialError, ValueError) as error:
-        raise Corrupt(f"a record of remote segments is not whole: {error}") from error
+        raise DamageError(f"a record of remote segments is not whole: {error}") from error
     if at + size != len(content):
-        raise Corrupt(f"a record of remote segments has {len(content) - at - size} bytes too many")
+        raise DamageError(f"a record of remote segments has {len(content) - at - size} bytes too many")
     return record  # type: ignore[no-any-return]
 
 

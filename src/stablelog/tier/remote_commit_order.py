@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stablelog.batch.header import BatchHeader
 from stablelog.env.disk import Buffer
-from stablelog.errors import Corrupt, NotLoaded
+from stablelog.errors import DamageError, NotLoadedError
 from stablelog.log.remote_tier import RemoteCommits
 from stablelog.tier.index_object import IndexKind
 from stablelog.tier.remote_segment import RemoteSegment
@@ -65,7 +65,7 @@ class RemoteCommitOrder:
 
     def commits(self, offset: int) -> Iterator[RemoteCommits]:
         """Yield what the manifest says about the commit index of each segment, from the segment with this offset on,
-        without segments before the log start offset. Raises Corrupt.
+        without segments before the log start offset. Raises DamageError.
         """
         start = max(offset, self._remote.start_offset)
         return map(self._commits_of, self._remote.segments.live_from(start))
@@ -87,7 +87,7 @@ class RemoteCommitOrder:
 
     def _commits_of(self, segment: RemoteSegment) -> RemoteCommits:
         if segment.commit is None:
-            raise Corrupt(
+            raise DamageError(
                 f"the manifest of {self._remote.place} describes no commit index of the segment {segment.base_offset}, "
                 "and the topic is commit-ordered"
             )
@@ -101,22 +101,22 @@ class RemoteCommitOrder:
         )
 
     def commit_rows(self, base_offset: int) -> tuple[Buffer, Buffer]:
-        """Return the entries and the extents of a segment's commit index. Raises NotLoaded and Corrupt."""
+        """Return the entries and the extents of a segment's commit index. Raises NotLoadedError and DamageError."""
         segment, content = self._segment(base_offset), self._remote.bytes
         kinds = (IndexKind.COMMIT_ENTRIES, IndexKind.COMMIT_EXTENTS)
         missing = [one for kind in kinds for one in content.missing(segment, kind)]
         if missing:
-            raise NotLoaded(missing, size_of(missing))
+            raise NotLoadedError(missing, size_of(missing))
         entries, extents = (content.index(segment, kind) for kind in kinds)
         return entries, extents
 
     def content(
         self, base_offset: int, begins: Sequence[int], ends: Sequence[int], size_max: int
     ) -> tuple[int, Buffer]:
-        """Copy ranges of bytes of a log file (see `RemoteView.content`). Raises NotLoaded and Corrupt."""
+        """Copy ranges of bytes of a log file (see `RemoteView.content`). Raises NotLoadedError and DamageError."""
         segment, content = self._segment(base_offset), self._remote.bytes
         if max(ends) > segment.size:
-            raise Corrupt(
+            raise DamageError(
                 f"{content.log_place(segment)} has {segment.size} bytes, and a commit index names bytes up to {max(ends)}"
             )
         views: list[Buffer] = []
@@ -130,7 +130,7 @@ class RemoteCommitOrder:
                 break
             try:
                 pieces = content.views(segment, begin, end - begin)
-            except NotLoaded as error:
+            except NotLoadedError as error:
                 missing |= dict.fromkeys(error.ranges)
                 continue
             # After a range that is not loaded, others are visited only to load what they need together with it.
@@ -138,7 +138,7 @@ class RemoteCommitOrder:
                 views += pieces
                 count += 1
         if not count:
-            raise NotLoaded(list(missing), len(chunks) * self._chunk_size)
+            raise NotLoadedError(list(missing), len(chunks) * self._chunk_size)
         self._last = segment, ends[count - 1]
         return count, b"".join(views)
 
@@ -151,7 +151,9 @@ class RemoteCommitOrder:
     def batch_at_time(
         self, base_offset: int, timestamp_ms: int, start: int, end: int
     ) -> tuple[BatchHeader, bytes] | int | None:
-        """Find a batch by the time of its records (see `RemoteView.batch_at_time`). Raises NotLoaded and Corrupt."""
+        """Find a batch by the time of its records (see `RemoteView.batch_at_time`). Raises NotLoadedError and
+        DamageError.
+        """
         segment = self._segment(base_offset)
         for count, (position, header) in enumerate(self._remote.from_time(segment, timestamp_ms, start)):
             if header.base_offset >= end:
@@ -193,7 +195,7 @@ class RemoteCommitOrder:
     def _segment(self, base_offset: int) -> RemoteSegment:
         segment = self._remote.at(base_offset)
         if segment.base_offset != base_offset:
-            raise Corrupt(
+            raise DamageError(
                 f"no manifest of {self._remote.place} names a segment with the base offset {base_offset}"
             )
         return segment

@@ -1,8 +1,8 @@
 """The remote tier of one partition: searches in the list of its remote segments, and reads from cached bytes of
 objects.
 
-This module sends no request. A read that needs bytes which are not in the cache raises NotLoaded with the byte ranges.
-The caller loads these ranges and reads again (`segment_bytes`).
+This module sends no request. A read that needs bytes which are not in the cache raises NotLoadedError with the byte
+ranges. The caller loads these ranges and reads again (`segment_bytes`).
 
 A reader that begins at the first offset of a segment and reads on needs no index: the remote log remembers at which
 position each read has ended. Only a reader that begins in the middle of a segment needs its offset index, and only a
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from stablelog.batch.header import HEADER, BatchHeader, read_header
 from stablelog.batch.records import find_by_time, is_decoded_quickly
-from stablelog.errors import Corrupt, NotLoaded, Unavailable
+from stablelog.errors import DamageError, NotLoadedError, UnavailableError
 from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.log.indexes.time_index import TimeIndex
 from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex
@@ -110,10 +110,10 @@ class RemoteLog:
         """The list of remote segments, as it was published.
 
         Raises:
-            Unavailable: the list is not known yet.
+            UnavailableError: the list is not known yet.
         """
         if self._manifest is None:
-            raise Unavailable(
+            raise UnavailableError(
                 f"the remote segments of {self.partition.topic}-{self.partition.partition} are not known until the "
                 "object store answers"
             )
@@ -179,8 +179,8 @@ class RemoteLog:
         """Read whole batches from `start`, as far as they are loaded, and at least one batch if `at_least_one`.
 
         Raises:
-            NotLoaded: the first batch is not loaded.
-            Corrupt: the objects in the store are not those of the segment.
+            NotLoadedError: the first batch is not loaded.
+            DamageError: the objects in the store are not those of the segment.
         """
         offset = start
         while True:
@@ -210,7 +210,7 @@ class RemoteLog:
         """
         end, end_offset = begin, -1
         # A batch that is not loaded ends the read: the reader gets the batches before it.
-        with contextlib.suppress(NotLoaded):
+        with contextlib.suppress(NotLoadedError):
             for count, batch in enumerate(self.bytes.batches(segment, begin)):
                 batch_end = batch.position + batch.size
                 is_over = count == BATCH_COUNT_MAX or batch.base_offset >= limit
@@ -220,7 +220,7 @@ class RemoteLog:
                     if count:
                         break  # The reader gets the batches before the damaged one.
                     self.bytes.drop(segment, batch.position, batch.size)
-                    raise Corrupt(
+                    raise DamageError(
                         f"{self.bytes.log_place(segment)}: the CRC of the batch at byte {batch.position} does not match its bytes"
                     )
                 end, end_offset = batch_end, batch.last_offset + 1
@@ -270,15 +270,15 @@ class RemoteLog:
         search is complete.
 
         Raises:
-            NotLoaded: a transaction index is not loaded. No index is needed if no transaction was aborted.
-            Corrupt: a transaction index is damaged, or missing although the segment has aborted transactions.
+            NotLoadedError: a transaction index is not loaded. No index is needed if no transaction was aborted.
+            DamageError: a transaction index is damaged, or missing although the segment has aborted transactions.
         """
         if start >= end:
             return [], True
         segments, is_complete = self.segments.with_aborts(start, end)
         missing = [one for segment in segments for one in self.bytes.missing(segment, IndexKind.TRANSACTIONS)]
         if missing:
-            raise NotLoaded(missing, size_of(missing))
+            raise NotLoadedError(missing, size_of(missing))
         found: list[AbortedTxn] = []
         for segment in segments:
             entries = self.bytes.index(segment, IndexKind.TRANSACTIONS)
@@ -310,10 +310,12 @@ class RemoteLog:
     # -- batches -----------------------------------------------------------------------------------------------
 
     def at(self, offset: int) -> RemoteSegment:
-        """Return the segment with this offset. Raises Corrupt if the manifest names none, or one that is being deleted."""
+        """Return the segment with this offset. Raises DamageError if the manifest names none, or one that is being
+        deleted.
+        """
         segment = self.segments.at(offset)
         if segment is None or segment.state is not SegmentState.COPY_FINISHED:
-            raise Corrupt(
+            raise DamageError(
                 f"no manifest of {self.place} names a segment with offset {offset}, and the log begins at "
                 f"offset {self.start_offset}"
             )
@@ -333,7 +335,7 @@ class RemoteLog:
         """Yield (position, header) of the batches of a segment that may have a record of this time or a later one."""
         needed = self.bytes.missing(segment, IndexKind.TIMES) + self.bytes.missing(segment, IndexKind.OFFSETS)
         if needed:
-            raise NotLoaded(needed, size_of(needed))
+            raise NotLoadedError(needed, size_of(needed))
         times = TimeIndex(segment.base_offset, self.bytes.index(segment, IndexKind.TIMES))
         offset = max(times.offset_before(timestamp_ms) or segment.base_offset, start)
         for batch in self.bytes.batches(segment, self._position_before(segment, offset)):
@@ -344,7 +346,7 @@ class RemoteLog:
     def _position_before(self, segment: RemoteSegment, offset: int) -> int:
         missing = self.bytes.missing(segment, IndexKind.OFFSETS)
         if missing:
-            raise NotLoaded(missing, size_of(missing))
+            raise NotLoadedError(missing, size_of(missing))
         offsets = OffsetIndex(segment.base_offset, self.bytes.index(segment, IndexKind.OFFSETS))
         return offsets.position_before(offset)
 

@@ -3,7 +3,7 @@
 import uuid
 from dataclasses import dataclass
 
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.segments.segments import NO_ABORT
 from stablelog.tier.index_object import COMMIT_FILES, CommitFiles, IndexKind, index_range
@@ -118,16 +118,16 @@ class RemoteSegment:
         """Read a segment from the record that describes it in a manifest.
 
         Raises:
-            NewerFormat: a later release has written the summary.
-            Corrupt: two fields of the record contradict each other.
+            NewerFormatError: a later release has written the summary.
+            DamageError: two fields of the record contradict each other.
         """
         if record.end_offset < record.start_offset or record.start_offset < 0 or record.size < 0:
-            raise Corrupt(
+            raise DamageError(
                 f"the remote segment {record.segment_id} has impossible offsets or an impossible size"
             )
         summary = None if record.custom_metadata is None else Summary.decode(record.custom_metadata)
         if len(record.commit_index) not in (0, COMMIT_FILES.size):
-            raise Corrupt(
+            raise DamageError(
                 f"the remote segment {record.segment_id} describes its commit index in {len(record.commit_index)} bytes "
                 f"instead of {COMMIT_FILES.size}"
             )
@@ -152,5 +152,5 @@ class RemoteSegment:
             segment.end_offset,
             segment.size,
         ):
-            raise Corrupt(f"the summary of the remote segment {segment.segment_id} is of another segment")
+            raise DamageError(f"the summary of the remote segment {segment.segment_id} is of another segment")
         return segment

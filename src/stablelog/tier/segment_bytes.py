@@ -1,7 +1,7 @@
 """The bytes of remote segments that are in the cache: batches and indexes, found by their positions in the objects.
 
 The log file of a segment is read in *chunks* of one size, and an index as a whole. A call that needs bytes which are
-not in the cache raises NotLoaded with their ranges.
+not in the cache raises NotLoadedError with their ranges.
 """
 
 import struct
@@ -13,7 +13,7 @@ from crc32c import crc32c
 
 from stablelog.batch.header import CRC, CRC_START, HEADER, LENGTH_AND_OFFSET_SIZE, MAGIC
 from stablelog.env.disk import Buffer
-from stablelog.errors import Corrupt, NotLoaded
+from stablelog.errors import DamageError, NotLoadedError
 from stablelog.log.segments.batch_search import Found
 from stablelog.tier.index_object import IndexKind, indexes_of
 from stablelog.tier.names import RemotePartition
@@ -72,7 +72,7 @@ class SegmentBytes:
         self._last_key: tuple[uuid.UUID | None, str] = None, ""
 
     def batches(self, segment: RemoteSegment, position: int) -> Iterator[Found]:
-        """Yield each batch from a position on. Raises NotLoaded and Corrupt."""
+        """Yield each batch from a position on. Raises NotLoadedError and DamageError."""
         chunk_start, chunk = 0, memoryview(b"")
         while position < segment.size:
             at = position - chunk_start
@@ -102,7 +102,7 @@ class SegmentBytes:
             position += size
 
     def crc_holds(self, segment: RemoteSegment, position: int, size: int) -> bool:
-        """Whether the CRC of a batch matches its bytes. Raises NotLoaded."""
+        """Whether the CRC of a batch matches its bytes. Raises NotLoadedError."""
         number, begin = divmod(position, self._chunk_size)
         is_in_one = begin + size <= self._chunk_size
         chunk = self._cache.get(self._chunk(segment, number)) if is_in_one else None
@@ -116,7 +116,7 @@ class SegmentBytes:
         """Return views of bytes of a log file that are loaded.
 
         Raises:
-            NotLoaded: some of the bytes are not loaded.
+            NotLoadedError: some of the bytes are not loaded.
         """
         views: list[Buffer] = []
         missing = []
@@ -129,7 +129,7 @@ class SegmentBytes:
             else:
                 views.append(memoryview(content)[begin:end])
         if missing:
-            raise NotLoaded(missing, needed_size)
+            raise NotLoadedError(missing, needed_size)
         return views
 
     def drop(self, segment: RemoteSegment, position: int, size: int) -> None:
@@ -143,9 +143,9 @@ class SegmentBytes:
         """Note that a reader does not need the chunk again that has the byte at a position of a log file."""
         self._cache.consumed(self.chunk_at(segment, position))
 
-    def _damaged(self, segment: RemoteSegment, position: int) -> Corrupt:
+    def _damaged(self, segment: RemoteSegment, position: int) -> DamageError:
         self.drop(segment, position, 1)
-        return Corrupt(f"{self.log_place(segment)} has no batch of the segment at byte {position}")
+        return DamageError(f"{self.log_place(segment)} has no batch of the segment at byte {position}")
 
     def missing(self, segment: RemoteSegment, kind: IndexKind) -> list[ObjectRange]:
         """Return the range of an index, unless it is loaded or empty."""
@@ -159,14 +159,14 @@ class SegmentBytes:
             return b""
         content = self._cache.get(wanted)
         if content is None:
-            raise NotLoaded([wanted], wanted.size)
+            raise NotLoadedError([wanted], wanted.size)
         if not wanted.size:
             return indexes_of(content, f"{self._url}/{wanted.key}").get(kind, b"")
         if not self._cache.is_checked(wanted):
             crc = segment.index_crc(kind)
             if crc is not None and crc32c(content) != crc:
                 self._cache.drop(wanted)
-                raise Corrupt(
+                raise DamageError(
                     f"{self._url}/{wanted.key}: the {wanted.size} bytes at byte {wanted.start} do not match the manifest"
                 )
             self._cache.checked(wanted)

@@ -18,7 +18,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from stablelog.env.disk import Buffer, Disk
-from stablelog.errors import Corrupt, DiskError
+from stablelog.errors import DamageError, DiskError
 from stablelog.log.indexes.summary import Summary
 from stablelog.views.extents import EXTENT
 from stablelog.views.index_format import (
@@ -172,7 +172,7 @@ class CommitIndex(IndexRows):
                 content = self._disk.read_bytes(self.path(suffix))
                 if len(content) != size or crc32c(content) != crc:
                     return False
-        except (FileNotFoundError, Corrupt):
+        except (FileNotFoundError, DamageError):
             return False
         self.take(summary)
         return True

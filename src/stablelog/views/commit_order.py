@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, DiskError, NotLoaded, OffsetOutOfRange, Unproven
+from stablelog.errors import DamageError, DiskError, NotLoadedError, OffsetOutOfRangeError, UnprovenError
 from stablelog.log.model import Slice
 from stablelog.log.read import STEP_COUNT_MAX, Batch, Lookup, TimestampedOffset, in_steps
 from stablelog.log.segments.segment import Segment
@@ -187,13 +187,13 @@ class CommitOrder:
         returned, because a client would take the records of this batch for those at `start`.
 
         Raises:
-            OffsetOutOfRange: `start` is before the start of the view, or after its end.
-            Corrupt: the first batch is damaged.
-            Unproven: the batch headers of the segment with the first batch have not been checked since the start of the
-                broker.
+            OffsetOutOfRangeError: `start` is before the start of the view, or after its end.
+            DamageError: the first batch is damaged.
+            UnprovenError: the batch headers of the segment with the first batch have not been checked since the start
+                of the broker.
         """
         if not self.start_offset <= start <= max(self._partition.high_watermark, self.end_offset):
-            raise OffsetOutOfRange(
+            raise OffsetOutOfRangeError(
                 f"position {start} is not in the view of {self._partition.topic}-{self._partition.index}, which has the "
                 f"positions {self.start_offset} to {self.end_offset} (exclusive)"
             )
@@ -203,7 +203,7 @@ class CommitOrder:
         response = FetchAssembler(start, size_max, at_least_one=at_least_one, reads_on=reads_on)
         try:
             self._assemble(response)
-        except (Corrupt, NotLoaded, Unproven):
+        except (DamageError, NotLoadedError, UnprovenError):
             if response.end == start:
                 raise
             # The response ends before the damaged or unproven batch. The next read begins at this batch and raises the
@@ -225,9 +225,9 @@ class CommitOrder:
                         has_room = self._add(response, part)
                     else:
                         has_room = self._add_outside(response, index, part)
-                except NotLoaded as missing:
+                except NotLoadedError as missing:
                     # The cache must have room for the index, too. Otherwise the bytes of the batches would drop it.
-                    raise NotLoaded(missing.ranges, missing.size + index.loaded_size) from None
+                    raise NotLoadedError(missing.ranges, missing.size + index.loaded_size) from None
                 if not has_room:
                     return
 

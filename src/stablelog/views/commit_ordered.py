@@ -8,7 +8,7 @@ the last stable offset: an open transaction does not delay the records of other 
 from collections.abc import Callable
 
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import encode_log_start, read_log_start
 from stablelog.log.files.names import VIEW_START_FILE
@@ -30,14 +30,14 @@ class CommitOrdered:
         self._disk = disk
 
     def check_formats(self, listing: Listing) -> None:
-        """Check the format versions of the commit indexes. Raises NewerFormat."""
+        """Check the format versions of the commit indexes. Raises NewerFormatError."""
         check_formats(listing)
 
     def load(self, log: ViewedLog, known: Known, progress: Callable[[int, int], None] | None) -> CommitOrder:
         """Make the view of a log (its records in commit order) after the log's recovery.
 
         Raises:
-            Corrupt: the file that records the start of the view is missing or damaged, or names an offset past the
+            DamageError: the file that records the start of the view is missing or damaged, or names an offset past the
                 log's end.
         """
         start = self._read_start(log, known)
@@ -50,14 +50,14 @@ class CommitOrdered:
         start = read_log_start(self._disk, path)
         if start is None:
             if known.is_established:
-                raise Corrupt(
+                raise DamageError(
                     f"{path} is missing: where the view begins is not known, and records that were deleted could be read "
                     "again. Restore the file"
                 )
             start = 0
             self.write_start(log, start)
         if start > log.end_offset:
-            raise Corrupt(
+            raise DamageError(
                 f"{path} says that the view begins at offset {start}, but the log ends at {log.end_offset}. Restore "
                 "the file, or the log files"
             )

@@ -31,7 +31,7 @@ from stablelog.batch.header import (
     TRANSACTIONAL,
 )
 from stablelog.env.disk import Buffer, File
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.model import Slice
 from stablelog.log.segments.segment import Segment
 from stablelog.views.copy_buffers import COPY_BUFFERS
@@ -121,13 +121,13 @@ class FetchAssembler:
             extents: the extents of the batches.
 
         Raises:
-            Corrupt: a batch is damaged. The batches before it are in the response.
+            DamageError: a batch is damaged. The batches before it are in the response.
         """
         log = segment.log
         if not self._reads_on:
             self._request(log, extents)
         data = log.view(0, max(extents.ends))
-        damage: Corrupt | None = None
+        damage: DamageError | None = None
         if SEVERAL in extents.lengths:
             extents, damage = split(data, extents, self.start)
         if segment.damaged_batches:
@@ -147,11 +147,11 @@ class FetchAssembler:
             extents: the extents. Their positions are those in the log file.
 
         Raises:
-            Corrupt: a batch is damaged. The batches before it are in the response.
+            DamageError: a batch is damaged. The batches before it are in the response.
         """
         ends = list(accumulate(map(sub, extents.ends, extents.begins)))
         batches = extents._replace(begins=[0, *ends[:-1]], ends=ends)
-        damage: Corrupt | None = None
+        damage: DamageError | None = None
         if SEVERAL in batches.lengths:
             batches, damage = split(data, batches, self.start)
         for place, (begin, end) in enumerate(zip(batches.begins, batches.ends, strict=True)):
@@ -159,7 +159,9 @@ class FetchAssembler:
                 crc32c(data[begin + CRC_START : end])
                 != CRC.unpack_from(data, begin + CRC_START - CRC.size)[0]
             ):
-                damage = Corrupt(f"the CRC of a batch of segment {extents.segment} does not match its bytes")
+                damage = DamageError(
+                    f"the CRC of a batch of segment {extents.segment} does not match its bytes"
+                )
                 batches = batches.part(0, place)
                 break
         self._remote_room -= len(data)
@@ -270,14 +272,14 @@ class FetchAssembler:
             entry: the entry of the run.
 
         Raises:
-            Corrupt: the first batch is damaged.
+            DamageError: the first batch is damaged.
         """
         room = self.room
         begin, end, end_offset = extent.begin, extent.end, entry.end
         if entry.start < self.start or extent.size > room:
             found = segment.find(max(self.start, entry.start))
             if found is None or found.position >= extent.end:
-                raise Corrupt(
+                raise DamageError(
                     f"the batches outside transactions from position {entry.start} on end before position {self.start}, "
                     "although the commit index says that they contain it"
                 )
@@ -296,7 +298,7 @@ class FetchAssembler:
         return end == extent.end and self.room > 0
 
 
-def split(data: memoryview, extents: ExtentColumns, start: int) -> tuple[ExtentColumns, Corrupt | None]:
+def split(data: memoryview, extents: ExtentColumns, start: int) -> tuple[ExtentColumns, DamageError | None]:
     """Split extents that may hold several batches into extents of one batch each.
 
     Args:
@@ -328,7 +330,7 @@ def split(data: memoryview, extents: ExtentColumns, start: int) -> tuple[ExtentC
             next_at = at + length + LENGTH_AND_OFFSET_SIZE
             ends_well = next_at <= last_at or next_at == end
             if length < LENGTH_MIN or last_offset_delta < 0 or not ends_well:
-                return found.part(0, count), Corrupt(
+                return found.part(0, count), DamageError(
                     f"byte {at} of the log file of segment {extents.segment} is not the beginning of a batch, but the commit "
                     f"index expects batches of producer {producer_id} there"
                 )
@@ -343,17 +345,17 @@ def split(data: memoryview, extents: ExtentColumns, start: int) -> tuple[ExtentC
             at = next_at
         if base_offset <= start:
             # The first extent must contain `start`, so a batch of the transaction is missing.
-            return found, Corrupt(
+            return found, DamageError(
                 f"the batches of producer {producer_id} end before position {start}, although the commit index says that they contain it"
             )
     return found, None
 
 
-def _before_damage(segment: Segment, batches: ExtentColumns) -> tuple[ExtentColumns, Corrupt | None]:
+def _before_damage(segment: Segment, batches: ExtentColumns) -> tuple[ExtentColumns, DamageError | None]:
     """Return the batches before the first one that is known to be damaged, and the error about that batch."""
     for place, (begin, end) in enumerate(zip(batches.begins, batches.ends, strict=True)):
         try:
             segment.check_undamaged(begin, end)
-        except Corrupt as error:
+        except DamageError as error:
             return batches.part(0, place), error
     return batches, None

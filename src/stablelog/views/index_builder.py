@@ -19,7 +19,7 @@ from typing import NamedTuple
 from stablelog.batch.header import CONTROL, TRANSACTIONAL, BatchHeader, crc_holds
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.env.disk import Disk, File
-from stablelog.errors import Corrupt, DiskError
+from stablelog.errors import DamageError, DiskError
 from stablelog.log.files.names import LOG
 from stablelog.log.segments.proof import bad_crc
 from stablelog.log.segments.segment import Segment
@@ -71,7 +71,7 @@ class IndexBuilder:
             progress: called with (bytes done, bytes of the log) after each segment that was read.
 
         Raises:
-            Corrupt: the log is damaged, or a commit marker does not match its transaction.
+            DamageError: the log is damaged, or a commit marker does not match its transaction.
         """
         directory = self._partition.directory
         for name in self._disk.list_dir(directory):
@@ -253,7 +253,7 @@ class IndexBuilder:
     def _end_transaction(self, segment: Segment, position: int, header: BatchHeader) -> None:
         batch = segment.log.read(position, header.size)
         if not crc_holds(batch, 0, header):
-            raise Corrupt(bad_crc(segment.path(LOG), header, position))
+            raise DamageError(bad_crc(segment.path(LOG), header, position))
         marker = read_marker(batch)
         if marker is None:
             return
@@ -272,13 +272,13 @@ class IndexBuilder:
             ended: the transaction; None if the log contains no batch of it.
 
         Raises:
-            Corrupt: the log still begins at offset 0, so that no batch was deleted, but the marker reserves another
+            DamageError: the log still begins at offset 0, so that no batch was deleted, but the marker reserves another
                 number of positions than the transaction has records.
         """
         count = header.last_offset_delta
         whole = ended if ended is not None and ended.extents.record_count == count else None
         if whole is None and self._partition.segments()[0].base_offset == 0:
-            raise Corrupt(
+            raise DamageError(
                 f"{self._partition.topic}-{self._partition.index}: the commit marker at offset {header.base_offset} has "
                 f"{count} positions, but its transaction has {ended.extents.record_count if ended else 0} records"
             )

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from stablelog.errors import Corrupt, refuse_newer
+from stablelog.errors import DamageError, refuse_newer
 from stablelog.log.files.names import COMMIT_SUFFIXES
 from stablelog.views.extents import LONG_COUNT
 
@@ -55,7 +55,7 @@ VERSION = 3
 CRC = struct.Struct(">I")
 
 
-class EarlierForm(Corrupt):
+class EarlierFormError(DamageError):
     """A commit index is undamaged, but in the format of an earlier release. The next start of the broker rebuilds it
     from the log.
     """
@@ -136,21 +136,21 @@ class CommitSummary:
         """Decode the content of a `.commitsummary` file.
 
         Raises:
-            EarlierForm: an earlier release wrote the file.
-            NewerFormat: a later release wrote the file.
-            Corrupt: the file is damaged.
+            EarlierFormError: an earlier release wrote the file.
+            NewerFormatError: a later release wrote the file.
+            DamageError: the file is damaged.
         """
         if (
             len(content) < SUMMARY.size + CRC.size
             or crc32c(content[: -CRC.size]) != CRC.unpack(content[-CRC.size :])[0]
         ):
-            raise Corrupt("a commit summary is damaged: its CRC or its size is wrong")
+            raise DamageError("a commit summary is damaged: its CRC or its size is wrong")
         version, *fields, open_count = SUMMARY.unpack_from(content)
         refuse_newer("a commit summary", version, VERSION)
         if 0 < version < VERSION:
-            raise EarlierForm(f"a commit summary has the older version {version}")
+            raise EarlierFormError(f"a commit summary has the older version {version}")
         if version != VERSION or len(content) != SUMMARY.size + open_count * OPEN.size + CRC.size:
-            raise Corrupt(
+            raise DamageError(
                 f"a commit summary of version {version} has {len(content)} bytes, which is no possible size"
             )
         return cls(*[*fields, tuple(OPEN.iter_unpack(content[SUMMARY.size : -CRC.size]))])

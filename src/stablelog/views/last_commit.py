@@ -14,7 +14,7 @@ from pathlib import Path
 from stablelog.batch.header import HEADER, crc_holds, read_header
 from stablelog.batch.markers import read_marker
 from stablelog.env.disk import Disk, File
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.files.names import INDEX, LOG, SUMMARY, log_offsets
 from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.log.indexes.summary import Summary
@@ -52,7 +52,7 @@ def last_commit_sequence(disk: Disk, directory: Path) -> int:
 
 def _is_whole(disk: Disk, index: CommitIndex) -> bool:
     """Open a sealed commit index. Return False if its files are incomplete or belong to another segment."""
-    with contextlib.suppress(FileNotFoundError, Corrupt):
+    with contextlib.suppress(FileNotFoundError, DamageError):
         summary = Summary.decode(disk.read_bytes(index.path(SUMMARY)))
         return index.open_sealed(summary)
     return False
@@ -91,7 +91,7 @@ def _steps(disk: Disk, segment: Segment) -> Iterator[tuple[int, int]]:
 
 
 def _is_batch(log: File, position: int, base_offset: int) -> bool:
-    with contextlib.suppress(Corrupt):
+    with contextlib.suppress(DamageError):
         header = read_header(log.read(position, HEADER.size))
         is_inside = header.base_offset >= base_offset and position + header.size <= log.size
         return is_inside and crc_holds(log.read(position, header.size), 0, header)
@@ -106,7 +106,7 @@ def _last_between(segment: Segment, begin: int, end: int) -> int:
     log = segment.growing_log
     # Positions of the control batches; only the last commit marker among them is decoded.
     controls: list[int] = []
-    with contextlib.suppress(Corrupt):
+    with contextlib.suppress(DamageError):
         for position, header in segment.walk_unproven(begin):
             if position + header.size > end:
                 break
@@ -115,7 +115,7 @@ def _last_between(segment: Segment, begin: int, end: int) -> int:
     for position in reversed(controls):
         header = read_header(log.read(position, HEADER.size))
         batch = log.read(position, header.size)
-        with contextlib.suppress(Corrupt):
+        with contextlib.suppress(DamageError):
             marker = read_marker(batch) if crc_holds(batch, 0, header) else None
             if marker is not None and marker.commit_sequence != NO_COMMIT:
                 return marker.commit_sequence

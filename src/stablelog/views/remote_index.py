@@ -40,8 +40,8 @@ class RemoteIndex(IndexRows):
         commits: what the manifest says about the index.
 
     Raises:
-        NotLoaded: the rows are not loaded.
-        Corrupt: the bytes in the store do not match the manifest.
+        NotLoadedError: the rows are not loaded.
+        DamageError: the bytes in the store do not match the manifest.
     """
 
     def __init__(self, remote: RemoteView, commits: RemoteCommits) -> None:

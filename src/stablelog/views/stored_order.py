@@ -6,7 +6,7 @@ The reader must have the commit indexes of the segments that it reads, and the l
 from collections.abc import Iterator
 
 from stablelog.batch.records import find_by_time
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.model import Slice
 from stablelog.log.remote_tier import RemoteTier
 from stablelog.views.extent_lookup import extents_from
@@ -20,13 +20,13 @@ def add_stored(response: FetchAssembler, remote: RemoteTier, extents: ExtentColu
     """Add batches of transactions from the object store to a response. Return whether it has room for more.
 
     Raises:
-        NotLoaded: the first batch is not loaded.
-        Corrupt: a batch is damaged. The batches before it are in the response.
+        NotLoadedError: the first batch is not loaded.
+        DamageError: a batch is damaged. The batches before it are in the response.
     """
     count, content = remote.view.content(extents.segment, extents.begins, extents.ends, response.remote_room)
     try:
         has_room = response.add_copied(memoryview(content), extents.part(0, count))
-    except Corrupt:
+    except DamageError:
         # The object may have been restored, so the next read loads the bytes again.
         remote.view.drop(extents.segment, extents.begins[:count], extents.ends[:count])
         raise
@@ -37,8 +37,8 @@ def add_stored_run(response: FetchAssembler, remote: RemoteTier, entry: Entry) -
     """Add batches outside transactions from the object store to a response. Return whether it has room for more.
 
     Raises:
-        NotLoaded: the first batch is not loaded.
-        Corrupt: the bytes in the store do not match the segment.
+        NotLoadedError: the first batch is not loaded.
+        DamageError: the bytes in the store do not match the segment.
     """
     found = remote.read(
         max(response.start, entry.start), entry.end, response.remote_room, at_least_one=response.needs_one
@@ -50,8 +50,8 @@ class StoredOrder:
     """The remote segments of a commit-ordered partition, in commit order.
 
     Args:
-        remote: the remote tier of the partition. Every call raises NotLoaded if bytes are not in its cache, and Corrupt
-            if bytes in the store do not match the manifest.
+        remote: the remote tier of the partition. Every call raises NotLoadedError if bytes are not in its cache, and
+            DamageError if bytes in the store do not match the manifest.
     """
 
     def __init__(self, remote: RemoteTier) -> None:
@@ -64,7 +64,7 @@ class StoredOrder:
         response = FetchAssembler(start, size_max, at_least_one=True, reads_on=True)
         try:
             self._assemble(response)
-        except Corrupt:
+        except DamageError:
             if response.end == start:
                 raise
             # The response ends before the damaged batch. The next read raises the error.

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Final
 
-from stablelog.errors import Corrupt, Unavailable
+from stablelog.errors import DamageError, UnavailableError
 from stablelog.log.remote_tier import RemoteCommits, RemoteView
 from stablelog.log.view import ViewedLog
 from stablelog.views.commit_index import CommitIndex
@@ -28,8 +28,8 @@ TORN: Final = -1  # stands for the first offset of a transaction whose beginning
 class TieredIndexes:
     """The commit indexes of one partition.
 
-    Every call that needs the remote tier raises Unavailable while its list of segments is not known, and NotLoaded if
-    bytes of the store are not in the broker's cache.
+    Every call that needs the remote tier raises UnavailableError while its list of segments is not known, and
+    NotLoadedError if bytes of the store are not in the broker's cache.
 
     Args:
         partition: the partition.
@@ -130,7 +130,7 @@ class TieredIndexes:
         """
         latest = self.local[-1].latest_sequence
         if self._partition.remote is not None:
-            with contextlib.suppress(Corrupt, Unavailable):
+            with contextlib.suppress(DamageError, UnavailableError):
                 latest = max(latest, self.remote_view.latest_sequence)
         return latest
 

@@ -15,9 +15,9 @@ from crc32c import crc32c
 from stablelog.batch.header import BatchHeader
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.env.disk import Disk, read_if_there
-from stablelog.errors import Corrupt, NewerFormat
+from stablelog.errors import DamageError, NewerFormatError
 from stablelog.log.files.names import LOG, file_path, log_offsets
-from stablelog.log.segments.scan import Torn, scan_headers
+from stablelog.log.segments.scan import TornError, scan_headers
 from stablelog.log.verify import Finding
 from stablelog.views.extents import EXTENT, SEVERAL, Extent
 from stablelog.views.index_format import (
@@ -27,7 +27,7 @@ from stablelog.views.index_format import (
     NO_PRODUCER,
     SUMMARY_SUFFIX,
     CommitSummary,
-    EarlierForm,
+    EarlierFormError,
     Entry,
 )
 
@@ -71,11 +71,11 @@ class LogWalk:
         its batches outside transactions. A torn batch at the end is ignored here, because `log.verify` reports it.
 
         Raises:
-            Corrupt: a batch is damaged.
+            DamageError: a batch is damaged.
         """
         found = _Contents([], [])
         path = file_path(self._directory, base_offset, LOG)
-        with contextlib.closing(self._disk.open(path)) as file, contextlib.suppress(Torn):
+        with contextlib.closing(self._disk.open(path)) as file, contextlib.suppress(TornError):
             for position, header, _ in scan_headers(file.read, 0, file.size):
                 place = base_offset, position
                 self.headers[place] = header
@@ -138,7 +138,7 @@ def verify_view(disk: Disk, directory: Path) -> Iterator[Finding]:
     for base_offset in log_offsets(names):
         try:
             contents = walk.contents_of(base_offset)
-        except Corrupt as error:
+        except DamageError as error:
             message = f"{error}; the commit indexes from here on are not proven"
             yield Finding(file_path(directory, base_offset, LOG), message)
             return
@@ -153,9 +153,9 @@ def _verify_index(
     path = file_path(directory, base_offset, SUMMARY_SUFFIX)
     try:
         summary = CommitSummary.decode(disk.read_bytes(path))
-    except EarlierForm:
+    except EarlierFormError:
         return  # this is no damage: the next start of the broker rebuilds the index
-    except (Corrupt, NewerFormat) as error:
+    except (DamageError, NewerFormatError) as error:
         yield Finding(path, str(error))
         return
     rows = []

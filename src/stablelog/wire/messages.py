@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.wire import fetch, produce
 from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.guard import Buffer, checked, skip_tagged_fields
@@ -98,7 +98,7 @@ def decode_request(api_key: int, version: int, frame: Buffer) -> tuple[str | Non
         of `wire.produce` or `wire.fetch`.
 
     Raises:
-        Refused: the bytes are not a request of this API and version.
+        RefusedError: the bytes are not a request of this API and version.
     """
     _check_served(api_key, version)
     try:
@@ -140,15 +140,15 @@ def produce_in_steps(
 
 def _check_served(api_key: int, version: int) -> None:
     if version < APIS[api_key].served_from:
-        raise Refused(
+        raise RefusedError(
             ErrorCode.unsupported_version,
             f"{ApiKey(api_key).snake_name} version {version} is not supported: it is older than record batches of version 2",
         )
 
 
-def _not_a_request(api_key: int, version: int, error: Exception) -> Refused:
+def _not_a_request(api_key: int, version: int, error: Exception) -> RefusedError:
     name = ApiKey(api_key).snake_name
-    return Refused(ErrorCode.invalid_request, f"not a {name} request of version {version}: {error!r}")
+    return RefusedError(ErrorCode.invalid_request, f"not a {name} request of version {version}: {error!r}")
 
 
 def _decode_body(api_key: int, version: int, frame: Buffer, at: int = 0) -> Any:

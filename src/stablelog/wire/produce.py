@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.errors import RecordError
-from stablelog.types import TopicPartition
+from stablelog.types import InvalidRecord, TopicPartition
 from stablelog.wire.api import ApiKey
 from stablelog.wire.envelope import (
     INT32,
@@ -92,7 +91,7 @@ class ProducedPartition:
     append_time_ms: int = -1
     log_start_offset: int = -1
     message: str | None = None
-    record_errors: Sequence[RecordError] = ()
+    record_errors: Sequence[InvalidRecord] = ()
 
 
 class ProducedTopic(NamedTuple):

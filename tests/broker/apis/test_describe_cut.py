@@ -13,7 +13,7 @@ from stablelog.broker.broker import Broker
 from stablelog.broker.topics.topics import Topics
 from stablelog.broker.transactions import transaction_group
 from stablelog.broker.transactions.marker_durability import MarkerDurability
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.api import ApiKey
@@ -246,7 +246,7 @@ def test_after_a_start_a_cut_waits_for_a_partition_that_is_offline_and_names_it(
 
     def all_but_one(self, topic, index, progress=None):
         if (topic.name, index) == ("t", 0):
-            raise Corrupt("as if it were damaged")
+            raise DamageError("as if it were damaged")
         return recover_partition(self, topic, index, progress)
 
     run(written)

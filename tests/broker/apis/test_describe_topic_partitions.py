@@ -7,7 +7,7 @@ from kio.schema.describe_topic_partitions.v0.request import Cursor, TopicRequest
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import describe_topic_partitions
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 from tests.broker.desk import opened
 
 DESCRIBE = 75
@@ -118,7 +118,7 @@ def test_the_broker_limits_a_page_itself(monkeypatch):
 
 def test_each_field_is_told():
     async def conversation(desk):
-        desk.broker.fail_partition(desk.broker.topics.partition("b", 1), Unavailable("the disk fails"))
+        desk.broker.fail_partition(desk.broker.topics.partition("b", 1), UnavailableError("the disk fails"))
         answer = await desk.ask(
             DESCRIBE,
             0,

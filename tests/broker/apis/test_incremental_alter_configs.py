@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 import stablelog
 from stablelog.broker.directory.dynamic_settings import encode_settings
 from stablelog.broker.settings import SETTINGS, TOPIC_SETTINGS
-from stablelog.errors import Corrupt, InvalidConfig
+from stablelog.errors import DamageError, UsageError
 from tests.broker.desk import DATA, opened, part
 from tests.clients.drivers import unique
 
@@ -295,11 +295,11 @@ def test_a_setting_that_is_changed_while_partitions_are_made_or_recovered_counts
 @pytest.mark.parametrize(
     ("content", "error", "why"),
     [
-        (b"garbage", Corrupt, "broker.json, .* cannot be read"),
-        (None, Corrupt, "broker.json, .* is missing"),
-        (encode_settings({"log.of.tomorrow": "1"}), InvalidConfig, "broker.json .*'log.of.tomorrow'"),
-        (encode_settings({"num.partitions": "3"}), InvalidConfig, "broker.json .*num.partitions"),
-        (encode_settings({"log.retention.ms": "soon"}), InvalidConfig, "broker.json .*'soon'"),
+        (b"garbage", DamageError, "broker.json, .* cannot be read"),
+        (None, DamageError, "broker.json, .* is missing"),
+        (encode_settings({"log.of.tomorrow": "1"}), UsageError, "broker.json .*'log.of.tomorrow'"),
+        (encode_settings({"num.partitions": "3"}), UsageError, "broker.json .*num.partitions"),
+        (encode_settings({"log.retention.ms": "soon"}), UsageError, "broker.json .*'soon'"),
     ],
     ids=["damaged", "lost", "unknown", "not dynamic", "out of range"],
 )

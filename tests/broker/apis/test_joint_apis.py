@@ -15,7 +15,7 @@ from stablelog.broker.apis import commit_joint
 from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
 from stablelog.broker.loop import turns
 from stablelog.coordinators.transactions.joint.acceptance import ENDED_AT_ONCE
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.api import ApiKey
@@ -614,13 +614,13 @@ def test_counts_that_cannot_be_true_close_the_connection_and_nothing_else():
         async with opened() as desk:
             whole = frame(ApiKey.COMMIT_JOINT, 0, key="k", version=3, children=(), group_offsets=())
             for cut in range(8, len(whole)):
-                with pytest.raises((Refused, struct.error)):
+                with pytest.raises((RefusedError, struct.error)):
                     await desk.router.respond(desk.stranger, whole[:cut])
             lying = whole[:-3] + b"\xff\xff\xff\xff\x0f" + whole[-2:]  # four billion children
-            with pytest.raises(Refused, match="commit_joint"):
+            with pytest.raises(RefusedError, match="commit_joint"):
                 await desk.router.respond(desk.stranger, lying)
             for key in (ApiKey.BEGIN_JOINT, ApiKey.COMMIT_JOINT, ApiKey.ABORT_JOINT):
-                with pytest.raises(Refused, match="versions 0 to 0"):
+                with pytest.raises(RefusedError, match="versions 0 to 0"):
                     await desk.router.respond(desk.stranger, struct.pack(">hhi", key, 1, 1) + whole[8:])
             assert (await begin(desk, version=3)).committed is False
 

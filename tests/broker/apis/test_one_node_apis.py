@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
 from kio.schema.errors import ErrorCode
 
 import stablelog
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 from stablelog.wire.api import APIS, ApiKey
 from tests.broker.desk import DATA, opened
 from tests.clients.drivers import unique
@@ -92,7 +92,7 @@ def test_an_open_partition_needs_no_election(version):
 @in_versions(ApiKey.ELECT_LEADERS, first=1)
 def test_a_partition_that_is_offline_gets_the_code_of_the_type_of_election(version):
     async def conversation(desk):
-        desk.broker.fail_partition(desk.broker.topics.partition("t", 1), Unavailable("the disk fails"))
+        desk.broker.fail_partition(desk.broker.topics.partition("t", 1), UnavailableError("the disk fails"))
         for kind, code in ((0, "preferred_leader_not_available"), (1, "eligible_leaders_not_available")):
             assert await elect(desk, version, None, kind) == ("none", [("t", [(1, code)])])
             found = [(0, "election_not_needed"), (1, code)]

@@ -18,7 +18,7 @@ from stablelog.broker.directory.catalog import (
     read_catalog,
 )
 from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE
-from stablelog.errors import Corrupt, NewerFormat
+from stablelog.errors import DamageError, NewerFormatError
 from stablelog.log.files.kafka_files import META_FILE
 from stablelog.log.files.log_start import LOG_START_FILE
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
@@ -110,7 +110,7 @@ def test_no_flipped_bit_goes_unnoticed(bits):
         disk.write_atomic(PATH, bytes(changed))
         try:
             found = read_catalog(disk, DATA)
-        except (Corrupt, NewerFormat):
+        except (DamageError, NewerFormatError):
             continue
         assert found == Catalog("cluster", 4, 2, TOPICS), (place, bytes(changed))  # a space was changed
 
@@ -139,7 +139,7 @@ def test_a_directory_that_has_lost_its_list_is_refused_and_stays_as_it_is(what):
         if path.name == META_FILE and what == "no partition files":
             disk.lose(path)
     before = {path: disk.read_bytes(path) for path in disk.files()}
-    with pytest.raises(Corrupt, match=r"cluster\.json is gone"):
+    with pytest.raises(DamageError, match=r"cluster\.json is gone"):
         conversation(disk, topics=())
     assert {path: disk.read_bytes(path) for path in disk.files()} == before
 
@@ -175,7 +175,7 @@ def test_a_meta_properties_of_another_cluster_is_refused():
     conversation(disk)
     text = disk.read_bytes(DATA / META_FILE).replace(b"cluster.id=", b"cluster.id=X")
     disk.damage(DATA / META_FILE, text)
-    with pytest.raises(Corrupt, match=r"meta\.properties says cluster\.id=X"):
+    with pytest.raises(DamageError, match=r"meta\.properties says cluster\.id=X"):
         conversation(disk, topics=())
 
 

@@ -11,7 +11,7 @@ from stablelog.broker.directory.checkpoints import (
     write_offset_checkpoint,
 )
 from stablelog.broker.topics.topic_checkpoints import TopicCheckpoints
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.files.kafka_files import encode_offset_checkpoint
 from stablelog.testing.sim_disk import SimDisk
 
@@ -43,7 +43,7 @@ def test_a_checkpoint_that_kafka_has_not_written_yet_says_nothing(disk, content)
 @pytest.mark.parametrize("size", range(1, len(encode_offset_checkpoint(ROWS))))
 def test_a_checkpoint_that_is_cut_short_is_not_taken_for_a_whole_one(disk, size):
     disk.write_atomic(PATH, encode_offset_checkpoint(ROWS)[:size])
-    with pytest.raises(Corrupt, match=str(PATH)):
+    with pytest.raises(DamageError, match=str(PATH)):
         read_offset_checkpoint(disk, PATH)
 
 

@@ -14,7 +14,7 @@ from stablelog.broker.directory.dynamic_settings import (
     decode_settings,
     encode_settings,
 )
-from stablelog.errors import Corrupt, NewerFormat, Refused
+from stablelog.errors import DamageError, NewerFormatError, RefusedError
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 
 DATA = Path("/data")
@@ -92,7 +92,7 @@ def test_a_disk_that_fails_at_any_operation_refuses_and_leaves_what_can_be_read(
     for fail_at in range(begun + 1, disk.steps + 1):
         failing, storing = fresh()
         failing.fail_at, failing.fails_late, failing.number = fail_at, late, errno.ENOSPC
-        with pytest.raises(Refused, match=r"cannot be stored.*ENOSPC") as refused:
+        with pytest.raises(RefusedError, match=r"cannot be stored.*ENOSPC") as refused:
             storing.store(AFTER)
         assert refused.value.code is ErrorCode.kafka_storage_error
         assert DynamicSettings(failing, DATA, META).load() in (NOTHING, (AFTER, {}))
@@ -111,7 +111,7 @@ def test_a_file_with_any_bit_changed_or_any_end_missing_is_refused_by_name():
     cut = [whole[:end] for end in range(len(whole) - 1)]
     for damaged in (*flipped, *cut):
         disk.write_atomic(stored.path, damaged)
-        with pytest.raises(Corrupt, match=r"^/data/broker.json, .*cannot be read"):
+        with pytest.raises(DamageError, match=r"^/data/broker.json, .*cannot be read"):
             stored.load()
 
 
@@ -119,7 +119,7 @@ def test_a_file_that_was_written_and_is_lost_is_refused_by_name():
     disk, stored = fresh()
     stored.store({})
     disk.remove(stored.path)
-    with pytest.raises(Corrupt, match=r"^/data/broker.json, .*it is missing; restore it, or remove"):
+    with pytest.raises(DamageError, match=r"^/data/broker.json, .*it is missing; restore it, or remove"):
         stored.load()
     disk.write_atomic(META, META_CONTENT)
     assert stored.load() == NOTHING, "as the message says"
@@ -130,7 +130,7 @@ def test_a_file_of_a_newer_version_is_refused_by_name_and_version():
     text = encode_settings({}).split(b"\n")[0].replace(b'"version":1', b'"version":3')
     disk.write_atomic(stored.path, with_crc(text))
     with pytest.raises(
-        NewerFormat, match=r"^/data/broker.json: .*of version 3; this release reads versions up to 2"
+        NewerFormatError, match=r"^/data/broker.json: .*of version 3; this release reads versions up to 2"
     ):
         stored.load()
 
@@ -148,5 +148,5 @@ def test_a_file_of_a_newer_version_is_refused_by_name_and_version():
     ],
 )
 def test_a_file_that_holds_no_settings_is_refused(text):
-    with pytest.raises(Corrupt):
+    with pytest.raises(DamageError):
         decode_settings(with_crc(text))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stablelog.broker.directory.foreign import OWN_FILES, refuse_foreign
-from stablelog.errors import InvalidConfig
+from stablelog.errors import UsageError
 from stablelog.testing.sim_disk import SimDisk
 
 DIRECTORY = Path("/data")
@@ -44,6 +44,6 @@ def test_a_new_directory_or_one_with_a_brokers_file_is_accepted(names):
 )
 def test_a_directory_of_other_files_is_refused_by_name(names):
     with pytest.raises(
-        InvalidConfig, match=r"/data is not empty and no data directory: it has '(notes|a.py|README|s)"
+        UsageError, match=r"/data is not empty and no data directory: it has '(notes|a.py|README|s)"
     ):
         refuse_foreign(disk_with(*names), DIRECTORY)

@@ -12,7 +12,7 @@ from stablelog.broker.directory.kafka_import import find_topics
 from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.broker.topics.topics import Topics
 from stablelog.env.local_disk import LocalDisk
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.files.log_start import LOG_START_FILE
 from stablelog.ops.verify import verify_data_directory
 from tests.broker.topics.test_topics import config_record, controllers_log
@@ -96,7 +96,7 @@ def started(directory):
         for index in range(topic.partition_count):
             try:
                 topics.open_partition(topic, index)
-            except Corrupt as error:
+            except DamageError as error:
                 topic.offline[index] = str(error)
     if topics.is_taking_over:
         topics.taken_over()
@@ -132,7 +132,7 @@ def test_a_topic_that_was_made_again_has_the_partitions_of_its_last_life(make):
 def test_without_the_controllers_log_a_hole_is_refused_by_name(make):
     directory = make("t-0", "t-2", "t-7")
     with pytest.raises(
-        Corrupt, match=f"{directory}/t-1, {directory}/t-3, {directory}/t-4 and 2 more of topic t"
+        DamageError, match=f"{directory}/t-1, {directory}/t-3, {directory}/t-4 and 2 more of topic t"
     ):
         find_topics(DISK, directory)
     assert not (directory / "cluster.json").exists()
@@ -140,13 +140,13 @@ def test_without_the_controllers_log_a_hole_is_refused_by_name(make):
 
 def test_behind_what_the_controllers_know_a_hole_is_refused_by_name(make):
     directory = make("t-0", "t-1", "t-4", records=TOPIC)
-    with pytest.raises(Corrupt, match=f"{directory}/t-3 of topic t is missing, although t-4 exists"):
+    with pytest.raises(DamageError, match=f"{directory}/t-3 of topic t is missing, although t-4 exists"):
         find_topics(DISK, directory)
 
 
 def test_a_directory_with_a_great_number_is_refused_at_once(make):
     directory = make("backup-2026010826")
-    with pytest.raises(Corrupt, match=r"backup-2 and 2026010823 more of topic backup is missing"):
+    with pytest.raises(DamageError, match=r"backup-2 and 2026010823 more of topic backup is missing"):
         find_topics(DISK, directory)
 
 
@@ -168,7 +168,7 @@ def test_a_directory_without_a_file_of_kafkas_is_no_partition(make, file, caplog
 def test_a_link_to_nothing_in_the_place_of_a_partition_is_refused_by_name(make, records):
     directory = make("other-0", records=records)
     (directory / "t-0").symlink_to(directory / "nowhere")
-    with pytest.raises(Corrupt, match=f"{directory}/t-0 is a symbolic link to nothing"):
+    with pytest.raises(DamageError, match=f"{directory}/t-0 is a symbolic link to nothing"):
         find_topics(DISK, directory)
 
 

@@ -15,7 +15,7 @@ from stablelog.broker.durability.disk_reserve import (
     STEP_COUNT,
     DiskReserve,
 )
-from stablelog.errors import DiskError, Refused
+from stablelog.errors import DiskError, RefusedError
 from stablelog.testing.sim_disk import SimDisk
 
 HERE = Path("/data")
@@ -169,10 +169,10 @@ def test_a_margin_that_a_quota_does_not_give_leaves_the_reserve_as_large_as_it_w
 def test_a_call_without_room_is_noted_also_as_the_cause_of_another_error(number):
     _, reserve = made()
     assert not reserve.note(DiskError("syncing something failed", errno.EIO))
-    assert not reserve.note(Refused(ErrorCode.invalid_request, "no"))
+    assert not reserve.note(RefusedError(ErrorCode.invalid_request, "no"))
     assert not reserve.note(None)
     assert not reserve.is_full
-    refused = Refused(ErrorCode.kafka_storage_error, "no")
+    refused = RefusedError(ErrorCode.kafka_storage_error, "no")
     refused.__cause__ = DiskError("writing something failed", number)
     assert reserve.note(refused)
     assert reserve.is_full
@@ -202,7 +202,7 @@ def test_each_write_of_a_client_is_refused_with_a_code_that_is_retried(api):
     reserve.note(DiskError("writing something failed", errno.ENOSPC))
     while reserve.release(frees=True):
         pass
-    with pytest.raises(Refused, match="the disk of /data is full") as refused:
+    with pytest.raises(RefusedError, match="the disk of /data is full") as refused:
         reserve.check(api)
     assert refused.value.code is REFUSED_WHILE_FULL[api]
 
@@ -214,10 +214,10 @@ def test_groups_and_their_offsets_are_served_as_long_as_half_is_left():
         reserve.release()
         reserve.check("OffsetCommit")
         reserve.check("JoinGroup")
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedError):
             reserve.check("Produce")
     reserve.release()
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         reserve.check("OffsetCommit")
 
 

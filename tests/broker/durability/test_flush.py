@@ -7,7 +7,7 @@ import pytest
 
 from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.loop.tasks import Tasks
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 from stablelog.log.producer_state.producer import Producer
 from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.producer_state.producers import Producers
@@ -137,8 +137,8 @@ def test_a_partition_that_goes_fails_who_waits_for_it():
         log.write("-", sync=False)
         other.write("-", sync=False)
         gone, stays = flush.durable(log.partition, 1), flush.durable(other.partition, 1)
-        flush.forget(log.partition, Unavailable("the topic was deleted"))
-        with pytest.raises(Unavailable, match="deleted"):
+        flush.forget(log.partition, UnavailableError("the topic was deleted"))
+        with pytest.raises(UnavailableError, match="deleted"):
             await gone
         await stays
         assert log.partition.high_watermark == 0
@@ -164,12 +164,12 @@ def test_after_a_failure_nothing_is_ever_durable_again():
         log, other = Log(), Log()
         log.write("-", sync=False)
         log.disk.fail_at = log.disk.steps + 1
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             await flush.durable(log.partition, 1)
         log.disk.fail_at = None
         other.write("-", sync=False)
         for partition in (log.partition, other.partition):
-            with pytest.raises(Unavailable):
+            with pytest.raises(UnavailableError):
                 await flush.durable(partition, 1)
             assert partition.high_watermark == 0
         assert len(failures) == 1
@@ -300,16 +300,16 @@ def test_the_next_round_writes_the_files_of_a_sealed_segment_though_all_records_
 def test_a_round_that_never_comes_fails():
     async def conversation(flush):
         log = Log()
-        flush.fail(Unavailable("on purpose"))
-        with pytest.raises(Unavailable, match="on purpose"):
+        flush.fail(UnavailableError("on purpose"))
+        with pytest.raises(UnavailableError, match="on purpose"):
             await flush.in_next_round([log.partition])
 
     async def later(flush):
         log = Log()
         waiting = asyncio.ensure_future(flush.in_next_round([log.partition]))
         await asyncio.sleep(0)
-        flush.fail(Unavailable("on purpose"))
-        with pytest.raises(Unavailable, match="on purpose"):
+        flush.fail(UnavailableError("on purpose"))
+        with pytest.raises(UnavailableError, match="on purpose"):
             await waiting
 
     for one in (conversation, later):

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from stablelog.broker.loop.tasks import Scope, Tasks, each_in_threads, in_thread
-from stablelog.errors import DiskError, Unavailable
+from stablelog.errors import DiskError, UnavailableError
 from tests.broker.jump import run, settle
 
 
@@ -91,7 +91,7 @@ def test_work_that_is_done_again_and_again_bears_expected_errors(caplog):
             DiskError("writing /x failed", 28),
             DiskError("writing /x failed", 28),
             None,
-            Unavailable("again"),
+            UnavailableError("again"),
         ]
         steps = []
 
@@ -163,7 +163,7 @@ def test_work_for_a_request_that_has_gone_is_done_all_the_same():
 def test_work_for_a_request_that_raises_fails_the_request_and_nothing_else(caplog):
     async def conversation():
         found = Failures()
-        with pytest.raises(Unavailable, match="making failed unexpectedly"):
+        with pytest.raises(UnavailableError, match="making failed unexpectedly"):
             await found.tasks.for_request("making", broken)
         with pytest.raises(DiskError):
             await found.tasks.for_request("making", full)

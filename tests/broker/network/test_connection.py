@@ -16,7 +16,7 @@ from stablelog.broker.network.connection import (
 )
 from stablelog.broker.network.inbox import INBOX_SIZE
 from stablelog.broker.network.responses import WRITE_SIZE
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from tests.broker.jump import LENGTH, Door, request, run, settle
 from tests.scale import examples
 
@@ -80,7 +80,7 @@ def test_a_request_that_is_refused_closes_the_connection_with_a_line(caplog):
         door = Door()
 
         def refuse(_frame):
-            raise Refused(ErrorCode.invalid_request, "not a request that anybody speaks")
+            raise RefusedError(ErrorCode.invalid_request, "not a request that anybody speaks")
 
         door.answer_with = refuse
         wire = door.connect()

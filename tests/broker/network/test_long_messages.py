@@ -11,7 +11,7 @@ from stablelog.broker.loop import turns
 from stablelog.broker.loop.tasks import in_thread
 from stablelog.broker.network import long_messages
 from stablelog.broker.network.long_messages import REQUEST_SIZE_MAX
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.wire.produce import STEP_COUNT
 from tests.broker.desk import COMMIT, batch, frame, opened, part, produce_fields, read_answer
 
@@ -174,9 +174,9 @@ def test_a_produce_request_of_an_old_version_or_with_damage_is_refused_however_l
             desk.router.prepare(0, 9)
             data = produce_to(unknown(count))
             old = data[:2] + (2).to_bytes(2, "big") + data[4:]
-            with pytest.raises(Refused, match="version 2 is not supported"):
+            with pytest.raises(RefusedError, match="version 2 is not supported"):
                 await desk.router.respond(desk.stranger, old)
-            with pytest.raises(Refused, match="not a produce request of version 9"):
+            with pytest.raises(RefusedError, match="not a produce request of version 9"):
                 await desk.router.respond(desk.stranger, data[:-40])
 
     asyncio.run(asyncio.wait_for(conversation(), 60))

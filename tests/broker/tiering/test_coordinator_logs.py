@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 import stablelog
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
-from stablelog.env.objects.requests import Unclear
+from stablelog.env.objects.requests import UnclearError
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import StoreError
 from stablelog.log.partition import Isolation
@@ -418,7 +418,7 @@ def test_a_stop_ends_the_attempts_of_a_publication_that_is_under_way(monkeypatch
     def between(call, key):
         if is_publication(call, key):
             tried.append(key)
-            raise Unclear("503")
+            raise UnclearError("503")
 
     objects = SimObjects(faults=Faults(latency_s=0), between=between)
     store = ObjectStore(objects)  # It waits by a real clock, for up to 30 s.

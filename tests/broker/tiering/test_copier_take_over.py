@@ -3,7 +3,7 @@
 import pytest
 
 from stablelog.env.objects.opening import open_store
-from stablelog.errors import Corrupt, InvalidConfig, StablelogError, Unavailable
+from stablelog.errors import DamageError, StablelogError, UnavailableError, UsageError
 from stablelog.log.files.names import REMOTE_LOG_START_FILE, REMOTE_MANIFEST_FILE, REMOTE_PART_PREFIX
 from stablelog.log.partition import Isolation
 from stablelog.testing.s3 import serve_s3
@@ -94,7 +94,7 @@ def test_a_store_of_another_cluster_is_refused():
     world.start(cluster_id="other")
     before = dict(world.store_objects.objects)
     with pytest.raises(
-        InvalidConfig, match=r"sim://store holds the objects of cluster cluster, .* other: use another"
+        UsageError, match=r"sim://store holds the objects of cluster cluster, .* other: use another"
     ):
         world.copy_all()
     assert world.store_objects.objects == before
@@ -196,7 +196,7 @@ def test_a_damaged_or_missing_part_of_a_manifest_is_refused_by_its_key(damage, c
         world.disk.remove(world.directory / REMOTE_MANIFEST_FILE)
         world.restart()
         refused(world, caplog, key)
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             world.partition.read(0, 100, COMMITTED)
         objects.clear()
         objects.update(good)
@@ -267,10 +267,10 @@ def test_a_damaged_local_part_is_replaced_by_that_of_the_store(damage, monkeypat
             world.disk.write_atomic(path, good[:-1])
         case _:
             world.disk.write_atomic(path, bytes([*good[:40], good[40] ^ 1, *good[41:]]))
-    with pytest.raises(Corrupt, match=path.name):
+    with pytest.raises(DamageError, match=path.name):
         LocalState(world.disk, world.directory).read()
     world.restart()
-    with pytest.raises(Unavailable, match="not known until the object store answers"):
+    with pytest.raises(UnavailableError, match="not known until the object store answers"):
         world.partition.read(0, 100, COMMITTED)
     world.copy_all()
     assert world.disk.read_bytes(path) == good
@@ -290,9 +290,9 @@ def test_a_damaged_local_manifest_is_replaced_by_that_of_the_store(content):
     world.partition.delete_records(3)
     world.disk.write_atomic(world.directory / REMOTE_MANIFEST_FILE, content)
     world.restart()
-    with pytest.raises(Unavailable, match="not known until the object store answers"):
+    with pytest.raises(UnavailableError, match="not known until the object store answers"):
         world.partition.read(4, 100, COMMITTED)
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         world.partition.visible_start(COMMITTED)
     world.copy_all()
     assert world.partition.visible_start(COMMITTED) == 3, "deleted records stay deleted"
@@ -308,7 +308,7 @@ def test_with_a_damaged_local_manifest_an_empty_store_is_refused(content, caplog
     world.store_objects.objects.clear()
     world.restart()
     refused(world, caplog, REMOTE_MANIFEST_FILE)
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         world.partition.read(0, 100, COMMITTED)
 
 
@@ -319,7 +319,7 @@ def test_a_damaged_local_log_start_is_refused(caplog):
     world.disk.write_atomic(world.directory / REMOTE_LOG_START_FILE, b"x")
     world.restart()
     refused(world, caplog, REMOTE_LOG_START_FILE)
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         world.partition.read(0, 100, COMMITTED)
     world.write_segments(["-"])
     assert world.partition.read(world.partition.start_offset, 100, COMMITTED).buffers, "local reads go on"

@@ -18,7 +18,7 @@ import pytest
 
 from stablelog.batch.header import headers_in
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import Corrupt, StoreError
+from stablelog.errors import DamageError, StoreError
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimulatedCrash
 from stablelog.testing.sim_objects import HOSTILE, Faults, SimObjects
@@ -190,7 +190,7 @@ class CrashingWorld(World):
         for payload in payloads:
             try:
                 manifest, _ = store.read_manifest(self.remote.partition, payload)
-            except Corrupt:
+            except DamageError:
                 if payload is payloads[-1]:
                     raise
                 continue  # The parts of an earlier manifest may be deleted.

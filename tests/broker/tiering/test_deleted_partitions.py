@@ -10,7 +10,7 @@ from stablelog.broker.directory.catalog import read_catalog
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.env.objects.opening import open_store
-from stablelog.errors import Refused, StoreError, Unavailable
+from stablelog.errors import RefusedError, StoreError, UnavailableError
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.tier.chain import Chain, Kind, claim_epoch, decode_link
 from stablelog.tier.names import chain_name_of
@@ -215,7 +215,7 @@ def test_a_deletion_that_the_disk_refuses_deletes_nothing(tmp_path, monkeypatch)
             topics = one.broker.topics
             with monkeypatch.context() as patched:
                 patched.setattr(DiskReserve, "write_atomic", refuse)
-                with pytest.raises(Refused):
+                with pytest.raises(RefusedError):
                     topics.unlist("t")
             await one.copy()
             assert len(of_segments(tmp_path)) == 2
@@ -231,7 +231,7 @@ def test_a_deletion_that_the_disk_refuses_deletes_nothing(tmp_path, monkeypatch)
 
 
 def refuse(_reserve, path, _content):
-    raise Unavailable(f"{path}: the disk is full")
+    raise UnavailableError(f"{path}: the disk is full")
 
 
 def test_a_pin_keeps_the_objects_of_a_deleted_topic(tmp_path):

@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from stablelog.env.objects.requests import Rejected
+from stablelog.env.objects.requests import RejectedError
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 from stablelog.tier.deletion import named_keys
 from stablelog.tier.names import INDEXES
@@ -48,7 +48,7 @@ def test_the_objects_of_a_failed_upload_are_deleted():
         nonlocal count
         if call == "upload" and key.endswith(INDEXES):
             count += 1
-            raise Rejected("no")
+            raise RejectedError("no")
 
     world.write_segments(["- -"])
     world.store_objects.between = between
@@ -83,7 +83,7 @@ def test_a_store_that_refuses_deletions_stops_no_copy_and_is_logged_once(caplog)
 
     def between(call, _key):
         if call == "delete":
-            raise Rejected("only copies")
+            raise RejectedError("only copies")
 
     world.store_objects.between = between
     for _ in range(3):
@@ -158,7 +158,7 @@ def test_a_publication_that_fails_after_a_deletion_is_repeated():
 
     def between(call, _key):
         if call == "create":
-            raise Rejected("no")
+            raise RejectedError("no")
 
     world.store_objects.between = between
     world.copy_all()

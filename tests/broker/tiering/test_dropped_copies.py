@@ -6,7 +6,7 @@ import pytest
 
 from stablelog.batch.header import headers_in
 from stablelog.broker.config import BrokerConfig, check_topic_configs
-from stablelog.errors import InvalidConfig
+from stablelog.errors import UsageError
 from stablelog.log.partition import LogConfig
 from stablelog.testing.sim_disk import SimulatedCrash
 from stablelog.testing.sim_objects import HOSTILE, Faults, SimObjects
@@ -237,7 +237,7 @@ def test_a_damaged_marker_ends_the_copy_and_is_named(caplog):
 def test_a_commit_ordered_topic_cannot_drop_aborted_data(name):
     check_topic_configs({name: "true"})
     check_topic_configs({name: "false", "stablelog.order": "commit"})
-    with pytest.raises(InvalidConfig, match=rf"{name}=true and stablelog.order=commit cannot be combined"):
+    with pytest.raises(UsageError, match=rf"{name}=true and stablelog.order=commit cannot be combined"):
         check_topic_configs({name: "true", "stablelog.order": "commit"})
     config = BrokerConfig({name: "true"})
     fields = ("drops_aborted_copies", "drops_aborted")

@@ -15,7 +15,7 @@ from stablelog.batch.records import decode_records
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.env.objects.opening import open_store
-from stablelog.errors import DiskError, Unavailable
+from stablelog.errors import DiskError, UnavailableError
 from stablelog.log.partition import Isolation, Origin
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.tier.chain import last_manifest
@@ -372,7 +372,7 @@ def test_a_failed_metadata_partition_does_not_stop_the_broker(tmp_path, caplog):
             one.create()
             await one.copy()
             for partition in one.partitions():
-                one.broker.fail_partition(partition, Unavailable("a sync failed"))
+                one.broker.fail_partition(partition, UnavailableError("a sync failed"))
             assert one.broker.tasks.failure is None
             await one.write()
             await one.copy()

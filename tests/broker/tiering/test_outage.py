@@ -11,7 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE
-from stablelog.errors import NotLoaded, Unavailable
+from stablelog.errors import NotLoadedError, UnavailableError
 from tests.broker.tiering.life import lived
 from tests.broker.tiering.test_remote_reads import ONE, Life, ended
 from tests.waiting import until
@@ -100,10 +100,10 @@ def test_a_request_without_a_time_limit_of_its_own_does_not_wait_for_ever_and_th
     monkeypatch.setattr("stablelog.broker.tiering.remote_reads.WAIT_S_MAX", 0.01)
 
     async def conversation(life):
-        with pytest.raises(Unavailable, match=r"test://store/a\.log was requested 0.01 s ago"):
-            await life.reads.load("p", NotLoaded([ONE], 0))
+        with pytest.raises(UnavailableError, match=r"test://store/a\.log was requested 0.01 s ago"):
+            await life.reads.load("p", NotLoadedError([ONE], 0))
         assert len(life.requests.asked) == 1
-        (done,) = life.reads.request("p", NotLoaded([ONE], 0))
+        (done,) = life.reads.request("p", NotLoadedError([ONE], 0))
         life.requests.gate.set()
         await ended([done])
         assert life.cache.get(ONE) is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stablelog.broker.tiering.range_cache import INDEX_SIZE_MIN, RangeCache
-from stablelog.errors import ObjectMissing
+from stablelog.errors import ObjectMissingError
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.types import ObjectRange
 from tests.broker.tiering.world import warnings
@@ -230,9 +230,9 @@ def test_an_error_of_the_store_is_raised_and_kept_nowhere():
     (wanted,) = ranges(1)
 
     def fail():
-        raise ObjectMissing("no object")
+        raise ObjectMissingError("no object")
 
     for _ in range(2):
-        with pytest.raises(ObjectMissing):
+        with pytest.raises(ObjectMissingError):
             cache.load(wanted, fail)
     assert on_disk(disk) == 0

@@ -9,9 +9,9 @@ import pytest
 from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.tiering.range_cache import RangeCache
 from stablelog.broker.tiering.remote_reads import THREADS, RemoteReads
-from stablelog.env.objects.requests import Missing, Rejected, TooShort
+from stablelog.env.objects.requests import MissingError, RejectedError, TooShortError
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import Corrupt, NotLoaded, StoreError, Unavailable
+from stablelog.errors import DamageError, NotLoadedError, StoreError, UnavailableError
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.testing.sim_objects import Faults, SimObjects
@@ -72,7 +72,9 @@ async def ended(futures):
 def test_requests_for_the_same_range_are_joined_and_all_readers_are_woken():
     async def conversation(life):
         futures = [
-            done for name in ("p", "q", "p") for done in life.reads.request(name, NotLoaded([ONE, TWO], 0))
+            done
+            for name in ("p", "q", "p")
+            for done in life.reads.request(name, NotLoadedError([ONE, TWO], 0))
         ]
         life.reads.read_ahead([ONE, TWO])
         life.requests.gate.set()
@@ -87,12 +89,12 @@ def test_requests_for_the_same_range_are_joined_and_all_readers_are_woken():
 
 def test_a_load_outlives_the_reader_that_has_begun_it():
     async def conversation(life):
-        reader = asyncio.create_task(life.reads.load("p", NotLoaded([ONE], 0)))
+        reader = asyncio.create_task(life.reads.load("p", NotLoadedError([ONE], 0)))
         while not life.requests.asked:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
-        futures = life.reads.request("q", NotLoaded([ONE], 0))
+        futures = life.reads.request("q", NotLoadedError([ONE], 0))
         life.requests.gate.set()
         await ended(futures)
         assert life.cache.get(ONE) is not None
@@ -102,7 +104,8 @@ def test_a_load_outlives_the_reader_that_has_begun_it():
 
 
 @pytest.mark.parametrize(
-    ("error", "raised"), [(Missing(), Corrupt), (TooShort(), Corrupt), (Rejected("403"), StoreError)]
+    ("error", "raised"),
+    [(MissingError(), DamageError), (TooShortError(), DamageError), (RejectedError("403"), StoreError)],
 )
 def test_a_failed_load_gives_its_error_for_a_moment_and_is_then_retried(error, raised, caplog):
     async def conversation(life):
@@ -110,13 +113,13 @@ def test_a_failed_load_gives_its_error_for_a_moment_and_is_then_retried(error, r
         life.requests.gate.set()
         for _ in range(20):
             with pytest.raises(raised, match=r"test://store/a\.log"):
-                await life.reads.load("p", NotLoaded([ONE], 0))
+                await life.reads.load("p", NotLoadedError([ONE], 0))
         assert len(life.requests.asked) == 1
-        life.reads.request("q", NotLoaded([TWO], 0))  # another range of the object is not concerned
+        life.reads.request("q", NotLoadedError([TWO], 0))  # another range of the object is not concerned
         life.requests.error = None
         while True:
             try:
-                await life.reads.load("p", NotLoaded([ONE], 0))
+                await life.reads.load("p", NotLoadedError([ONE], 0))
                 break
             except raised:
                 await asyncio.sleep(0.05)
@@ -132,10 +135,10 @@ def test_a_store_that_does_not_answer_gives_a_retriable_error(monkeypatch):
     monkeypatch.setattr("stablelog.broker.tiering.remote_reads.SLOW_S", 0.01)
 
     async def conversation(life):
-        life.reads.request("p", NotLoaded([ONE], 0))
-        with pytest.raises(Unavailable, match=r"test://store/a.log was requested .* has not answered"):
+        life.reads.request("p", NotLoadedError([ONE], 0))
+        with pytest.raises(UnavailableError, match=r"test://store/a.log was requested .* has not answered"):
             while True:
-                life.reads.request("p", NotLoaded([ONE], 0))
+                life.reads.request("p", NotLoadedError([ONE], 0))
                 await asyncio.sleep(0.005)
 
     Life().run(conversation)
@@ -144,8 +147,8 @@ def test_a_store_that_does_not_answer_gives_a_retriable_error(monkeypatch):
 def test_without_a_store_remote_reads_are_refused_by_the_name_of_the_setting():
     async def conversation(life):
         reads = RemoteReads(None, life.cache, Tasks(life.failures.append), life.woken.append)
-        with pytest.raises(Unavailable, match=r"stablelog\.remote\.url"):
-            reads.request("p", NotLoaded([ONE], 0))
+        with pytest.raises(UnavailableError, match=r"stablelog\.remote\.url"):
+            reads.request("p", NotLoadedError([ONE], 0))
         reads.read_ahead([ONE])
         reads.close()
 
@@ -158,16 +161,16 @@ def test_read_ahead_begins_no_more_loads_than_there_are_threads_and_a_reader_doe
     async def conversation(life):
         life.reads.read_ahead(ranges[:10])
         life.reads.read_ahead(ranges)
-        needed = life.reads.request("p", NotLoaded([ranges[-1]], 0))
+        needed = life.reads.request("p", NotLoadedError([ranges[-1]], 0))
         life.reads.read_ahead(ranges)
-        begun = life.reads.request("p", NotLoaded(ranges[:THREADS], 0))
+        begun = life.reads.request("p", NotLoadedError(ranges[:THREADS], 0))
         life.requests.gate.set()
         await ended([*needed, *begun])
         wanted = [*ranges[:THREADS], ranges[-1]]
         assert sorted(life.requests.asked) == sorted((one.key, one.start, one.size) for one in wanted)
         life.reads.read_ahead(ranges[:THREADS])
         life.reads.read_ahead(ranges[THREADS : THREADS + 1])
-        await ended(life.reads.request("p", NotLoaded([ranges[THREADS]], 0)))
+        await ended(life.reads.request("p", NotLoadedError([ranges[THREADS]], 0)))
         assert len(life.requests.asked) == THREADS + 2, "what is loaded is not loaded again"
 
     Life().run(conversation)
@@ -240,7 +243,7 @@ def test_no_object_of_indexes_is_requested_if_the_summary_says_that_nothing_was_
 def test_a_missing_object_of_indexes_is_damage_if_the_summary_says_that_transactions_were_aborted(caplog):
     async def conversation(reader):
         assert reader.rows[0].summary.txnindex_size
-        with pytest.raises(Corrupt) as raised:
+        with pytest.raises(DamageError) as raised:
             await reader.read(0)
         assert str(raised.value) == f"{reader.place} is missing, and a manifest names it"
         assert (await reader.read(0, Isolation.READ_UNCOMMITTED))[0] == 2, "it needs no index"

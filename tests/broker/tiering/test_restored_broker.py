@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 from stablelog.spark.option_table import BATCH
 from stablelog.spark.options import read_options
 from stablelog.spark.source.broker_log import BrokerLog
@@ -91,7 +91,7 @@ def test_real_clients_of_a_lost_broker_meet_the_restored_one(tmp_path, monkeypat
             assert not again.errors()
         path = {"path": str(tmp_path / "new"), "subscribe": TOPIC}
         starting = json.dumps({TOPIC: {"0": lost["lost_from"] + 1}})
-        with pytest.raises(Unavailable, match="is gone with the disk"):
+        with pytest.raises(UnavailableError, match="is gone with the disk"):
             rows({**path, "startingOffsets": starting}, "value")
 
 
@@ -186,7 +186,7 @@ def check_spark(broker, read, lost):
             starting = json.dumps({TOPIC: {"0": offset}})
             wanted = {**given, "scan": scan, "startingOffsets": starting}
             with pytest.raises(
-                Unavailable, match=f"from offset {offset}: .* {lost['lost_from']} on are gone"
+                UnavailableError, match=f"from offset {offset}: .* {lost['lost_from']} on are gone"
             ):
                 rows(wanted, "value")
             new = [value for at, value in read if at >= lost["next_offset"]]

@@ -4,7 +4,7 @@ import asyncio
 import random
 
 from stablelog.broker.tiering.store_failures import StoreFailures
-from stablelog.errors import Corrupt, StoreError
+from stablelog.errors import DamageError, StoreError
 from stablelog.testing.s3 import Fault, serve_s3
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.tiering.desk import LOCAL_NOTHING, copy, log_of, tiered, write_segments
@@ -47,14 +47,14 @@ def test_a_failure_is_new_once_until_a_success():
     silent, rejected = StoreError("one"), StoreError("two", is_rejected=True)
     for _ in range(2):
         assert [
-            failures.is_new(one) for one in (silent, StoreError("other key"), rejected, Corrupt("a"))
+            failures.is_new(one) for one in (silent, StoreError("other key"), rejected, DamageError("a"))
         ] == [
             True,
             False,
             True,
             True,
         ]
-        assert [failures.is_new(one) for one in (rejected, Corrupt("a"), Corrupt("b"))] == [
+        assert [failures.is_new(one) for one in (rejected, DamageError("a"), DamageError("b"))] == [
             False,
             False,
             True,

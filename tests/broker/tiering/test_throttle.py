@@ -3,7 +3,7 @@
 import pytest
 
 from stablelog.broker.tiering.throttle import SLEEP_S_MAX, Throttle, run_slowly
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 
 
 class Clock:
@@ -83,6 +83,6 @@ def test_steps_that_run_slowly_have_the_result_of_the_last_one():
 
 def test_steps_end_when_they_are_cancelled():
     done = []
-    with pytest.raises(Unavailable, match="cancelled"):
+    with pytest.raises(UnavailableError, match="cancelled"):
         run_slowly(steps(done), lambda: len(done) == 2)
     assert done == [0, 1]

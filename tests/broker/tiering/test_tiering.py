@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
 from stablelog.broker.config import BrokerConfig
-from stablelog.errors import InvalidConfig, Refused
+from stablelog.errors import RefusedError, UsageError
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.testing.sim_objects import Faults, SimObjects
 from stablelog.tier.index_object import IndexKind, indexes_of
@@ -319,7 +319,7 @@ def test_a_damaged_segment_is_refused_by_name_and_other_segments_are_read(tmp_pa
 def test_settings_that_contradict_each_other_are_refused(tmp_path, configs, words):
     async def conversation():
         async with tiered(tmp_path.as_uri()) as desk:
-            with pytest.raises(Refused, match=words):
+            with pytest.raises(RefusedError, match=words):
                 desk.broker.topics.create("u", 1, {"remote.storage.enable": "true", **configs})
 
     run(conversation)
@@ -328,7 +328,7 @@ def test_settings_that_contradict_each_other_are_refused(tmp_path, configs, word
 def test_a_remote_tier_needs_a_store():
     async def conversation():
         async with opened(topics=()) as desk:
-            with pytest.raises(Refused, match=r"stablelog\.remote\.url"):
+            with pytest.raises(RefusedError, match=r"stablelog\.remote\.url"):
                 desk.broker.topics.create("u", 1, {"remote.storage.enable": "true"})
 
     run(conversation)
@@ -369,7 +369,7 @@ def test_a_topic_keeps_its_remote_tier_unless_its_records_may_be_deleted(default
     config = BrokerConfig({"stablelog.remote.url": SIMULATED_URL, "stablelog.remote.storage.enable": default})
     for wanted in ({**own, "remote.storage.enable": "false"}, {"cleanup.policy": "compact"}):
         with pytest.raises(
-            InvalidConfig, match=r"remote\.log\.delete\.on\.disable=true.*remote\.log\.copy\.disable"
+            UsageError, match=r"remote\.log\.delete\.on\.disable=true.*remote\.log\.copy\.disable"
         ):
             config.check_tiered(wanted, own)
         for value in ("true", "TRUE"):

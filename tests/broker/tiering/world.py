@@ -16,7 +16,7 @@ from stablelog.broker.tiering.plans import TopicPlan
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.broker.tiering.throttle import Throttle
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimulatedCrash
 from stablelog.testing.sim_objects import SimObjects
@@ -66,7 +66,7 @@ class World(TieredLog):
         if store is None:
             store = ObjectStore(objects, now_s=objects.now_s, sleep=objects.sleep)
         manifest = None
-        with contextlib.suppress(Corrupt):
+        with contextlib.suppress(DamageError):
             manifest = LocalState(self.disk, self.directory).read()
         self.loaded = Loaded(objects.objects)
         self.remote = self.partition.remote = RemoteLog(

@@ -11,7 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.topics.partition_state import CODES, PartitionState
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.api import APIS, ApiKey
 from tests.broker.desk import ABORT, COMMIT, DATA, Gate, batch, init_fields, opened
@@ -67,7 +67,7 @@ def in_all_states(conversation):
 
 def fail(partition):
     """Make a partition fail, as a write does that cannot be undone."""
-    partition.fail(Unavailable("the disk fails"))
+    partition.fail(UnavailableError("the disk fails"))
     assert partition.failure is not None
 
 

@@ -13,7 +13,7 @@ from stablelog.broker.directory.checkpoints import RECOVERY_POINT_CHECKPOINT, re
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.topics import side_by_side
 from stablelog.broker.topics.topics import Topics
-from stablelog.errors import Corrupt, DiskError, Refused
+from stablelog.errors import DamageError, DiskError, RefusedError
 from stablelog.testing.sim_disk import SimDisk, SimFile, SimulatedCrash
 from tests.broker.desk import delete_topic
 
@@ -108,7 +108,7 @@ def open_all(disk, *, clean):
     for topic in topics:
         try:
             topics.open_partition(topic, 0)
-        except Corrupt:
+        except DamageError:
             refused.append(topic.name)
     topics.checkpoints.make_recovery_points_durable()
     return topics, refused
@@ -189,7 +189,7 @@ def test_many_partitions_are_made_by_threads_and_none_is_left_open_where_one_can
         return number if what == "writing" and path.parent.name == "wide-7" else None
 
     disk.fault = fault
-    with pytest.raises(Refused, match="topic wide cannot be created"):
+    with pytest.raises(RefusedError, match="topic wide cannot be created"):
         topics.create("wide", 20, {})
     assert "making" in makers
     assert disk.open_files == []
@@ -311,7 +311,7 @@ def test_a_topic_is_created_whole_or_not_at_all():
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "x" * 250, "ä"])
 def test_a_name_that_is_none_is_refused(name):
-    with pytest.raises(Refused, match="topic name"):
+    with pytest.raises(RefusedError, match="topic name"):
         loaded(disk_with_root()).create(name, 1, {})
 
 
@@ -319,7 +319,7 @@ def test_a_damaged_list_of_topics_is_not_taken_for_an_empty_one():
     disk = disk_with_root()
     loaded(disk).create("orders", 1, {})
     disk.write_atomic(HERE / "cluster.json", b'{"version": 1')
-    with pytest.raises(Corrupt, match=r"cluster\.json"):
+    with pytest.raises(DamageError, match=r"cluster\.json"):
         loaded(disk)
 
 

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.loop import turns
 from stablelog.coordinators.transactions.joint import checks
-from stablelog.errors import DiskError, Unavailable
+from stablelog.errors import DiskError, UnavailableError
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.children import JointName
@@ -346,7 +346,7 @@ def test_an_unexpected_error_between_two_decisions_stops_the_broker(monkeypatch)
                 return end_some(now_ms=now_ms)
 
             monkeypatch.setattr(joint, "end_accepted", broken)
-            with pytest.raises(Unavailable, match="the broker stops"):
+            with pytest.raises(UnavailableError, match="the broker stops"):
                 await commit(desk, children)
             assert failed == [("a joint commit", tasks.broker)]
             assert joint.acceptance.is_pending, "the next start ends the other children"

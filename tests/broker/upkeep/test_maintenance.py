@@ -11,7 +11,7 @@ from stablelog.broker.broker import Broker
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.durability import journal
 from stablelog.broker.upkeep import maintenance
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 from stablelog.log.partition import Partition
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
@@ -205,7 +205,7 @@ def test_nothing_is_trimmed_while_a_partition_has_failed(monkeypatch):
     async def conversation():
         async with working() as (desk, _):
             broker = desk.broker
-            broker.tasks.partition(broker.topics.partition("t", 0)).fail(Unavailable("on purpose"))
+            broker.tasks.partition(broker.topics.partition("t", 0)).fail(UnavailableError("on purpose"))
             log = broker.transactions.default.journal.partition
             for _ in range(40):
                 await desk.init("a")

@@ -10,7 +10,7 @@ from stablelog.batch.header import crc_holds, headers_in
 from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.upkeep.proofs import Proofs
 from stablelog.broker.upkeep.scrub import Scrub
-from stablelog.errors import Corrupt, DiskError, Unavailable, Unproven
+from stablelog.errors import DamageError, DiskError, UnavailableError, UnprovenError
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.desk import DATA, batch, opened
 from tests.log.compaction.test_policy import KeyedLog
@@ -182,10 +182,10 @@ def test_proofs_take_turns():
 
 
 def asked(name, prove):
-    return Unproven(DATA / name, prove)
+    return UnprovenError(DATA / name, prove)
 
 
-@pytest.mark.parametrize("error", [Corrupt("x is damaged"), DiskError("reading x failed", 5)])
+@pytest.mark.parametrize("error", [DamageError("x is damaged"), DiskError("reading x failed", 5)])
 def test_who_waits_for_a_proof_is_told_how_it_failed(error):
     async def conversation():
         tasks = Tasks(pytest.fail)
@@ -201,7 +201,7 @@ def test_who_waits_for_a_proof_is_told_how_it_failed(error):
             yield
 
         with pytest.raises(type(error)):
-            await proofs.request(log.partition, Unproven(segment.path(".log"), fails))
+            await proofs.request(log.partition, UnprovenError(segment.path(".log"), fails))
         await tasks.stop()
         proofs.close()
 
@@ -220,11 +220,11 @@ def test_who_waits_for_the_proof_of_a_segment_that_was_replaced_asks_again(caplo
         def fails():
             log.compact()
             replaced.damage = "its file is another one"
-            raise Corrupt(replaced.damage)
+            raise DamageError(replaced.damage)
             yield
 
-        with pytest.raises(Unavailable, match="deleted or compacted"):
-            await proofs.request(log.partition, Unproven(replaced.path(".log"), fails))
+        with pytest.raises(UnavailableError, match="deleted or compacted"):
+            await proofs.request(log.partition, UnprovenError(replaced.path(".log"), fails))
         await tasks.stop()
         proofs.close()
 

@@ -31,7 +31,7 @@ from stablelog.coordinators.consumer_groups.records import (
     encode_offset_key,
     encode_offset_value,
 )
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 
 T0, T1 = ("t", 0), ("t", 1)
 HOUR_MS = 3_600_000
@@ -390,7 +390,7 @@ def test_a_record_that_cannot_be_read_changes_nothing() -> None:
     coordinator.commit_offsets("g", {T0: OffsetCommit(1)}, now_ms=0)
     before = list(coordinator.table.live_state().rest)
     for key in (encode_group_key("g"), encode_offset_key("g", "t", 0), encode_offset_key("h", "t", 0)):
-        with pytest.raises(Corrupt, match=r"the metadata of a group|a committed offset"):
+        with pytest.raises(DamageError, match=r"the metadata of a group|a committed offset"):
             coordinator.table.replay(key, b"\x00\x03nonsense")
     assert list(coordinator.table.live_state().rest) == before
     assert len(coordinator.list_groups().answer) == 1

@@ -22,7 +22,7 @@ from stablelog.coordinators.consumer_groups.records import (
     read_offset_value,
     subscribed_topics,
 )
-from stablelog.errors import Corrupt, NewerFormat
+from stablelog.errors import DamageError, NewerFormatError
 
 NAMES = st.text(max_size=40)
 I16, I32, I64 = (st.integers(-(2**bits), 2**bits - 1) for bits in (15, 31, 63))
@@ -151,25 +151,25 @@ def test_groups_of_every_version_are_read(version: int) -> None:
 
 @pytest.mark.parametrize("cut", range(1, len(bytes.fromhex(GROUP_VALUE_3))))
 def test_a_value_that_ends_early_is_corrupt(cut: int) -> None:
-    with pytest.raises(Corrupt, match="the metadata of a group"):
+    with pytest.raises(DamageError, match="the metadata of a group"):
         read_group_value(bytes.fromhex(GROUP_VALUE_3)[:-cut])
 
 
 @pytest.mark.parametrize("read", [read_key, read_offset_value, read_group_value])
 @given(data=st.binary(max_size=60))
 def test_any_bytes_are_either_read_or_refused(read: Callable[[bytes], object], data: bytes) -> None:
-    with contextlib.suppress(Corrupt, NewerFormat):
+    with contextlib.suppress(DamageError, NewerFormatError):
         read(data)
 
 
 def test_a_later_version_is_refused_as_such_and_any_other_as_damage() -> None:
     with pytest.raises(
-        NewerFormat, match="a committed offset of version 5; this release reads versions up to 4"
+        NewerFormatError, match="a committed offset of version 5; this release reads versions up to 4"
     ):
         read_offset_value(b"\x00\x05" + bytes(40))
-    with pytest.raises(NewerFormat, match="the metadata of a group of version 5;"):
+    with pytest.raises(NewerFormatError, match="the metadata of a group of version 5;"):
         read_group_value(b"\x00\x05" + bytes(40))
-    with pytest.raises(Corrupt, match="version -1; versions 0 to 4 can be read"):
+    with pytest.raises(DamageError, match="version -1; versions 0 to 4 can be read"):
         read_offset_value(b"\xff\xff" + bytes(40))
 
 
@@ -184,25 +184,25 @@ def test_topics_are_read_from_a_subscription_of_any_version() -> None:
 def test_a_string_that_is_not_utf_8_is_corrupt() -> None:
     key, value = encode_offset_key("g", "topic", 3), encode_offset_value(OffsetValue(5, 1, "meta", 7))
     assert read_key(key) is not None
-    with pytest.raises(Corrupt, match="UTF-8"):
+    with pytest.raises(DamageError, match="UTF-8"):
         read_key(key.replace(b"topic", b"to\xffic"))
-    with pytest.raises(Corrupt, match="UTF-8"):
+    with pytest.raises(DamageError, match="UTF-8"):
         read_offset_value(value.replace(b"meta", b"m\xffta"))
 
 
 def test_what_cannot_be_null_is_refused_where_it_is() -> None:
     key, value = encode_group_key("g"), encode_group_value(GROUP)
-    with pytest.raises(Corrupt, match="null where a string is required"):
+    with pytest.raises(DamageError, match="null where a string is required"):
         read_key(key[:2] + b"\xff\xff")
-    with pytest.raises(Corrupt, match="null where a string is required"):
+    with pytest.raises(DamageError, match="null where a string is required"):
         read_group_value(value[:2] + b"\xff\xff" + value[12:])
     count_at = value.index(struct.pack(">i", 1) + string("m1"))
     for count in (-1, -2):
-        with pytest.raises(Corrupt, match=f"an array cannot have {count} items"):
+        with pytest.raises(DamageError, match=f"an array cannot have {count} items"):
             read_group_value(value[:count_at] + struct.pack(">i", count) + value[count_at + 4 :])
-    with pytest.raises(Corrupt, match="-1 bytes are expected"):
+    with pytest.raises(DamageError, match="-1 bytes are expected"):
         read_group_value(value[:-7] + b"\xff\xff\xff\xff")
-    with pytest.raises(Corrupt, match="a key of version -1"):
+    with pytest.raises(DamageError, match="a key of version -1"):
         read_key(b"\xff\xff")
 
 
@@ -220,5 +220,5 @@ def test_a_member_of_the_flexible_version_ends_with_its_tagged_fields() -> None:
     head = b"\x09consumer" + struct.pack(">i", 5) + b"\x06range" + b"\x03m1" + struct.pack(">q", 77)
     value = read_group_value(struct.pack(">h", 4) + head + b"\x03" + 2 * member + b"\x01\x63\x00")
     assert value.members == 2 * (MemberValue("m1", "i", "c", "/h", 60, 10, b"s", b"a"),)
-    with pytest.raises(Corrupt):
+    with pytest.raises(DamageError):
         read_group_value(struct.pack(">h", 4) + head + b"\x03" + 2 * member)

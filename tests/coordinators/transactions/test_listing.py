@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.coordinators.transactions import listing
 from stablelog.coordinators.transactions.listing import id_matcher, states_named
 from stablelog.coordinators.transactions.states import State
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from tests.scale import examples
 
 
@@ -48,7 +48,7 @@ def test_patterns_match_whole_ids(pattern: str | None) -> None:
     ],
 )
 def test_what_is_not_supported_is_refused(pattern: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         id_matcher(pattern)
     assert caught.value.code is ErrorCode.invalid_regular_expression
 
@@ -61,7 +61,7 @@ def test_the_largest_counts_and_the_longest_pattern_are_taken() -> None:
 
 def test_a_long_pattern_is_refused_before_python_reads_it() -> None:
     """Python takes seconds for a pattern of 5 MB."""
-    with pytest.raises(Refused, match="has 257 characters"):
+    with pytest.raises(RefusedError, match="has 257 characters"):
         id_matcher("(" + "x" * 256)
 
 

@@ -39,7 +39,7 @@ from stablelog.coordinators.transactions.records import (
 )
 from stablelog.coordinators.transactions.states import State
 from stablelog.coordinators.transactions.transaction import Identity, Transaction
-from stablelog.errors import Corrupt, NewerFormat
+from stablelog.errors import DamageError, NewerFormatError
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import JointName
 
@@ -262,9 +262,9 @@ def test_keys() -> None:
     assert joint_key("", "q").hex() == "27110000000171"
     assert read_key(joint_key("payments", "q/1")) == JointKey(JointName("payments", "q/1"))
     assert read_key(bytes.fromhex("00010003612f62")) is None
-    with pytest.raises(NewerFormat, match=r"a record whose key is of version 10002; .* up to 10001"):
+    with pytest.raises(NewerFormatError, match=r"a record whose key is of version 10002; .* up to 10001"):
         read_key(bytes.fromhex("271200ff"))
-    with pytest.raises(NewerFormat, match="of version 10099"):
+    with pytest.raises(NewerFormatError, match="of version 10099"):
         read_key(bytes.fromhex("277300ff"))
     assert read_key(bytes.fromhex("277400ff")) is None
 
@@ -273,14 +273,14 @@ def test_the_state_of_a_group() -> None:
     state = GroupState(producer_ids_end=2000, commit_sequence_next=77)
     assert encode_group(state).hex() == "000000000000000007d0000000000000004d"
     assert decode_group(encode_group(state) + b"what comes later") == state
-    with pytest.raises(Corrupt, match="16 bytes are expected, 8 are left"):
+    with pytest.raises(DamageError, match="16 bytes are expected, 8 are left"):
         decode_group(encode_group(state)[:10])
 
 
 def test_values_of_a_later_release_are_refused_as_such() -> None:
-    with pytest.raises(NewerFormat, match=r"the state of a transactional id of version 2; .* up to 1"):
+    with pytest.raises(NewerFormatError, match=r"the state of a transactional id of version 2; .* up to 1"):
         decode_transaction(bytes.fromhex("0002"))
-    with pytest.raises(NewerFormat, match=r"the state of a transaction group of version 1; .* up to 0"):
+    with pytest.raises(NewerFormatError, match=r"the state of a transaction group of version 1; .* up to 0"):
         decode_group(b"\0\1" + bytes(30))
 
 
@@ -296,7 +296,7 @@ def test_values_of_a_later_release_are_refused_as_such() -> None:
     ],
 )  # fmt: skip
 def test_values_that_cannot_be_are_named(value: str, what: str) -> None:
-    with pytest.raises(Corrupt, match=what):
+    with pytest.raises(DamageError, match=what):
         decode_transaction(bytes.fromhex(value))
 
 
@@ -313,7 +313,7 @@ def test_ends_under_one_leader_epoch() -> None:
     ends = LogEnds.under(3, [("t", 0), ("u", 5)], [10, OFFSET_UNKNOWN])
     assert dict(ends) == {("t", 0): LogEnd(3, 10), ("u", 5): LogEnd(3, OFFSET_UNKNOWN)}
     assert repr(ends) == f"LogEnds({dict(ends)})"
-    with pytest.raises(Corrupt, match="12 bytes of partition ends for 2 partitions"):
+    with pytest.raises(DamageError, match="12 bytes of partition ends for 2 partitions"):
         LogEnds.under(3, [("t", 0), ("u", 5)], [10])
 
 
@@ -321,20 +321,20 @@ def test_ends_must_be_of_the_partitions() -> None:
     partitions = EXAMPLE.partitions.in_order
     txn = EXAMPLE._replace(ends=LogEnds.under(1, partitions, [5] * len(partitions)))
     value = encode_transaction(txn).replace(bytes.fromhex("934e24"), bytes.fromhex("934e18"))[:-12]
-    with pytest.raises(Corrupt, match="24 bytes of partition ends for 3"):
+    with pytest.raises(DamageError, match="24 bytes of partition ends for 3"):
         decode_transaction(value)
 
 
 @given(st.binary(max_size=80), st.booleans())
 def test_garbage_is_refused_or_read_but_never_anything_else(garbage: bytes, prefixed: bool) -> None:
     for read in (read_key, decode_transaction, decode_group):
-        with contextlib.suppress(Corrupt, NewerFormat):
+        with contextlib.suppress(DamageError, NewerFormatError):
             read(bytes.fromhex(EXAMPLE_HEX)[:20] + garbage if prefixed else garbage)
 
 
 @given(st.integers(0, len(bytes.fromhex(EXAMPLE_HEX)) - 1))
 def test_a_value_that_is_cut_anywhere_is_refused(size: int) -> None:
-    with pytest.raises(Corrupt):
+    with pytest.raises(DamageError):
         decode_transaction(bytes.fromhex(EXAMPLE_HEX)[:size])
 
 
@@ -358,5 +358,5 @@ def test_sizes_of_several_bytes_are_read(size: int) -> None:
 
 @pytest.mark.parametrize("key", ["0000ffff", "0000fffe61", "27100001", "2711000161ffff", "2711000161"])
 def test_a_key_whose_text_is_null_or_not_there_is_refused(key: str) -> None:
-    with pytest.raises(Corrupt, match=r"cut short|null where a string is required"):
+    with pytest.raises(DamageError, match=r"cut short|null where a string is required"):
         read_key(bytes.fromhex(key))

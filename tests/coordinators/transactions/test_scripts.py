@@ -35,7 +35,7 @@ from stablelog.coordinators.transactions.records import (
     transaction_key,
 )
 from stablelog.coordinators.transactions.states import State
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import JointName, child_id
 from tests.coordinators.transactions.kafka_coordinator import kafka_value
@@ -388,7 +388,7 @@ class Conversation:
                 id_pattern=given.get("ids"),
                 now_ms=self.now_ms,
             )
-        except Refused as refused:
+        except RefusedError as refused:
             self.lines.append(f"{refused.code.name}: {refused}")
             return
         self.lines += [f"{d.transactional_id} {d.producer_id} {d.state}" for some in slices for d in some]

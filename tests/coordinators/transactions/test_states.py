@@ -4,7 +4,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.transactions.states import TRANSITIONS, Event, State, next_state
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 
 
 def test_every_event_has_its_outcome_in_every_state() -> None:
@@ -40,7 +40,7 @@ def test_only_ids_at_rest_are_forgotten() -> None:
 
 def test_a_refusal_says_what_and_where() -> None:
     with pytest.raises(
-        Refused, match="the producer commits, but its transaction is in state Empty"
+        RefusedError, match="the producer commits, but its transaction is in state Empty"
     ) as caught:
         next_state(State.EMPTY, Event.COMMIT)
     assert caught.value.code is ErrorCode.invalid_txn_state

@@ -4,7 +4,7 @@ import pytest
 
 from stablelog.env.objects.check import TRIALS, check, require_conditions
 from stablelog.env.objects.opening import open_store
-from stablelog.env.objects.requests import StoredObject, TooShort
+from stablelog.env.objects.requests import StoredObject, TooShortError
 from stablelog.env.objects.store import ObjectStore, Patience
 from stablelog.errors import StablelogError, StoreError
 from stablelog.testing.s3 import serve_s3
@@ -85,7 +85,7 @@ class EarlyEnd(SimObjects):
     def get_range(self, key, start, size):
         try:
             return super().get_range(key, start, size)
-        except TooShort:
+        except TooShortError:
             return bytes(size)
 
 

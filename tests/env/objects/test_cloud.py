@@ -3,7 +3,7 @@
 import pytest
 
 from stablelog.env.objects import cloud
-from stablelog.env.objects.requests import Missing, Rejected, Unclear
+from stablelog.env.objects.requests import MissingError, RejectedError, UnclearError
 
 URL = "s3://bucket/prefix"
 OPTIONS = {
@@ -40,9 +40,9 @@ def failing(monkeypatch):
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (OSError(ANSWER), Rejected),
-        (OSError("broken pipe of thesecret"), Unclear),
-        (FileNotFoundError(ANSWER), Rejected),
+        (OSError(ANSWER), RejectedError),
+        (OSError("broken pipe of thesecret"), UnclearError),
+        (FileNotFoundError(ANSWER), RejectedError),
     ],
 )
 def test_an_error_of_a_request_has_no_secret_and_no_cause(requests, failing, error, kind):
@@ -59,7 +59,7 @@ def test_an_error_of_a_request_has_no_secret_and_no_cause(requests, failing, err
 
 def test_a_longer_secret_is_masked_before_one_that_it_contains(requests, failing):
     failing(OSError("a thesecret-and-more b us-east-1"))
-    with pytest.raises(Unclear) as raised:
+    with pytest.raises(UnclearError) as raised:
         requests.get("key")
     assert str(raised.value) == "a *** b us-east-1"
 
@@ -77,7 +77,7 @@ def test_an_option_that_obstore_does_not_accept_is_named_without_its_value():
 
 def test_a_missing_object_is_still_missing(requests, failing):
     failing(FileNotFoundError("Object at location x not found"))
-    with pytest.raises(Missing):
+    with pytest.raises(MissingError):
         requests.get("key")
 
 

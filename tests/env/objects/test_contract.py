@@ -8,7 +8,7 @@ import pytest
 
 from stablelog.env.objects.opening import open_store
 from stablelog.env.objects.store import ObjectStore, Patience
-from stablelog.errors import Corrupt, ObjectExists, ObjectMissing
+from stablelog.errors import DamageError, ObjectExistsError, ObjectMissingError
 from stablelog.testing.s3 import serve_s3
 from stablelog.testing.sim_objects import HOSTILE, SimObjects
 
@@ -59,7 +59,7 @@ def store(request, tmp_path, s3):
 
 def test_a_key_is_created_once(store):
     store.create("a/b/c", b"first")
-    with pytest.raises(ObjectExists, match="a/b/c exists and has another content"):
+    with pytest.raises(ObjectExistsError, match="a/b/c exists and has another content"):
         store.create("a/b/c", b"second")
     store.create("a/b/c", b"first")  # The own content: an answer may have been lost.
     assert store.get("a/b/c") == b"first"
@@ -76,19 +76,19 @@ def test_ranges_are_whole_or_refused(store):
     assert store.get_range("a/b", 0, 100) == bytes(range(100))
     assert store.get_range("a/b", 98, 2) == b"\x62\x63"
     for start, size in ((98, 3), (100, 1), (5_000, 1)):
-        with pytest.raises(Corrupt, match=rf"a/b has fewer than {start + size} bytes"):
+        with pytest.raises(DamageError, match=rf"a/b has fewer than {start + size} bytes"):
             store.get_range("a/b", start, size)
-    with pytest.raises(ObjectMissing, match="has no object a/c"):
+    with pytest.raises(ObjectMissingError, match="has no object a/c"):
         store.get_range("a/c", 0, 1)
 
 
 def test_a_missing_object_is_missing_and_deleting_it_is_no_error(store):
-    with pytest.raises(ObjectMissing, match="has no object a/b"):
+    with pytest.raises(ObjectMissingError, match="has no object a/b"):
         store.get("a/b")
     store.delete("a/b")
     store.create("a/b", b"1")
     store.delete("a/b")
-    with pytest.raises(ObjectMissing):
+    with pytest.raises(ObjectMissingError):
         store.get("a/b")
     assert store.list_after("a") == []
 
@@ -175,7 +175,7 @@ def test_of_many_that_create_a_key_one_wins(store):
         try:
             store.create("a/race", content)
             winners.append(content)
-        except ObjectExists:
+        except ObjectExistsError:
             pass
 
     threads = [threading.Thread(target=work, args=(b"%d" % number,)) for number in range(8)]

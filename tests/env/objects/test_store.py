@@ -12,9 +12,9 @@ import pytest
 from stablelog.env.objects import cloud
 from stablelog.env.objects.cloud import PART_SIZE, CloudRequests
 from stablelog.env.objects.opening import open_store
-from stablelog.env.objects.requests import Missing, Rejected, Unclear
+from stablelog.env.objects.requests import MissingError, RejectedError, UnclearError
 from stablelog.env.objects.store import ObjectStore, Patience
-from stablelog.errors import InvalidConfig, ObjectExists, ObjectMissing, StoreError
+from stablelog.errors import ObjectExistsError, ObjectMissingError, StoreError, UsageError
 from stablelog.testing.s3 import Fault, serve_s3
 from stablelog.testing.sim_objects import HOSTILE, Faults, SimObjects
 
@@ -35,7 +35,7 @@ def test_writers_of_the_same_keys_on_a_hostile_store_agree_on_the_winner(seed):
         try:
             store.create(key, b"%d" % writer)
             outcomes[writer, key] = True
-        except ObjectExists:
+        except ObjectExistsError:
             outcomes[writer, key] = False
         except StoreError:
             outcomes[writer, key] = None
@@ -201,7 +201,7 @@ def test_files_that_a_crash_left_are_no_objects_and_go_after_a_day(tmp_path):
 
 def test_a_directory_without_rights_is_refused_by_name(tmp_path):
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(InvalidConfig, match=r"file:///.*/file/x cannot be opened: .*Not a directory"):
+    with pytest.raises(UsageError, match=r"file:///.*/file/x cannot be opened: .*Not a directory"):
         open_store((tmp_path / "file" / "x").as_uri())
 
 
@@ -222,7 +222,7 @@ def test_a_directory_without_rights_is_refused_by_name(tmp_path):
     ],
 )
 def test_a_url_that_cannot_be_opened_is_told(url, says):
-    with pytest.raises(InvalidConfig, match=says) as caught:
+    with pytest.raises(UsageError, match=says) as caught:
         open_store(url)
     assert "secret" not in str(caught.value)
 
@@ -242,16 +242,16 @@ class Never:
 
 
 def test_a_late_rejection_ends_the_attempts():
-    store = ObjectStore(Never(Unclear("503"), Rejected("403")), sleep=lambda _: None)
+    store = ObjectStore(Never(UnclearError("503"), RejectedError("403")), sleep=lambda _: None)
     with pytest.raises(StoreError, match="403"):
         store.get("a")
-    store = ObjectStore(Never(Unclear("503"), Missing()), sleep=lambda _: None)
+    store = ObjectStore(Never(UnclearError("503"), MissingError()), sleep=lambda _: None)
     with pytest.raises(Exception, match="has no object a"):
         store.get("a")
 
 
 def test_an_endpoint_with_credentials_is_refused():
-    with pytest.raises(InvalidConfig, match="endpoint of the store contains credentials") as caught:
+    with pytest.raises(UsageError, match="endpoint of the store contains credentials") as caught:
         open_store("s3://bucket", options={"aws_endpoint": "http://key:secret@host"})
     assert "secret" not in str(caught.value)
 
@@ -288,12 +288,12 @@ def test_a_url_of_a_cloud_opens_the_store_of_that_cloud_without_a_request(
 def test_a_container_of_azure_without_an_account_is_refused_by_its_url(monkeypatch):
     for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(InvalidConfig, match=r"az://container/prefix cannot be opened: .*[Aa]ccount"):
+    with pytest.raises(UsageError, match=r"az://container/prefix cannot be opened: .*[Aa]ccount"):
         open_store("az://container/prefix")
 
 
 def test_an_object_whose_name_is_that_of_an_error_is_missing_and_not_rejected(s3):
-    with pytest.raises(ObjectMissing):
+    with pytest.raises(ObjectMissingError):
         opened(s3).get("NoSuchBucket/AccessDenied")
 
 
@@ -321,7 +321,7 @@ def test_an_error_of_the_content_ends_an_upload_as_it_is(s3, tmp_path):
 
 
 def test_a_write_that_is_rejected_after_an_unclear_attempt_may_have_been_applied():
-    requests = Never(Unclear("503"), Rejected("403"))
+    requests = Never(UnclearError("503"), RejectedError("403"))
     with pytest.raises(StoreError, match="403") as caught:
         ObjectStore(requests, sleep=lambda _: None).delete("a")
     assert not caught.value.is_rejected

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.markers import read_marker
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.compaction import aborted_data, rewriter
 from stablelog.log.compaction.aborted_data import LogBytes, without_aborted
 from stablelog.log.files.names import INDEX_SUFFIXES, LOG, SUMMARY
@@ -247,7 +247,7 @@ def test_ranges_that_follow_each_other_are_one():
 def test_an_original_that_has_become_shorter_is_an_error():
     log = LogBytes()
     log.add_range(0, 10)
-    with pytest.raises(Corrupt, match="ends at byte 4"):
+    with pytest.raises(DamageError, match="ends at byte 4"):
         log.read(lambda _at, _size: bytes(4), 0, 10)
 
 
@@ -421,7 +421,7 @@ def test_a_damaged_batch_is_an_error_of_a_pass(place):
     content[place] ^= 1
     log.disk.write_atomic(path, bytes(content))
     work = log.partition.begin_compaction(log.now_ms, key_count_max=1)
-    with pytest.raises(Corrupt, match=r"the CRC of the batch at offset"):
+    with pytest.raises(DamageError, match=r"the CRC of the batch at offset"):
         list(work.steps())
     assert not any(name.endswith(rewriter.CLEANED) for name in log.disk.list_dir(log.directory))
 
@@ -431,7 +431,7 @@ def test_a_damaged_marker_ends_a_copy_and_damaged_records_are_copied_as_they_are
     path = log.partition.segments()[0].path(LOG)
     content = log.disk.read_bytes(path)
     log.disk.write_atomic(path, content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(Corrupt, match="the CRC of the batch at offset 4"):
+    with pytest.raises(DamageError, match="the CRC of the batch at offset 4"):
         described(log, 0)
     at = [position for position, _ in headers_in(content)][3] + 65
     log.disk.write_atomic(path, content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])

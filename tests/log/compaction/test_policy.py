@@ -13,7 +13,7 @@ from stablelog.batch.filtering import RawRecord
 from stablelog.batch.header import DELETE_HORIZON, Codec, headers_in
 from stablelog.batch.markers import KEY
 from stablelog.batch.records import Record, decode_records, encode_batch
-from stablelog.errors import Corrupt, Refused, Unavailable
+from stablelog.errors import DamageError, RefusedError, UnavailableError
 from stablelog.log.compaction import rewriter
 from stablelog.log.compaction.policy import LatestOffsets
 from stablelog.log.files.listing import Listing
@@ -235,7 +235,7 @@ def test_the_last_batch_of_a_producer_stays_empty_with_its_marker_and_entry_unti
     again = encode_batch(
         [Record(0, 0, b"x", b"")], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
     )
-    with pytest.raises(Refused) as refused:  # of a producer that is not known, sequence 0 would be taken
+    with pytest.raises(RefusedError) as refused:  # of a producer that is not known, sequence 0 would be taken
         log.partition.append(again, now_ms=log.now_ms)
     assert refused.value.code is ErrorCode.out_of_order_sequence_number
     log.write("P1:c=1 P1c")
@@ -357,7 +357,7 @@ def test_long_keys_are_told_apart():
 
 def test_a_record_without_a_key_is_refused_in_a_compacted_topic():
     log = KeyedLog()
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         log.put((b"a", b"1"), (None, b"2"))
     assert caught.value.code is ErrorCode.invalid_record
     assert log.partition.end_offset == 0
@@ -370,7 +370,7 @@ def test_a_damaged_batch_stops_compaction_and_stays():
     content[-1] ^= 1
     log.disk.write_atomic(segment.path(".log"), bytes(content))
     segment.give_back()
-    with pytest.raises(Corrupt):
+    with pytest.raises(DamageError):
         log.compact()
     assert log.disk.read_bytes(segment.path(".log")) == content
     assert not [name for name in log.disk.list_dir(DIRECTORY) if name.endswith(".cleaned")]
@@ -557,11 +557,11 @@ def test_a_disk_that_fails_at_any_operation_of_a_pass_loses_nothing():
         failed = False
         try:
             found.compact()
-        except Unavailable:
+        except UnavailableError:
             failed = True
         disk.fail_at = None
         with contextlib.suppress(
-            Unavailable
+            UnavailableError
         ):  # if it was putting a segment in place, nothing is read before a restart
             assert state(found.partition) == wanted[2]
         found.reopen(clean=False)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stablelog.errors import Corrupt, NewerFormat
+from stablelog.errors import DamageError, NewerFormatError
 from stablelog.log.files.log_start import (
     LOG_START_FILE,
     decode_log_start,
@@ -67,7 +67,7 @@ def test_what_is_no_log_start_is_refused():
         encode_log_start(31) + b"\n",
         b"x\n31\n",
     ):
-        with pytest.raises(Corrupt, match="is damaged"):
+        with pytest.raises(DamageError, match="is damaged"):
             decode_log_start(content, PATH)
-    with pytest.raises(NewerFormat):
+    with pytest.raises(NewerFormatError):
         decode_log_start(encode_log_start(31).replace(b"1\n", b"2\n", 1), PATH)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stablelog.errors import Corrupt, NewerFormat
+from stablelog.errors import DamageError, NewerFormatError
 from stablelog.log.files import restored
 from stablelog.log.files.names import RESTORED_FILE
 from stablelog.log.files.restored import Restored, decode_restored, read_restored
@@ -30,9 +30,9 @@ def test_a_reader_between_a_restored_end_and_the_first_new_record_has_lost_recor
 def test_damage_at_any_byte_is_refused():
     content = FOUND.encode()
     for at in range(len(content) - 1):
-        with pytest.raises(Corrupt, match="damaged"):
+        with pytest.raises(DamageError, match="damaged"):
             decode_restored(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :], DIRECTORY)
-        with pytest.raises(Corrupt, match="damaged"):
+        with pytest.raises(DamageError, match="damaged"):
             decode_restored(content[:at], DIRECTORY)
 
 
@@ -40,5 +40,5 @@ def test_a_file_of_a_later_release_is_refused(monkeypatch):
     monkeypatch.setattr(restored, "VERSION", 2)
     content = FOUND.encode()
     monkeypatch.undo()
-    with pytest.raises(NewerFormat):
+    with pytest.raises(NewerFormatError):
         decode_restored(content, DIRECTORY)

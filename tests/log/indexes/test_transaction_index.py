@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.indexes import transaction_index
 from stablelog.log.indexes.minima import Minima
 from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex, encode_entry
@@ -53,7 +53,7 @@ def test_a_torn_entry_is_noticed():
     """Scenario 4: a file whose size is no multiple of an entry is not read as if it were."""
     content = b"".join(encode_entry(entry) for entry in ENTRIES)
     assert len(TransactionIndex(content)) == 4
-    with pytest.raises(Corrupt, match="torn"):
+    with pytest.raises(DamageError, match="torn"):
         TransactionIndex(content[:-1])
 
 

@@ -15,7 +15,7 @@ from stablelog.batch.header import BatchHeader, read_header
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, encode_batch
 from stablelog.env.local_disk import LocalDisk
-from stablelog.errors import Corrupt, NewerFormat, Refused
+from stablelog.errors import DamageError, NewerFormatError, RefusedError
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.producer_state import producers as producers_module
 from stablelog.log.producer_state import snapshots
@@ -105,7 +105,7 @@ def code_of(producers, given):
     """The code with which a batch is refused; None if it is taken."""
     try:
         assert producers.check_batch(given) is None
-    except Refused as refused:
+    except RefusedError as refused:
         return refused.code
     return None
 
@@ -448,7 +448,7 @@ def test_a_file_is_read_in_pieces(tmp_path, monkeypatch):
     read, _ = read_producers(disk, small)
     assert encoded(read) == small.read_bytes()
     disk.write_atomic(small, b"")
-    with pytest.raises(Corrupt):
+    with pytest.raises(DamageError):
         read_producers(disk, small)
 
 
@@ -458,10 +458,10 @@ def test_a_changed_byte_is_found():
     for _ in range(200):
         changed = bytearray(content)
         changed[chance.randrange(2, len(content))] ^= 1 << chance.randrange(8)
-        with pytest.raises(Corrupt):
+        with pytest.raises(DamageError):
             decode_producers(bytes(changed))
     for size in range(0, len(content), 97):
-        with pytest.raises(Corrupt):
+        with pytest.raises(DamageError):
             decode_producers(content[:size])
 
 
@@ -472,13 +472,13 @@ def with_crc(content):
 def test_a_count_that_is_not_that_of_the_blocks_is_damage():
     content = encoded(many(40))
     for count in (0, 39, 41):
-        with pytest.raises(Corrupt, match="40 producers"):
+        with pytest.raises(DamageError, match="40 producers"):
             decode_producers(with_crc(content[:6] + count.to_bytes(8, "big") + content[14:]))
 
 
 @pytest.mark.parametrize("seed", range(300))
 def test_blocks_that_no_release_has_written_are_damage(seed):
-    """Also where the CRC holds: nothing else than Corrupt is raised, and what is read has producers in order."""
+    """Also where the CRC holds: nothing else than DamageError is raised, and what is read has producers in order."""
     chance = random.Random(seed)
     changed = bytearray(encoded(many(chance.choice((1, 40, 70)), chance.choice((0, 1, 5)))))
     for _ in range(chance.choice((1, 2, 8))):
@@ -487,7 +487,7 @@ def test_blocks_that_no_release_has_written_are_damage(seed):
         del changed[chance.randrange(132, len(changed)) :]
     try:
         table, _ = decode_producers(with_crc(bytes(changed)))
-    except Corrupt:
+    except DamageError:
         return
     ids = [one.producer_id for one in table]
     assert ids == sorted(set(ids))
@@ -497,5 +497,5 @@ def test_blocks_that_no_release_has_written_are_damage(seed):
 def test_a_later_version_is_refused():
     content = encoded(many(3))
     later = (PRODUCERS_VERSION + 1).to_bytes(2, "big") + content[2:]
-    with pytest.raises(NewerFormat):
+    with pytest.raises(NewerFormatError):
         decode_producers(later)

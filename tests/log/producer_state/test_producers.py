@@ -4,7 +4,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import CONTROL, DELETE_HORIZON, read_header
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, encode_batch
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.log.model import Isolation, MarkerWrite, Origin
 from stablelog.log.producer_state.snapshots import SNAPSHOT_ENTRY, SNAPSHOT_HEADER
 from tests.log.timeline import DIRECTORY, Log, write
@@ -13,7 +13,7 @@ DAY_MS = 86_400_000
 
 
 def refused(call, *arguments, **keywords):
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         call(*arguments, **keywords)
     return caught.value.code
 
@@ -277,7 +277,7 @@ def test_the_coordinators_word_is_asked_for_with_every_batch_but_a_duplicate():
     assert [header.base_sequence for header in asked] == [0, 1]
 
     def refuse(_header):
-        raise Refused(ErrorCode.invalid_txn_state, "late")
+        raise RefusedError(ErrorCode.invalid_txn_state, "late")
 
     end = log.partition.end_offset
     assert refused(append, 2, refuse) is ErrorCode.invalid_txn_state
@@ -293,7 +293,7 @@ def test_a_batch_that_verification_refused_comes_before_those_that_were_sent_aft
 
     def check(header):
         if header.producer_id not in known:
-            raise Refused(ErrorCode.invalid_txn_state, "not its transaction")
+            raise RefusedError(ErrorCode.invalid_txn_state, "not its transaction")
 
     def append(sequence):
         batch = encode_batch(
@@ -323,7 +323,7 @@ class Verified(Log):
 
     def check(self, _header):
         if not self.known:
-            raise Refused(ErrorCode.invalid_txn_state, "not its transaction")
+            raise RefusedError(ErrorCode.invalid_txn_state, "not its transaction")
 
     def send(self, sequence, *, epoch=0):
         batch = encode_batch(
@@ -381,7 +381,7 @@ def test_duplicates_of_several_producers_are_answered_and_written_once():
     assert refused(log.partition.append, both, now_ms=log.now_ms) is ErrorCode.invalid_record
     copied = log.partition.read(0, 1 << 20, Isolation.LOG_END).buffers[0]
     for part in (copied, copied[: read_header(copied).size]):
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedError):
             log.partition.append(part, now_ms=log.now_ms, origin=Origin.REPLICATION)
     assert (log.partition.end_offset, log.partition.size) == (end, size)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from stablelog.batch.header import HEADER
-from stablelog.errors import Corrupt, DiskError, Unavailable
+from stablelog.errors import DamageError, DiskError, UnavailableError
 from stablelog.log.compaction import cleaner
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
@@ -70,7 +70,7 @@ def test_what_a_cut_would_lose_is_counted(which, at):
 def test_a_cut_log_opens_and_what_was_cut_is_kept(which):
     log = damaged(which)
     contents = {base: log.disk.read_bytes(path_of(base)) for base in log.bases}
-    with pytest.raises(Corrupt):
+    with pytest.raises(DamageError):
         log.open(clean=False, recovery_point=log.end_offset).prove()
     damage = examine(log.disk, DIRECTORY)
     cuts = cut(log.disk, DIRECTORY, damage)
@@ -131,7 +131,7 @@ def test_no_log_is_cut_that_a_lost_or_damaged_start_offset_keeps_closed(name, co
     if content is None:
         log.disk.lose(DIRECTORY / name)
     before = state(log.disk)
-    with pytest.raises(Corrupt, match=rf"{name} is (missing|damaged)"):
+    with pytest.raises(DamageError, match=rf"{name} is (missing|damaged)"):
         examine(
             log.disk, DIRECTORY, replace(EXPECTED, start_files=frozenset({LOG_START_FILE, VIEW_START_FILE}))
         )
@@ -153,7 +153,7 @@ def test_a_partition_without_a_log_file_has_nothing_to_cut():
     log = several_segments()
     for base in log.bases:
         log.disk.lose(path_of(base))
-    with pytest.raises(Corrupt, match="Restore its files"):
+    with pytest.raises(DamageError, match="Restore its files"):
         examine(log.disk, DIRECTORY)
 
 
@@ -173,7 +173,7 @@ def refused(log, recovery_point, *, clean=False):
     log.disk = disk.copy() if hasattr(disk, "copy") else copy.deepcopy(disk)
     try:
         start(log, recovery_point, clean=clean).close(clean=False)
-    except Corrupt:
+    except DamageError:
         return True
     finally:
         log.disk = disk
@@ -295,7 +295,7 @@ def test_a_log_that_has_changed_since_it_was_examined_is_not_cut():
     damage = examine(log.disk, DIRECTORY)
     log.disk.damage(log.path, log.disk.read_bytes(log.path) + b"more")
     before = state(log.disk)
-    with pytest.raises(Corrupt, match="has changed since it was examined"):
+    with pytest.raises(DamageError, match="has changed since it was examined"):
         cut(log.disk, DIRECTORY, damage)
     assert state(log.disk) == before
 
@@ -346,7 +346,7 @@ def test_a_compaction_that_was_putting_its_segment_in_place_is_finished_before_t
     with monkeypatch.context() as patch:
         patch.setattr(cleaner, "finish_swap", broken)
         work = log.partition.begin_compaction(log.now_ms, key_count_max=1000)
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             for cleaned in work.steps():
                 if cleaned is not None:
                     log.partition.take_cleaned(cleaned)
@@ -501,7 +501,7 @@ def opens(log, end_offset, *, clean):
     """Whether a start opens the log, which ends here."""
     try:
         partition = start(log, end_offset, clean=clean)
-    except Corrupt:
+    except DamageError:
         return False
     assert partition.end_offset == end_offset
     partition.close(clean=False)
@@ -530,7 +530,7 @@ def is_opened(log, *, clean):
     try:
         opened = log.open(clean=clean, prove=False, **known)
         assert opened.end_offset == log.end_offset
-    except Corrupt:
+    except DamageError:
         return False
     finally:
         log.disk = disk

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.recovery.examine import Expected
 from stablelog.log.recovery.repair import examine
 from tests.log.accounts import copy_of
@@ -36,7 +36,7 @@ def test_a_sealed_segment_whose_leader_epoch_has_changed_is_refused_if_a_start_r
     if not lost:
         log.open(prove=False, **known).close(clean=False)
         return
-    with pytest.raises(Corrupt, match="leader epoch"):
+    with pytest.raises(DamageError, match="leader epoch"):
         log.open(prove=False, **known)
     assert {one: log.disk.read_bytes(path_of(one)) for one in log.bases} == before
     if ".summary" not in lost:
@@ -52,7 +52,7 @@ def test_a_replayed_segment_whose_last_leader_epoch_has_changed_is_refused():
     log.disk.lose(path_of(base, ".index"))
     expected = Expected(log.end_offset, leader_epoch=1, gapless_epoch=0)
     assert not examine(copy_of(log.disk), DIRECTORY, expected).is_passed_over
-    with pytest.raises(Corrupt, match="has changed since they were durable"):
+    with pytest.raises(DamageError, match="has changed since they were durable"):
         log.open(prove=False, clean=True, is_established=True, leader_epoch=1)
 
 
@@ -68,5 +68,5 @@ def test_a_replay_begins_where_our_snapshot_can_be_read_and_an_examination_knows
     assert log.disk.exists(path_of(following, ".snapshot"))
     damage = examine(copy_of(log.disk), DIRECTORY, Expected(log.end_offset, leader_epoch=1, gapless_epoch=0))
     assert (damage.path, damage.is_passed_over) == (path_of(base), False)
-    with pytest.raises(Corrupt):
+    with pytest.raises(DamageError):
         log.open(prove=False, clean=True, is_established=True, leader_epoch=1)

@@ -10,7 +10,7 @@ from crc32c import crc32c
 from stablelog.batch.filtering import emptied
 from stablelog.batch.header import HEADER, read_header
 from stablelog.batch.records import Record, encode_batch
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.segments import proof
 from stablelog.log.segments.proof import DamagedBatch, prove_headers, scrub
 from stablelog.testing.sim_disk import SimDisk
@@ -114,12 +114,12 @@ def test_a_proof_accepts_the_batches_that_were_synced_and_no_others(seed, monkey
             for at in (0, 8, 12, 22, 60):
                 changed = bytearray(content)
                 changed[begin + at] ^= 1 << chance.randrange(8)
-                with pytest.raises(Corrupt, match="are not those that were synced"):
+                with pytest.raises(DamageError, match="are not those that were synced"):
                     proven(file(bytes(changed) + behind), len(content), crc)
-        with pytest.raises(Corrupt, match="are not those that were synced"):
+        with pytest.raises(DamageError, match="are not those that were synced"):
             proven(file(content + behind), len(content), crc ^ 1)
         with pytest.raises(
-            Corrupt, match=f"holds only {len(content) - 1} bytes, but {len(content)} were durable"
+            DamageError, match=f"holds only {len(content) - 1} bytes, but {len(content)} were durable"
         ):
             proven(file(content[:-1]), len(content), crc)
 
@@ -131,14 +131,14 @@ def test_bytes_behind_the_last_batch_that_are_no_header_are_damage(rest, is_mapp
     (batch,) = log_of([100])
     size = len(batch) + rest
     file = WatchedFile(batch + bytes(200), size * is_mapped)
-    with pytest.raises(Corrupt, match=f"at byte {len(batch)}: "):
+    with pytest.raises(DamageError, match=f"at byte {len(batch)}: "):
         proven(file, size, crc_of([batch]))
 
 
 def test_the_proof_of_a_log_file_that_is_gone_names_it():
     disk = SimDisk()
     disk.make_dir(DIRECTORY)
-    with pytest.raises(Corrupt, match=f"{PATH} is missing, and was durable"):
+    with pytest.raises(DamageError, match=f"{PATH} is missing, and was durable"):
         list(prove_headers(disk, PATH, 1, 0))
 
 
@@ -209,7 +209,7 @@ def test_a_proof_names_the_first_batch_that_is_not_what_it_was():
         (first + 16, b"\1", "batch at byte {0} has magic 1"),
     ):
         changed = content[:at] + new + content[at + len(new) :]
-        with pytest.raises(Corrupt) as raised:
+        with pytest.raises(DamageError) as raised:
             proven(WatchedFile(changed + bytes(900)), len(content), crc)
         assert str(raised.value).startswith(f"{PATH}: the batches are not those that were synced; ")
         assert why.format(first, second) in str(raised.value), (at, new)
@@ -259,5 +259,5 @@ def test_a_scrub_names_each_batch_whose_bytes_have_changed_and_reads_on():
         [size],
         [DamagedBatch(begins[3], len(batches[3]), 30)],
     ), "the file has become shorter"
-    with pytest.raises(Corrupt):
+    with pytest.raises(DamageError):
         scrubbed(b"".join(batches)[: begins[3] + 60], size)

@@ -4,9 +4,9 @@ import pytest
 
 from stablelog.batch.header import HEADER
 from stablelog.batch.records import Record, encode_batch
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.segments import scan
-from stablelog.log.segments.scan import Torn, check_crc, scan_batches, scan_headers
+from stablelog.log.segments.scan import TornError, check_crc, scan_batches, scan_headers
 
 
 def batch_at(offset, size):
@@ -51,7 +51,7 @@ def test_bodies_are_not_read_for_headers(monkeypatch):
 def test_a_file_that_ends_inside_a_batch_is_torn_behind_the_whole_ones(scanned):
     for end in range(BEGINS[1] + 1, BEGINS[2]):
         found = []
-        with pytest.raises(Torn, match=f"a torn batch at byte {BEGINS[1]}: "):
+        with pytest.raises(TornError, match=f"a torn batch at byte {BEGINS[1]}: "):
             found.extend(position for position, _, _ in scanned(read, 0, end))
     assert [at for at, _, _ in scanned(read, 0, BEGINS[1])] == [0]
 
@@ -61,12 +61,12 @@ def test_damage_is_named_by_its_place_in_the_file(monkeypatch, size):
     monkeypatch.setattr(scan, "BATCHES_READ_SIZE", size)
     damaged = bytearray(CONTENT)
     damaged[BEGINS[2] + 16] = 1
-    with pytest.raises(Corrupt, match=f"batch at byte {BEGINS[2]} has magic 1"):
+    with pytest.raises(DamageError, match=f"batch at byte {BEGINS[2]} has magic 1"):
         list(scan_batches(lambda position, size: bytes(damaged[position : position + size]), 0, len(damaged)))
 
 
 def test_a_file_that_has_become_shorter_is_torn():
-    with pytest.raises(Torn):
+    with pytest.raises(TornError):
         list(
             scan_batches(
                 lambda position, size: read(position, size)[: len(CONTENT) - 1 - position], 0, len(CONTENT)
@@ -79,5 +79,7 @@ def test_a_batch_whose_crc_does_not_hold_is_named():
     check_crc(header, batch, 0)
     changed = bytearray(batch)
     changed[-1] ^= 1
-    with pytest.raises(Corrupt, match="the CRC of the batch at offset 0, byte 7, does not match its bytes"):
+    with pytest.raises(
+        DamageError, match="the CRC of the batch at offset 0, byte 7, does not match its bytes"
+    ):
         check_crc(header, changed, 7)

@@ -7,7 +7,7 @@ from confluent_kafka.admin import AdminClient
 
 import stablelog
 from stablelog.client.cluster import Cluster
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 from stablelog.spark.columns.commit_columns import CommitColumns
 from stablelog.spark.planning import Piece
 from tests.spark.at_cuts import ordered
@@ -30,6 +30,8 @@ def test_the_commits_of_records_that_were_removed_meanwhile_are_refused_by_name(
         admin.delete_records([before])[before].result(60)
         batch = pa.RecordBatch.from_pydict({"offset": pa.array([first, second], pa.int64())})
         removed = f"{topic}-0 begins at offset {second} now: offsets {first} to {second - 1} were removed"
-        with pytest.raises(Unavailable, match=f"{removed} while .* commits of their records are unknown"):
+        with pytest.raises(
+            UnavailableError, match=f"{removed} while .* commits of their records are unknown"
+        ):
             columns.added(batch)
         assert columns.added(batch.slice(1)).column("commitSequence").to_pylist() != [None]

@@ -23,7 +23,7 @@ from stablelog.batch.header import (
 )
 from stablelog.batch.markers import Marker, MarkerType, encode_marker
 from stablelog.batch.records import Record, decode_records, encode_batch, encode_record
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.spark.columns import decoder as decoder_module
 from stablelog.spark.columns.builder import TYPES, ColumnBuilder
 from stablelog.spark.columns.decoder import Decoder
@@ -408,27 +408,27 @@ def test_control_batches_of_unknown_kinds_are_passed_over():
 def test_a_flipped_bit_is_found_and_named(at):
     data = bytearray(encode_batch([Record(0, 1, b"k", b"v")] * 3, base_offset=40))
     data[at] ^= 4
-    with pytest.raises(Corrupt, match=r"t-3: the CRC of the batch at offset 40 is wrong"):
+    with pytest.raises(DamageError, match=r"t-3: the CRC of the batch at offset 40 is wrong"):
         decoded(bytes(data))
 
 
 def test_what_is_no_header_is_named_with_its_place():
     good = encode_batch([Record(0, 1, b"k", b"v")] * 3)
     with pytest.raises(
-        Corrupt,
+        DamageError,
         match=rf"t-3 after offset 2: the bytes at position {len(good)} of the data are not the header",
     ):
         decoded(good + bytes(100))
 
 
 def test_an_unknown_codec_is_named():
-    with pytest.raises(Corrupt, match="batch at offset 0 has the unknown compression codec 7"):
+    with pytest.raises(DamageError, match="batch at offset 0 has the unknown compression codec 7"):
         decoded(rewritten(encode_batch([Record(0, 1, b"k", b"v")]), attributes=7))
 
 
 def test_a_bomb_is_not_unpacked():
     body = encode_batch([Record(0, 1, None, bytes(70 << 20))], codec=Codec.ZSTD)
-    with pytest.raises(Corrupt, match="decompress to more than"):
+    with pytest.raises(DamageError, match="decompress to more than"):
         decoded(body)
 
 
@@ -452,7 +452,7 @@ def test_a_bomb_is_not_unpacked():
 def test_records_that_are_not_what_they_claim_are_refused(body, wrong):
     batch = encode_batch([Record(0, 1, None, None)])
     header = read_header(batch)._replace(batch_length=HEADER.size - 12 + len(body))
-    with pytest.raises(Corrupt, match=rf"t-3: the batch at offset 0 is not valid: .*({wrong})"):
+    with pytest.raises(DamageError, match=rf"t-3: the batch at offset 0 is not valid: .*({wrong})"):
         decoded(resealed(HEADER.pack(*header) + body))
 
 
@@ -461,7 +461,7 @@ def same_or_corrupt(data):
     for columns in (ALL, ["offset"], ["timestamp"], ["key"]):
         try:
             decoded(data, columns=columns, check_crc=False, rows_max=7, bytes_max=1 << 12)
-        except Corrupt as error:
+        except DamageError as error:
             assert "t-3" in str(error)  # noqa: PT017 -- it may raise or not
 
 

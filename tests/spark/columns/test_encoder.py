@@ -11,7 +11,7 @@ from stablelog.batch.records import decode_records
 from stablelog.batch.stamping import stamp
 from stablelog.client.cluster import Cluster
 from stablelog.client.producer import Producer
-from stablelog.errors import InvalidConfig
+from stablelog.errors import UsageError
 from stablelog.spark.columns.encoder import TYPES, Encoder
 from stablelog.spark.kernels.encode import hash_key
 from tests.client.hashes import MURMUR2
@@ -176,7 +176,7 @@ def test_a_partition_count_that_grows_is_followed():
     batch = pa.RecordBatch.from_arrays(
         [pa.array([b"v"]), pa.array([4], pa.int32())], names=["value", "partition"]
     )
-    with pytest.raises(InvalidConfig, match="partition says 4, and the topic 'a' has 3 partitions"):
+    with pytest.raises(UsageError, match="partition says 4, and the topic 'a' has 3 partitions"):
         list(encoder.encode(batch, topic="a", partition_counts={"a": 3}))
     list(encoder.encode(batch, topic="a", partition_counts={"a": 5}))
     assert [(one.partition, one.record_count) for one in encoder.flush()] == [(4, 1)]
@@ -225,12 +225,12 @@ V = pa.array([b"v"])
     ],
 )
 def test_what_cannot_be_written_is_refused_by_column(batch, topic, wrong):
-    with pytest.raises(InvalidConfig, match=wrong):
+    with pytest.raises(UsageError, match=wrong):
         list(Encoder(message_bytes_max=1000).encode(batch, topic=topic, partition_counts=COUNTS))
 
 
 def test_the_size_of_batches_is_checked():
-    with pytest.raises(InvalidConfig, match="batches of 5 bytes"):
+    with pytest.raises(UsageError, match="batches of 5 bytes"):
         Encoder(batch_bytes_max=5)
 
 

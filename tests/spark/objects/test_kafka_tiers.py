@@ -15,7 +15,7 @@ from peers import apache_kafka, tiered_kafka
 from stablelog.batch.header import headers_in
 from stablelog.batch.markers import Marker, MarkerType, encode_marker
 from stablelog.batch.records import Record, encode_batch
-from stablelog.errors import Corrupt, DataLossError, InvalidConfig, StablelogError, Unavailable
+from stablelog.errors import DamageError, DataLossError, StablelogError, UnavailableError, UsageError
 from stablelog.spark import count, verify
 from stablelog.spark.objects.kafka_tiers.names import LocalPartition as KafkasPartition
 from stablelog.spark.objects.kafka_tiers.names import aiven_topic_of, local_partition_of
@@ -177,7 +177,7 @@ def test_a_time_as_a_bound_begins_at_the_first_record_of_this_time_or_later(stor
         ended = rows(given_of(store, endingTimestamp=str(time_ms)), "offset")
         assert ended == [(offset,) for offset, _ in timed if offset < first]
     late = {"startingTimestamp": str(int(timed[-1][1].timestamp() * 1000) + 1)}
-    with pytest.raises(Unavailable, match="no record of time"):
+    with pytest.raises(UnavailableError, match="no record of time"):
         rows(given_of(store, **late), "offset")
 
 
@@ -258,7 +258,7 @@ def test_a_store_in_no_known_layout_is_refused(history, tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "00000000000000000000.log").write_bytes(history.segments[0].log)
     before = files_of(tmp_path)
-    with pytest.raises(InvalidConfig, match=r"in a known layout \(LocalTieredStorage, and Aiven's plugin"):
+    with pytest.raises(UsageError, match=r"in a known layout \(LocalTieredStorage, and Aiven's plugin"):
         rows({"path": tmp_path.as_uri()}, "offset")
     assert files_of(tmp_path) == before
 
@@ -357,7 +357,7 @@ def test_a_segment_that_ends_in_a_batch_of_another_one_is_damage(layout, tmp_pat
     other = batches(0, 40, b"t", 1)
     store.put(made(other, 14, 30))
     with pytest.raises(
-        Corrupt, match="has the offsets 12 to 15, and another segment or leader epoch begins at offset 14"
+        DamageError, match="has the offsets 12 to 15, and another segment or leader epoch begins at offset 14"
     ):
         read(store)
 
@@ -419,7 +419,7 @@ def flip(path, position):
 
 def test_a_changed_record_is_named(store):
     flip(store.paths[2]["log"], 70)
-    with pytest.raises(Corrupt, match="CRC") as error:
+    with pytest.raises(DamageError, match="CRC") as error:
         read(store)
     assert store.paths[2]["log"].name in str(error.value)
 
@@ -431,7 +431,7 @@ def test_a_changed_base_offset_is_found_by_its_neighbours(store, bit):
     content = bytearray(path.read_bytes())
     content[starts[2] + 7] ^= bit
     path.write_bytes(content)
-    with pytest.raises(Corrupt, match="those at its place are from") as error:
+    with pytest.raises(DamageError, match="those at its place are from") as error:
         read(store)
     assert path.name in str(error.value)
 
@@ -441,7 +441,7 @@ def test_a_changed_base_offset_is_found_by_its_neighbours(store, bit):
 def test_a_truncated_log_file_is_named(store, size, place):
     path = store.paths[place]["log"]
     path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(Corrupt, match=path.name):
+    with pytest.raises(DamageError, match=path.name):
         tasks(given_of(store))
 
 
@@ -452,7 +452,7 @@ def test_a_log_file_that_was_truncated_at_its_last_batch_is_found_by_the_snapsho
     ][9]
     segment = made(history.log, 0, header.next_offset, every=10**6)
     store.put(damaged(segment, log=segment.log[: -header.size]))
-    with pytest.raises(Corrupt, match=r"its producer snapshot .* has a batch with offset"):
+    with pytest.raises(DamageError, match=r"its producer snapshot .* has a batch with offset"):
         read(store)
 
 
@@ -467,7 +467,9 @@ def test_a_damaged_snapshot_of_the_last_segment_stops_only_a_committed_read(
     flipped[-1] ^= 1
     store.put(damaged(history.segments[3], snapshot=bytes(flipped)))
     if isolation == "read_committed":
-        with pytest.raises(Corrupt, match=r"transactions are open at offset .*isolation=read_uncommitted"):
+        with pytest.raises(
+            DamageError, match=r"transactions are open at offset .*isolation=read_uncommitted"
+        ):
             read(store)
     else:
         end = history.segments[3].end
@@ -482,7 +484,7 @@ def test_a_damaged_transaction_index_is_named(layout, history, tmp_path):
         store = layout(tmp_path / str(number), "plain")
         for segment in history.segments:
             store.put(damaged(segment, txnindex=content) if segment is history.segments[place] else segment)
-        with pytest.raises(Corrupt, match=r"(txnindex|\.indexes)") as error:
+        with pytest.raises(DamageError, match=r"(txnindex|\.indexes)") as error:
             read(store)
         assert str(history.segments[place].base) in str(error.value)
 
@@ -494,7 +496,7 @@ def test_what_aivens_plugin_has_compressed_or_encrypted_is_refused_by_name(histo
     value = True if setting == "compression" else {"dataKey": "key:AAAA", "aad": "AAAA"}
     paths = store.put(history.segments[1], **{setting: value})
     with pytest.raises(
-        InvalidConfig, match=f"with {setting}, so its log file is not Kafka's.*bootstrap"
+        UsageError, match=f"with {setting}, so its log file is not Kafka's.*bootstrap"
     ) as error:
         read(store)
     assert paths["rsm-manifest"].name in str(error.value)
@@ -527,7 +529,7 @@ def test_a_damaged_manifest_is_named(history, tmp_path, change):
     store = Aiven(tmp_path, "plain")
     store.paths = [store.put(segment) for segment in history.segments]
     name = manifest_of(store, 2, change)
-    with pytest.raises(Corrupt, match=f"{name} is no manifest of this segment"):
+    with pytest.raises(DamageError, match=f"{name} is no manifest of this segment"):
         read(store)
 
 
@@ -535,7 +537,7 @@ def test_a_manifest_that_is_no_json_is_named(history, tmp_path):
     store = Aiven(tmp_path, "plain")
     path = store.put(history.segments[0])["rsm-manifest"]
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(Corrupt, match=f"{path.name} is no manifest"):
+    with pytest.raises(DamageError, match=f"{path.name} is no manifest"):
         read(store)
 
 
@@ -545,7 +547,7 @@ def test_an_offset_index_of_another_segment_is_named(history, tmp_path):
     store.put(
         damaged(segment, index=segment.index[:-5] + bytes([segment.index[-5] - 1]) + segment.index[-4:])
     )
-    with pytest.raises(Corrupt, match="is not that of the offset index"):
+    with pytest.raises(DamageError, match="is not that of the offset index"):
         read(store)
 
 
@@ -574,7 +576,9 @@ def test_what_kafka_deletes_while_a_read_is_planned_is_named(store):
     places = log.partitions()
     for path in store.paths[-1].values():
         path.unlink()
-    with pytest.raises(Unavailable, match="any more: Kafka has deleted the segment since the read began"):
+    with pytest.raises(
+        UnavailableError, match="any more: Kafka has deleted the segment since the read began"
+    ):
         log.latest(places)
 
 
@@ -656,7 +660,7 @@ def test_a_plan_from_s3_reads_the_manifests_and_little_more(large, history, tmp_
 
 
 def test_a_verification_of_kafkas_segments_is_refused(spark, store):
-    with pytest.raises(InvalidConfig, match="Apache Kafka has written"):
+    with pytest.raises(UsageError, match="Apache Kafka has written"):
         verify({"path": store.url})
 
 
@@ -691,7 +695,7 @@ def tiered():
     with contextlib.ExitStack() as stack:
         try:
             running = stack.enter_context(tiered_kafka.serve(SHORT_LIVED))
-        except apache_kafka.NotToBeHad as missing:
+        except apache_kafka.NotAvailableError as missing:
             pytest.skip(f"Apache Kafka is not to be had: {missing}")
         yield running
 

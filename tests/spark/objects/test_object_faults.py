@@ -11,7 +11,7 @@ from crc32c import crc32c
 from stablelog.batch.header import HEADER, headers_in
 from stablelog.batch.records import Record, encode_batch
 from stablelog.env.objects.opening import open_store
-from stablelog.errors import Corrupt, DataLossError, StablelogError, Unavailable
+from stablelog.errors import DamageError, DataLossError, StablelogError, UnavailableError
 from stablelog.spark import count
 from stablelog.spark.objects.opening import opened_store
 from stablelog.spark.objects.stored_partition import StoredPartition
@@ -68,7 +68,7 @@ def test_a_changed_record_is_named(s3, topic):
     for position in starts(content):  # whichever of them are read
         content = flipped(content, position + 62)
     server.objects[key] = content
-    with pytest.raises(Corrupt, match="CRC"):
+    with pytest.raises(DamageError, match="CRC"):
         rows({**options, "subscribe": topic}, "offset")
 
 
@@ -77,7 +77,7 @@ def test_a_changed_base_offset_is_found_by_the_crc_of_the_headers(s3):
     key = log_key(server, "plain", 1)
     content = server.objects[key]
     server.objects[key] = flipped(content, starts(content)[1] + 7)
-    with pytest.raises(Corrupt, match=r"headers of its batches.*") as error:
+    with pytest.raises(DamageError, match=r"headers of its batches.*") as error:
         rows({**options, "subscribe": "plain"}, "offset")
     assert key.removeprefix("prefix/") in str(error.value)
 
@@ -99,7 +99,7 @@ def test_each_stretch_of_a_log_file_is_proven_alone(s3, begins_at_cut):
     for pieces in planned:
         touched = damaged in [extent for piece in pieces for extent in piece.stored.extents]
         if touched:
-            with pytest.raises(Corrupt, match="headers of its batches"):
+            with pytest.raises(DamageError, match="headers of its batches"):
                 rows(given, "offset", planned=[pieces])
         else:
             rows(given, "offset", planned=[pieces])
@@ -111,7 +111,7 @@ def test_a_truncated_object_is_named(s3, topic, size):
     key = log_key(server, topic, 1)
     content = server.objects[key]
     server.objects[key] = content[: min(size, len(content) - 1)]
-    with pytest.raises(Corrupt, match=key.removeprefix("prefix/")):
+    with pytest.raises(DamageError, match=key.removeprefix("prefix/")):
         rows({**options, "subscribe": topic}, "offset")
 
 
@@ -119,7 +119,7 @@ def test_a_missing_object_that_the_manifest_names_is_damage(s3, topic):
     server, options = s3
     key = log_key(server, topic, 1)
     del server.objects[key]
-    with pytest.raises(Corrupt, match="the last manifest names it: restore the object"):
+    with pytest.raises(DamageError, match="the last manifest names it: restore the object"):
         rows({**options, "subscribe": topic}, "offset")
 
 
@@ -292,7 +292,7 @@ def test_a_url_without_tiered_storage_is_refused_and_nothing_is_written(tmp_path
 def test_cut_points_without_their_crcs_are_read_without_the_proof(stored):
     segment = replace(stored.manifest("large").segments[0], header_crcs=b"")
     assert [point.header_crc for point in cut_points(segment)] == [None]
-    with pytest.raises(Corrupt, match="cut points"):
+    with pytest.raises(DamageError, match="cut points"):
         cut_points(replace(segment, cut_points=segment.cut_points * 2))
 
 
@@ -339,7 +339,7 @@ def test_a_range_whose_transactions_may_still_be_aborted_is_refused(s3):
     )
     assert early.end_offset == 3
     with pytest.raises(
-        Unavailable, match="does not have the ends of all transactions of plain-0 that began before"
+        UnavailableError, match="does not have the ends of all transactions of plain-0 that began before"
     ):
         early.span(0, stored.manifest.end_offset).piece()
     assert log.latest([place])[place] > 3
@@ -351,7 +351,7 @@ def test_only_the_partitions_that_are_read_are_pinned(s3):
     assert [key for key in server.objects if "/pins/" in key and "/0/pins/" not in key] == []
     before = {key for key in server.objects if "/pins/" in key}
     late = read_options({**options, "subscribe": "plain", "startingTimestamp": str(10**14)}, BATCH)
-    with pytest.raises(Unavailable, match="no record of time"):
+    with pytest.raises(UnavailableError, match="no record of time"):
         StablelogReader(late, Columns(default_schema(include_headers=False))).partitions()
     count({**options, "subscribe": "plain"})
     assert {key for key in server.objects if "/pins/" in key} == before
@@ -400,5 +400,5 @@ def test_a_batch_that_exceeds_its_part_is_refused_before_it_is_gathered():
     content = bytearray(encode_batch([Record(0, 0, None, bytes(1_000))]))
     content[8:12] = (1 << 30).to_bytes(4, "big")
     whole = WholeBatches(0, len(content), 0, 100)
-    with pytest.raises(Corrupt, match="a batch of 1073741836 bytes"):
+    with pytest.raises(DamageError, match="a batch of 1073741836 bytes"):
         list(whole.of(content))

@@ -8,7 +8,7 @@ import pytest
 
 import stablelog
 from stablelog.env import lock as lock_module
-from stablelog.errors import InvalidConfig, Unavailable
+from stablelog.errors import UnavailableError, UsageError
 from stablelog.spark import count
 from stablelog.spark.segments.data_directory import check_is_closed
 from tests.clients.drivers import Confluent, unique
@@ -23,7 +23,7 @@ def test_a_directory_is_refused_while_its_broker_runs_and_read_when_it_has_stopp
         given = {"path": str(data), "subscribe": topic}
         for ask in (tasks, count):
             with pytest.raises(
-                InvalidConfig, match=f"{data} is in use by a running broker, .*kafka.bootstrap.servers"
+                UsageError, match=f"{data} is in use by a running broker, .*kafka.bootstrap.servers"
             ):
                 ask(given)
         assert (
@@ -33,7 +33,7 @@ def test_a_directory_is_refused_while_its_broker_runs_and_read_when_it_has_stopp
         broker.kill()
         assert rows(given, "value") == [(b"a",), (b"b",)]
         broker.start()
-        with pytest.raises(InvalidConfig, match="is in use by a running broker"):
+        with pytest.raises(UsageError, match="is in use by a running broker"):
             tasks(given)
     assert rows(given, "value") == [(b"a",), (b"b",)]
 
@@ -54,7 +54,7 @@ def test_the_lock_of_either_broker_is_noticed_and_not_kept(tmp_path, lock):
         os._exit(0)
     try:
         assert os.read(held[0], 1)
-        with pytest.raises(InvalidConfig, match="is in use by a running broker"):
+        with pytest.raises(UsageError, match="is in use by a running broker"):
             check_is_closed(tmp_path)
     finally:
         os.write(release[1], b".")
@@ -85,5 +85,5 @@ def test_a_broker_that_starts_while_somebody_looks_at_its_lock_starts(tmp_path, 
         lock_module.DirectoryLock(tmp_path).release()
 
     locked(lock_module.TRIES - 1)
-    with pytest.raises(Unavailable, match="another broker is running"):
+    with pytest.raises(UnavailableError, match="another broker is running"):
         locked(lock_module.TRIES)

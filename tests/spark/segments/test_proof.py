@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType as Long
 from pyspark.sql.types import StructField, StructType
 
 from stablelog.batch.header import CRC_START, headers_in
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.indexes.summary import Summary
 from stablelog.spark import count
 from stablelog.spark.option_table import STREAM
@@ -146,7 +146,7 @@ DAMAGES = {
 def assert_refused(copy, read):
     """Nothing of the segment is handed out, and it is named."""
     found = []
-    with pytest.raises(Corrupt, match=f"{copy.path}.*Restore"):
+    with pytest.raises(DamageError, match=f"{copy.path}.*Restore"):
         for planned in read:
             found += rows(copy.given, "offset", planned=[planned])
     assert not [offset for (offset,) in found if offset in copy.offsets]
@@ -160,7 +160,7 @@ def test_a_batch_read_refuses_a_segment_with_other_headers(copy, how):
     copy.damage(how)
     for task in in_part:
         assert_refused(copy, [task])
-    with pytest.raises(Corrupt, match=f"{copy.path}.*Restore"):  # planned with the damage
+    with pytest.raises(DamageError, match=f"{copy.path}.*Restore"):  # planned with the damage
         rows(copy.given, "offset", limits=SMALL_TASKS)
 
 
@@ -174,7 +174,7 @@ def test_no_answer_comes_from_other_headers(copy, how, ask):
         latest = Summary.decode(copy.path.with_suffix(".summary").read_bytes()).max_timestamp
         given = {**copy.given, "startingTimestamp": str(latest)}
     copy.damage(DAMAGES[how])
-    with pytest.raises(Corrupt, match=f"{copy.path}.*Restore"):
+    with pytest.raises(DamageError, match=f"{copy.path}.*Restore"):
         count(given) if ask == "count" else rows(given, "offset")
 
 
@@ -198,7 +198,7 @@ def test_a_stream_refuses_a_segment_with_other_headers(copy, broker, how):
     whole = offsets_of(reader, reader.partitions(start, end))
     assert set(copy.offsets) & set(whole)
     copy.damage(DAMAGES[how])
-    with pytest.raises(Corrupt, match=f"{copy.path}.*Restore"):
+    with pytest.raises(DamageError, match=f"{copy.path}.*Restore"):
         offsets_of(reader, reader.partitions(start, end))
     reader.stop()
 
@@ -219,7 +219,7 @@ def test_an_aborted_range_that_is_hidden_is_refused(stopped, tmp_path, change):
         content = bytearray(index.read_bytes())
         content[17] ^= 1
         index.write_bytes(content)
-    with pytest.raises(Corrupt, match=f"{index} is damaged"):
+    with pytest.raises(DamageError, match=f"{index} is damaged"):
         rows(copy.given, "offset")
 
 
@@ -249,5 +249,5 @@ def test_a_worker_proves_a_file_once_and_again_when_it_has_changed(stopped, topi
         rows(copy.given, "offset", planned=planned)
         assert sorted(walked) == sorted(path.stat().st_size for path in sealed)
     copy.damage(exchanged)
-    with pytest.raises(Corrupt, match="batches are not those that were synced"):
+    with pytest.raises(DamageError, match="batches are not those that were synced"):
         rows(copy.given, "offset", planned=planned)

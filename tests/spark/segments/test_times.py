@@ -11,7 +11,7 @@ import stablelog
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
 from stablelog.client.cluster import Cluster
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 from stablelog.log.partition import Isolation
 from stablelog.log.read import finished
 from stablelog.spark import count
@@ -75,7 +75,7 @@ def test_what_was_deleted_is_not_read_again_by_its_time(stablelog_broker, shorte
         assert read(way, startingTimestamp=10) == list(range(50, 100))
         assert read(way, startingTimestamp=60) == list(range(60, 100))
         assert read(way, startingTimestamp=60, endingTimestamp=70) == list(range(60, 70))
-        with pytest.raises(Unavailable, match="no record of time"):
+        with pytest.raises(UnavailableError, match="no record of time"):
             read(way, startingTimestamp=150)
 
 
@@ -100,7 +100,7 @@ def test_a_record_that_cannot_be_seen_yet_is_not_found(stablelog_broker, tmp_pat
     undecided.begin_transaction()
     produce(undecided, topic, [50], 5)
     for way in ways(stablelog_broker, topic, tmp_path):
-        with pytest.raises(Unavailable, match="no record of time"):
+        with pytest.raises(UnavailableError, match="no record of time"):
             read(way, startingTimestamp=20)
         assert read({**way, "isolation": "read_uncommitted"}, startingTimestamp=20) == [5]
         assert read(way, endingTimestamp=20) == [0, 1, 2, 3, 4]
@@ -133,7 +133,7 @@ def check_events(way):
         assert read(given, startingTimestamp=75) == offsets[75:]
         assert read(given, startingTimestamp=20, endingTimestamp=60) == offsets[20:60]
         assert read(given, endingTimestamp=1000) == offsets
-        with pytest.raises(Unavailable, match="no record of time"):
+        with pytest.raises(UnavailableError, match="no record of time"):
             read(given, startingTimestamp=100)
 
 

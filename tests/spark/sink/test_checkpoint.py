@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stablelog.errors import InvalidConfig, Unavailable
+from stablelog.errors import UnavailableError, UsageError
 from stablelog.spark.sink.checkpoint import plan_digest, progress
 
 
@@ -36,12 +36,12 @@ def test_a_checkpoint_is_where_its_name_says(tmp_path, name):
 
 def test_progress_that_cannot_be_known_is_said(tmp_path):
     write_offsets(tmp_path, "-")
-    with pytest.raises(InvalidConfig, match="reads no topic"):
+    with pytest.raises(UsageError, match="reads no topic"):
         progress(str(tmp_path), 3)
-    with pytest.raises(Unavailable, match="cannot be read"):
+    with pytest.raises(UnavailableError, match="cannot be read"):
         progress(str(tmp_path), 4)
     (tmp_path / "offsets" / "5").write_text("v9\n{}")
-    with pytest.raises(Unavailable, match="not a log of offsets"):
+    with pytest.raises(UnavailableError, match="not a log of offsets"):
         progress(str(tmp_path), 5)
 
 

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 import stablelog
 from stablelog.client import joint
 from stablelog.client.cluster import LATEST, Cluster
-from stablelog.errors import InvalidConfig, Refused, Unavailable
+from stablelog.errors import RefusedError, UnavailableError, UsageError
 from stablelog.spark.options import write_options
 from stablelog.spark.sink import writer
 from stablelog.spark.sink.ending import abort_parts, commit_parts
@@ -99,7 +99,7 @@ def test_an_older_checkpoint_is_told_and_a_repeated_batch_write_is_not(stablelog
         commit_parts(options, [write_part(options, part, Task(0), rows(f"a{version}"))], None)
     assert write_part(options, Part(key, 2, "run-2", in_sequence=True), Task(0), rows("a2")).is_skipped
     with pytest.raises(
-        Refused,
+        RefusedError,
         match=r"checkpoint is at micro-batch 1 .* micro-batch 2 is committed: the checkpoint is an older copy",
     ):
         write_part(options, Part(key, 1, "run-2", in_sequence=True), Task(0), rows("a1 and what came since"))
@@ -116,9 +116,9 @@ def test_an_abort_after_the_commit_undoes_nothing(stablelog_broker, topic, optio
 def test_an_abort_before_the_commit_is_the_end_of_this_run(stablelog_broker, topic, options, part):
     messages = [write_part(options, part, Task(0), rows("a")), None]
     abort_parts(options, messages)
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         commit_parts(options, messages[:1], None)
-    with pytest.raises(Refused, match="was given up"):
+    with pytest.raises(RefusedError, match="was given up"):
         write_part(options, part, Task(1, attempt_id=1), rows("zombie"))
     again = Part(part.key, part.version, "run-2")
     commit_parts(options, [write_part(options, again, Task(0), rows("a"))], None)
@@ -135,7 +135,7 @@ def test_nothing_is_committed_where_the_message_of_a_task_is_missing(
     for place in range(3):
         told = [*messages[:place], lost, *messages[place + 1 :]]
         with pytest.raises(
-            Unavailable, match=f"not committed: the message of task {place} is {lost!r}, not a Written"
+            UnavailableError, match=f"not committed: the message of task {place} is {lost!r}, not a Written"
         ):
             commit_parts(options, told, None)
     assert stable_offset(stablelog_broker, topic) == 0
@@ -147,7 +147,7 @@ def test_the_messages_of_two_writes_are_not_committed_as_one(stablelog_broker, t
     other = Part(part.key, 1, part.run)
     messages = [write_part(options, one, Task(0), rows("a")) for one in (part, other)]
     with pytest.raises(
-        Unavailable, match=r"task 1 is Written\(part=.*version=1.* not a Written of Part\(.*version=0"
+        UnavailableError, match=r"task 1 is Written\(part=.*version=1.* not a Written of Part\(.*version=0"
     ):
         commit_parts(options, messages, None)
     assert stable_offset(stablelog_broker, topic) == 0
@@ -164,15 +164,13 @@ def test_a_large_row_goes_where_the_topic_takes_it(stablelog_broker, options, pa
     again = Part(part.key, 1, part.run)
     refused = rf"appending to {topic}-0 was refused: a batch of 9000.* bytes \(records: 1\) is more than max.message.bytes"
     with pytest.raises(
-        Refused, match=f"{refused} of {topic} allows.* at most 1000000 bytes .option batchBytes"
+        RefusedError, match=f"{refused} of {topic} allows.* at most 1000000 bytes .option batchBytes"
     ):
         write_part(options, again, Task(0), rows(b"a", random.Random(1).randbytes(9_000_000)))
 
 
 def test_a_row_that_no_request_can_hold_is_refused_by_its_size(options, part):
-    with pytest.raises(
-        InvalidConfig, match=r"row 1 .* a record of 1048\d* bytes, and a request holds 1047920"
-    ):
+    with pytest.raises(UsageError, match=r"row 1 .* a record of 1048\d* bytes, and a request holds 1047920"):
         write_part(options, part, Task(0), rows(b"a", bytes(100 << 20)))
 
 
@@ -182,7 +180,7 @@ def test_a_zombie_task_that_writes_after_the_decision_is_refused(stablelog_broke
         commit_parts(options, [write_part(options, part, Task(0, attempt_id=1), rows("a"))], None)
         yield from rows("late")
 
-    with pytest.raises(Refused, match=r"has ended|comes too late"):
+    with pytest.raises(RefusedError, match=r"has ended|comes too late"):
         write_part(options, part, Task(0), slowly())
     assert read(stablelog_broker, topic) == [b"a"]
 
@@ -190,10 +188,10 @@ def test_a_zombie_task_that_writes_after_the_decision_is_refused(stablelog_broke
 def test_of_two_drivers_the_earlier_one_is_told(stablelog_broker, topic, options, part):
     first = [write_part(options, part, Task(0), rows("first"))]
     second = [write_part(options, Part(part.key, 0, "run-2"), Task(0), rows("second"))]
-    with pytest.raises(Refused, match=r"another driver uses the same checkpoint.*stop one of them"):
+    with pytest.raises(RefusedError, match=r"another driver uses the same checkpoint.*stop one of them"):
         commit_parts(options, first, None)
     abort_parts(options, first)
-    with pytest.raises(Refused, match="another driver uses the same checkpoint"):
+    with pytest.raises(RefusedError, match="another driver uses the same checkpoint"):
         write_part(options, part, Task(0, attempt_id=1), rows("first again"))
     commit_parts(options, second, None)
     assert read(stablelog_broker, topic) == [b"second"]
@@ -293,7 +291,7 @@ def test_exactly_once_of_a_broker_that_knows_no_joint_commit_is_refused_in_words
 ):
     monkeypatch.setattr(joint, "supported", lambda cluster: False)
     given = {"bootstrap": stablelog_broker.bootstrap, "topic": topic}
-    with pytest.raises(Refused, match=r"no stablelog broker.*guarantee=at-least-once") as refused:
+    with pytest.raises(RefusedError, match=r"no stablelog broker.*guarantee=at-least-once") as refused:
         writer.stream_writer(given, schema(value=StringType()))
     assert refused.value.code is ErrorCode.unsupported_version
     writer.stream_writer(given | {"guarantee": "at-least-once"}, schema(value=StringType()))
@@ -334,9 +332,9 @@ def test_strings_bytes_headers_topics_and_partitions(stablelog_broker, part):
 
 def test_a_row_without_a_topic_and_a_topic_that_cannot_be_are_named(stablelog_broker, part):
     options = write_options({"bootstrap": stablelog_broker.bootstrap})
-    with pytest.raises(InvalidConfig, match="a row has no topic"):
+    with pytest.raises(UsageError, match="a row has no topic"):
         write_part(options, part, Task(0), rows("a", topic=pa.array([None], pa.string())))
-    with pytest.raises(Refused, match="topic 'no/where': invalid topic"):
+    with pytest.raises(RefusedError, match="topic 'no/where': invalid topic"):
         write_part(options, part, Task(0, attempt_id=1), rows("a", topic=["no/where"]))
 
 
@@ -365,7 +363,7 @@ def schema(**columns):
     ],
 )
 def test_a_column_that_cannot_be_written_is_named(columns, message):
-    with pytest.raises(InvalidConfig) as refused:
+    with pytest.raises(UsageError) as refused:
         check_columns(schema(**columns), "t")
     assert message in str(refused.value)
 
@@ -378,7 +376,7 @@ def test_columns_of_a_source_pass():
         None,
     )
     check_columns(schema(value=StringType(), headers=HEADERS), "t")
-    with pytest.raises(InvalidConfig, match="give the option topic or a column topic"):
+    with pytest.raises(UsageError, match="give the option topic or a column topic"):
         check_columns(schema(value=StringType()), None)
 
 
@@ -392,7 +390,7 @@ def test_columns_of_a_source_pass():
     ],
 )
 def test_what_a_stream_cannot_be_told_is_said(given, message):
-    with pytest.raises(InvalidConfig, match=message):
+    with pytest.raises(UsageError, match=message):
         writer.stream_writer({"bootstrap": "h:1", "topic": "t", **given}, schema(value=StringType()))
 
 
@@ -404,7 +402,7 @@ def test_what_a_stream_cannot_be_told_is_said(given, message):
     ],
 )
 def test_what_a_batch_write_cannot_be_told_is_said(given, overwrite, message):
-    with pytest.raises(InvalidConfig, match=message):
+    with pytest.raises(UsageError, match=message):
         writer.batch_writer(
             {"bootstrap": "h:1", "topic": "t", **given}, schema(value=StringType()), overwrite=overwrite
         )
@@ -417,7 +415,9 @@ def test_a_micro_batch_that_was_planned_anew_with_other_offsets_is_not_passed_ov
     commit_parts(options, [write_part(options, first, Task(0), rows("a"))], None, "of a")
     again = Part(first.key, 0, "run-2", in_sequence=True)
     skipped = [write_part(options, again, Task(0), rows("a", "b"))]
-    with pytest.raises(Refused, match=r"micro-batch 0 .* with another plan .*begin with a new checkpoint"):
+    with pytest.raises(
+        RefusedError, match=r"micro-batch 0 .* with another plan .*begin with a new checkpoint"
+    ):
         commit_parts(options, skipped, None, "of a and b")
     for digest in ("of a", ""):  # the same; and a checkpoint that cannot be read here
         commit_parts(options, skipped, None, digest)
@@ -434,11 +434,11 @@ def test_a_driver_whose_micro_batch_another_has_committed_is_told(stablelog_brok
         write_part(options, Part(part.key, 0, "run-2", in_sequence=True), Task(0), rows("second")),
     ]
     commit_parts(options, second, None)
-    with pytest.raises(Refused, match="committed by another driver while this one wrote it"):
+    with pytest.raises(RefusedError, match="committed by another driver while this one wrote it"):
         commit_parts(options, first, None)
     late = write_part(options, part, Task(1, attempt_id=2), rows("first 1"))
     assert late.is_skipped
-    with pytest.raises(Refused, match="committed by another driver"):
+    with pytest.raises(RefusedError, match="committed by another driver"):
         commit_parts(options, [first[0], late], None)
     assert read(stablelog_broker, topic) == [b"second"]
 
@@ -453,7 +453,7 @@ def test_a_task_of_a_dead_driver_that_asks_late_takes_nothing_from_its_successor
     assert dead < successor
     key = unique("query")
     written = write_part(options, Part(key, 0, "run-2", successor), Task(0), rows("a"))
-    with pytest.raises(Refused, match="another driver uses the same checkpoint"):
+    with pytest.raises(RefusedError, match="another driver uses the same checkpoint"):
         write_part(options, Part(key, 0, "run-1", dead), Task(1), rows("zombie"))
     commit_parts(options, [written], None)
     assert read(stablelog_broker, topic) == [b"a"]

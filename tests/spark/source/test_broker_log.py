@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from stablelog.client.cluster import Cluster
-from stablelog.errors import Corrupt, DataLossError, Refused, Unavailable
+from stablelog.errors import DamageError, DataLossError, RefusedError, UnavailableError
 from stablelog.spark.record_count import count
 from tests.clients.drivers import Confluent, unique
 from tests.spark.at_cuts import ordered
@@ -30,7 +30,7 @@ def test_a_range_ends_by_position(stablelog_broker, fates, scan):
 
 
 def test_a_topic_that_is_not_there_is_named(stablelog_broker):
-    with pytest.raises(Refused, match="there is no topic 'nowhere'"):
+    with pytest.raises(RefusedError, match="there is no topic 'nowhere'"):
         tasks({"bootstrap": stablelog_broker.bootstrap, "subscribe": "nowhere"})
 
 
@@ -54,7 +54,7 @@ def test_a_topic_that_is_replaced_while_it_is_read_is_not_taken_for_the_one_befo
         return fetched
 
     monkeypatch.setattr(Cluster, "fetch", then_replaced)
-    with pytest.raises(Unavailable, match="was deleted and created again while it was read"):
+    with pytest.raises(UnavailableError, match="was deleted and created again while it was read"):
         rows(given, *names, planned=planned)
     monkeypatch.undo()
     with pytest.raises(DataLossError, match="was deleted and created again after the read was planned"):
@@ -78,5 +78,7 @@ def test_a_broker_whose_answers_do_not_reach_the_offset_is_not_asked_for_ever(st
 
     monkeypatch.setattr(Cluster, "fetch", first_batch)
     for read in (lambda: rows(given, "value", planned=planned), lambda: count(given)):
-        with pytest.raises(Corrupt, match="a fetch from offset 1 returned only records before this offset"):
+        with pytest.raises(
+            DamageError, match="a fetch from offset 1 returned only records before this offset"
+        ):
             read()

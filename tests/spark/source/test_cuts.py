@@ -15,7 +15,7 @@ from stablelog.client.cluster import Cluster
 from stablelog.client.commits import describe_commits
 from stablelog.client.connection import Connection
 from stablelog.client.cuts import describe_cut
-from stablelog.errors import DataLossError, InvalidConfig, Refused, Unavailable
+from stablelog.errors import DataLossError, RefusedError, UnavailableError, UsageError
 from stablelog.spark.option_table import BATCH
 from stablelog.spark.options import read_options
 from stablelog.spark.record_count import count
@@ -263,7 +263,7 @@ def test_a_stream_that_bears_losses_goes_on_without_a_topic_that_was_deleted(
     with stablelog.connect(stablelog_broker.bootstrap) as other:
         transfer(other, (topics[1], 0), (topics[1], 1), name="later")
     assert [names_in(rows) for rows in reading.batches() if rows] == [["later"]]
-    with pytest.raises(Refused, match="there is no topic"):
+    with pytest.raises(RefusedError, match="there is no topic"):
         reading.start(failOnDataLoss="true").batch()
 
 
@@ -276,7 +276,7 @@ def test_a_topic_that_was_deleted_before_its_first_micro_batch_is_borne(
     reading.start(subscribe=",".join(topics))
     assert reading.plan()  # written down, and not read before the topic was deleted
     admin.delete_topics([topics[1]])[topics[1]].result(60)
-    with pytest.raises(Refused, match="there is no topic"):
+    with pytest.raises(RefusedError, match="there is no topic"):
         reading.start(failOnDataLoss="true").batch()
     assert {name for name, _, _ in values(reading.start(failOnDataLoss="false").batch())} == {"new"}
     assert [rows for rows in reading.batches() if rows] == []
@@ -347,19 +347,19 @@ def test_what_was_removed_is_lost_and_the_earliest_cut_lies_behind_it(
 
 def test_a_checkpoint_is_of_one_way_to_read(stablelog_broker, topics):
     with_cut = query(stablelog_broker, topics).start()
-    with pytest.raises(InvalidConfig, match="the checkpoint is of a query with cut=true"):
+    with pytest.raises(UsageError, match="the checkpoint is of a query with cut=true"):
         with_cut.start(cut="false").batch()
     without = query(stablelog_broker, topics, cut="false").start()
-    with pytest.raises(InvalidConfig, match="the checkpoint is of a query without cut=true"):
+    with pytest.raises(UsageError, match="the checkpoint is of a query without cut=true"):
         without.start(cut="true").batch()
 
 
 def test_topics_that_have_no_cut_are_refused(stablelog_broker, topics):
     ordinary = unique("ordinary")
     make(stablelog_broker.bootstrap, ordinary, 1)
-    with pytest.raises(InvalidConfig, match=rf"cut=true: '{ordinary}'.*stablelog\.order=commit"):
+    with pytest.raises(UsageError, match=rf"cut=true: '{ordinary}'.*stablelog\.order=commit"):
         query(stablelog_broker, [*topics, ordinary]).start()
-    with pytest.raises(InvalidConfig, match="columns of commits"):
+    with pytest.raises(UsageError, match="columns of commits"):
         schema = default_schema(include_headers=False, include_commits=True)
         StablelogReader(
             read_options(where(stablelog_broker, [ordinary]), BATCH), Columns(schema)
@@ -375,7 +375,7 @@ def test_a_checkpoint_of_another_group_or_of_another_commit_log_is_told(stablelo
         ({"commitSequence": 2**40, "group": ""}, "the commit log was lost"),
     ]:
         reading.planned = [{**start, "#cut": cut}]
-        with pytest.raises((DataLossError, InvalidConfig), match=message):
+        with pytest.raises((DataLossError, UsageError), match=message):
             reading.batch()
     assert len(names_in(reading.start(failOnDataLoss="false").batch())) == 1
 
@@ -404,9 +404,9 @@ def test_a_batch_from_cut_to_cut_is_the_same_whenever_it_is_read(stablelog_broke
     assert sorted(between(stablelog_broker, topics, **bounds)) == expected[1, 4]
     assert count({**where(stablelog_broker, topics), "cut": "true", **bounds}) == 3 + 2 + 4
     assert len(between(stablelog_broker, topics, startingCut="0")) == 7
-    with pytest.raises(InvalidConfig, match="begins after commit sequence"):
+    with pytest.raises(UsageError, match="begins after commit sequence"):
         between(stablelog_broker, topics, startingCut=str(sequences[3]), endingCut=str(sequences[2]))
-    with pytest.raises(InvalidConfig, match="endingCut=1099511627776: the last commit that is resolved is"):
+    with pytest.raises(UsageError, match="endingCut=1099511627776: the last commit that is resolved is"):
         between(stablelog_broker, topics, endingCut=str(2**40))
 
 
@@ -427,12 +427,12 @@ def test_offsets_are_taken_if_they_are_a_cut(stablelog_broker, client, topics):
     assert from_offsets(-1, -1) == []
     assert len(from_offsets(-2, -2)) == 3
     inside = rf"startingOffsets: offset \d+ of {one}-0 is inside the transaction with commit sequence"
-    with pytest.raises(InvalidConfig, match=inside):
+    with pytest.raises(UsageError, match=inside):
         from_offsets(bounds[0][0].start_offset + 1, bounds[1][0].end_offset)
     behind = f"startingOffsets is no cut: the transactions after commit sequence .* before it in {one}-1"
-    with pytest.raises(InvalidConfig, match=behind):
+    with pytest.raises(UsageError, match=behind):
         from_offsets(bounds[0][0].end_offset, bounds[1][1].end_offset)
-    with pytest.raises(InvalidConfig, match="endingOffsets is no cut"):
+    with pytest.raises(UsageError, match="endingOffsets is no cut"):
         between(stablelog_broker, [one], endingOffsets=json.dumps({one: {"0": -1, "1": 0}}))
 
 
@@ -465,7 +465,7 @@ def test_a_time_lies_before_the_first_transaction_that_was_committed_at_it(stabl
             f"at{n}" for n in range(number)
         ]
     late = {"startingTimestamp": str(a[3].time_ms + 10**6)}
-    with pytest.raises(Unavailable, match="no record has time"):
+    with pytest.raises(UnavailableError, match="no record has time"):
         between(stablelog_broker, topics, **late)
     late["startingOffsetsByTimestampStrategy"] = "latest"
     assert between(stablelog_broker, topics, **late) == []
@@ -588,8 +588,8 @@ def test_a_group_of_its_own_has_its_own_commits(stablelog_broker):
     assert sorted(row[1:] for row in found) == [(group, 1), (group, 1), (group, 2), (group, 2)]
     assert reading.planned[1]["#cut"] == {"commitSequence": 2, "group": group}
     reading.planned[1]["#cut"]["group"] = "another"
-    with pytest.raises(InvalidConfig, match="the checkpoint belongs to transaction group 'another'"):
+    with pytest.raises(UsageError, match="the checkpoint belongs to transaction group 'another'"):
         reading.batch()
     ungrouped = ordered(stablelog_broker.bootstrap, 1)
-    with pytest.raises(InvalidConfig, match=r"cut=true: .* belongs to .*transaction group"):
+    with pytest.raises(UsageError, match=r"cut=true: .* belongs to .*transaction group"):
         query(stablelog_broker, [*topics, *ungrouped]).start()

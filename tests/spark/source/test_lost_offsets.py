@@ -2,7 +2,7 @@
 
 import pytest
 
-from stablelog.errors import DataLossError, OffsetOutOfRange
+from stablelog.errors import DataLossError, OffsetOutOfRangeError
 from stablelog.log.files.epochs import LeaderEpochs
 from stablelog.log.files.restored import Restored
 from stablelog.spark.option_table import STREAM
@@ -41,7 +41,7 @@ class Broker:
         self.requests += 1
         assert 0 <= offset <= self.end
         if Restored(tuple(self.ranges), 0, 0, 0, 0).lost_range(offset) is not None:
-            raise OffsetOutOfRange("lost")
+            raise OffsetOutOfRangeError("lost")
 
     def epoch_end(self, _topic, _partition, epoch):
         self.requests += 1

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from stablelog.errors import DataLossError, InvalidConfig, Unavailable
+from stablelog.errors import DataLossError, UnavailableError, UsageError
 from stablelog.spark.offsets import StreamOffsets
 from stablelog.spark.option_table import BATCH, STREAM
 from stablelog.spark.options import read_options
@@ -54,7 +54,7 @@ def test_times():
 
 
 def test_a_time_after_the_last_record():
-    with pytest.raises(Unavailable, match="x-1 has no record of time 9000"):
+    with pytest.raises(UnavailableError, match="x-1 has no record of time 9000"):
         ranges(startingTimestamp="9000")
     found = ranges(startingTimestamp="9000", startingOffsetsByTimestampStrategy="latest")
     assert found == [Range(A, 10, 20)]
@@ -83,12 +83,12 @@ def test_offsets_that_are_gone_or_never_were(offsets, message, caplog):
     ],
 )
 def test_offsets_name_the_partitions_that_are_read(offsets, message):
-    with pytest.raises(InvalidConfig, match=message):
+    with pytest.raises(UsageError, match=message):
         ranges(startingOffsets=offsets)
 
 
 def test_an_end_before_the_start_is_refused():
-    with pytest.raises(InvalidConfig, match="x-0: startingOffsets=15 is after endingOffsets=12"):
+    with pytest.raises(UsageError, match="x-0: startingOffsets=15 is after endingOffsets=12"):
         ranges(startingOffsets='{"x": {"0": 15, "1": 0}}', endingOffsets='{"x": {"0": 12, "1": 5}}')
 
 

@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import stablelog
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 from stablelog.spark import count
 from stablelog.spark.options import BATCH, read_options
 from stablelog.spark.source.directory_log import DirectoryLog
@@ -55,11 +55,11 @@ def test_a_read_of_the_files_is_refused_where_records_are_only_in_the_store(tier
     data, _ = tiered
     log = DirectoryLog(read_options(options(data), BATCH))
     assert log.earliest([("t", 0)]) == {("t", 0): 0}
-    with pytest.raises(Unavailable, match="only in the object store: read them through the broker"):
+    with pytest.raises(UnavailableError, match="only in the object store: read them through the broker"):
         list(log.spans([(("t", 0), 0, 20)], {}))
-    with pytest.raises(Unavailable, match="only in the object store"):
+    with pytest.raises(UnavailableError, match="only in the object store"):
         log.at_times({("t", 0): 1})
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         count(options(data))
 
 

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.broker import Broker
 from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.topics.partition_state import Codes, PartitionState
-from stablelog.errors import Refused, Unavailable
+from stablelog.errors import RefusedError, UnavailableError
 from stablelog.types import TopicPartition
 
 __all__ = [
@@ -103,10 +103,10 @@ def check_marked(broker: Broker, target: TopicPartition, code: ErrorCode | None)
         code: the error code of the refusal, after which clients of the API retry; None for KAFKA_STORAGE_ERROR.
 
     Raises:
-        Refused: the partition lacks markers. The error has `code`.
+        RefusedError: the partition lacks markers. The error has `code`.
     """
     if broker.transactions.lacks_markers(target):
-        raise Refused(
+        raise RefusedError(
             code or ErrorCode.kafka_storage_error,
             f"{target[0]}-{target[1]} takes no writes: it lacks markers of transactions that were decided before the "
             "start, and the markers wait for disk space",
@@ -127,11 +127,11 @@ async def durable_code(
         codes: the error codes of the API.
 
     Raises:
-        Unavailable: an fsync failed and the broker stops. It is unknown whether the append is durable.
+        UnavailableError: an fsync failed and the broker stops. It is unknown whether the append is durable.
     """
     try:
         await durable
-    except Unavailable as error:
+    except UnavailableError as error:
         if broker.flush.failed is not None:
             raise
         is_offline = broker.topics.state(*target) is PartitionState.OFFLINE

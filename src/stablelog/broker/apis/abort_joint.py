@@ -9,13 +9,14 @@ not name, and the run cannot begin more children of this version. The response i
 the abort markers are written. While the disk is full, a request that has no open transaction to abort is refused.
 """
 
+from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
 
 from stablelog.broker.apis import Broker, Context
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.transactions.joint_commits import JointRequests
 from stablelog.coordinators.transactions.joint.answers import ChildShown, JointAnswer
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.wire.extension.children import JointName
 from stablelog.wire.extension.joint import AbortJointRequest, AbortJointResponse
 
@@ -38,8 +39,8 @@ async def handle(broker: Broker, request: AbortJointRequest, _context: Context) 
     """Handle the request."""
     try:
         answer = await _abort(broker, request)
-    except Refused as refused:
-        answer = JointAnswer(refused.code, str(refused))
+    except RefusedError as refused:
+        answer = JointAnswer(ErrorCode(refused.code), str(refused))
     return AbortJointResponse(
         error_code=answer.error,
         error_message=answer.message,

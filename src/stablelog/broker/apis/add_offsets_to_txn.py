@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 
 OFFSETS_PARTITION = (CONSUMER_OFFSETS_TOPIC, 0)
 
@@ -23,7 +23,7 @@ async def handle(
     try:
         broker.reserve.check("AddOffsetsToTxn")
         group = broker.transactions.of_id(request.transactional_id)
-    except Refused as refused:
+    except RefusedError as refused:
         return AddOffsetsToTxnResponse(throttle_time=NO_THROTTLE, error_code=refused.code)
     codes = group.apply(
         group.coordinator.add_partitions(

@@ -25,7 +25,7 @@ from stablelog.broker.loop.turns import AT_ONCE_MAX, Turn, in_turns
 from stablelog.broker.topic_names import is_internal
 from stablelog.broker.topics.partition_state import CODES, PartitionState
 from stablelog.coordinators.transactions.states import State
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.transaction_groups import group_of
 
@@ -54,7 +54,7 @@ def _allow_abort(broker: Broker, asked: AddPartitionsToTxnTransaction) -> None:
 def _is_refused(broker: Broker, transactional_id: str, name: str) -> bool:
     try:
         broker.transactions.check_topic(transactional_id, name)
-    except Refused:
+    except RefusedError:
         return True
     return False
 
@@ -91,8 +91,8 @@ async def _add(
         if not asked.verify_only:
             broker.reserve.check("AddPartitionsToTxn")
         group = broker.transactions.of_id(asked.transactional_id)
-    except Refused as why:
-        return dict.fromkeys(targets, why.code)
+    except RefusedError as why:
+        return dict.fromkeys(targets, ErrorCode(why.code))
     coordinator = group.coordinator
     if asked.verify_only:
         return coordinator.verify_partitions(

@@ -19,7 +19,7 @@ def _replaced(asked: AlterConfigsResource, present: Present) -> dict[str, str]:
     """The settings of a resource after the replacement.
 
     Raises:
-        Refused: a value is null.
+        RefusedError: a value is null.
     """
     result = {
         name: value

@@ -10,12 +10,13 @@ higher order. A request without a run only asks for the state of the version. Th
 the version and its run is durable in the commit log.
 """
 
+from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
 
 from stablelog.broker.apis import Broker, Context
 from stablelog.broker.transactions.joint_commits import JointRequests
 from stablelog.coordinators.transactions.joint.answers import JointAnswer
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.wire.extension.children import JointName
 from stablelog.wire.extension.joint import BeginJointRequest, BeginJointResponse
 
@@ -26,8 +27,8 @@ async def handle(broker: Broker, request: BeginJointRequest, _context: Context) 
     try:
         broker.reserve.check("BeginJoint")
         group = broker.transactions.made(request.group, "BeginJoint")
-    except Refused as refused:
-        answer = JointAnswer(refused.code, str(refused))
+    except RefusedError as refused:
+        answer = JointAnswer(ErrorCode(refused.code), str(refused))
     else:
         joint = JointRequests(group, name, request.version, tasks=broker.tasks, now_ms=broker.now_ms)
         answer = await joint.begin(request)

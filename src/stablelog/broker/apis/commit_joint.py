@@ -25,7 +25,7 @@ from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.coordinators.consumer_groups.answers import OffsetCommit
 from stablelog.coordinators.transactions.joint.answers import ChildShown, JointAnswer
 from stablelog.coordinators.transactions.joint.checks import check_child_count
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import JointName
 from stablelog.wire.extension.joint import CommitJointRequest, CommitJointResponse, JointOffset
@@ -39,14 +39,14 @@ def _offset_records(broker: Broker, group_offsets: Sequence[JointOffset]) -> lis
     """Make the records that commit offsets of the request, for the offsets log (`__consumer_offsets`).
 
     Raises:
-        Refused: an offset cannot be committed; the message names it.
+        RefusedError: an offset cannot be committed; the message names it.
     """
     by_group: dict[str, dict[TopicPartition, OffsetCommit]] = defaultdict(dict)
     for asked in group_offsets:
         target = (asked.topic, asked.partition_index)
         code = PARTITION_CODES.of(broker.topics.state(*target))
         if code is not None:
-            raise Refused(
+            raise RefusedError(
                 code,
                 f"group {asked.group_id!r}: partition {asked.topic}-{asked.partition_index} does not exist or is not open",
             )
@@ -56,11 +56,11 @@ def _offset_records(broker: Broker, group_offsets: Sequence[JointOffset]) -> lis
     records: list[tuple[bytes, bytes | None]] = []
     for group_id, commits in by_group.items():
         if not group_id:
-            raise Refused(ErrorCode.invalid_group_id, "an offset in the request has an empty group id")
+            raise RefusedError(ErrorCode.invalid_group_id, "an offset in the request has an empty group id")
         decision = broker.groups.coordinator.txn_commit_offsets(group_id, commits, now_ms=broker.now_ms())
         for (topic_name, index), code in decision.answer.items():
             if code is not ErrorCode.none:
-                raise Refused(
+                raise RefusedError(
                     code,
                     f"the offset of group {group_id!r} for {topic_name}-{index} cannot be committed: {code.name}",
                 )
@@ -141,8 +141,8 @@ async def handle(broker: Broker, request: CommitJointRequest, _context: Context)
     """Handle the request."""
     try:
         answer = await _commit(broker, request)
-    except Refused as refused:
-        answer = JointAnswer(refused.code, str(refused))
+    except RefusedError as refused:
+        answer = JointAnswer(ErrorCode(refused.code), str(refused))
     return CommitJointResponse(
         error_code=answer.error,
         error_message=answer.message,

@@ -17,7 +17,7 @@ from stablelog.broker.config import check_change, dynamic_setting
 from stablelog.broker.settings import TOPIC_SETTINGS
 from stablelog.broker.topic_names import check_topic_name
 from stablelog.broker.topics.topic import Topic
-from stablelog.errors import InvalidConfig, Refused
+from stablelog.errors import RefusedError, UsageError
 
 VALUE_SIZE_MAX = 1024  # No setting that can be changed has so long a value.
 
@@ -45,7 +45,7 @@ class Present(NamedTuple):
 
     Attributes:
         own: the values that are set for the resource itself.
-        effective: returns the value in effect of another setting, or an empty text. Raises InvalidConfig for a setting
+        effective: returns the value in effect of another setting, or an empty text. Raises UsageError for a setting
             that the resource does not have.
     """
 
@@ -63,14 +63,14 @@ def _check_values(configs: Sequence[NamedValue]) -> None:
     """Refuse a setting that is named twice, and a value that is so long that it takes time to divide it into words.
 
     Raises:
-        Refused: a setting is named twice.
-        InvalidConfig: a value is too long.
+        RefusedError: a setting is named twice.
+        UsageError: a value is too long.
     """
     if len({config.name for config in configs}) < len(configs):
-        raise Refused(ErrorCode.invalid_request, "a setting is named twice")
+        raise RefusedError(ErrorCode.invalid_request, "a setting is named twice")
     for config in configs:
         if config.value is not None and len(config.value) > VALUE_SIZE_MAX:
-            raise InvalidConfig(
+            raise UsageError(
                 f"{config.name}: the value has {len(config.value)} characters; at most {VALUE_SIZE_MAX} are allowed"
             )
 
@@ -130,7 +130,9 @@ async def change_each(
         )
         try:
             if named[asked.resource_type, asked.resource_name] > 1:
-                raise Refused(ErrorCode.invalid_request, "a resource is named more than once in the request")
+                raise RefusedError(
+                    ErrorCode.invalid_request, "a resource is named more than once in the request"
+                )
             if asked.resource_type == ResourceType.TOPIC and asked.resource_name:
                 check_topic_name(asked.resource_name)
             resource = find_resource(broker, asked.resource_type, asked.resource_name)
@@ -139,9 +141,9 @@ async def change_each(
                 _change_topic(broker, resource, asked, change, validate_only=validate_only)
             else:
                 _change_broker(broker, resource, asked, change, validate_only=validate_only)
-        except Refused as refused:
-            return answer(asked, refused.code, str(refused))
-        except InvalidConfig as invalid:
+        except RefusedError as refused:
+            return answer(asked, ErrorCode(refused.code), str(refused))
+        except UsageError as invalid:
             return answer(asked, invalid_code, str(invalid))
         return answer(asked, ErrorCode.none, None)
 
@@ -150,6 +152,6 @@ async def change_each(
         return await for_each(resources, alter)
 
 
-def no_value(name: str) -> Refused:
+def no_value(name: str) -> RefusedError:
     """Return the error for a setting that a request names with null as its new value."""
-    return Refused(ErrorCode.invalid_request, f"{name}: the new value is null")
+    return RefusedError(ErrorCode.invalid_request, f"{name}: the new value is null")

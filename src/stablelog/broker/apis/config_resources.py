@@ -15,7 +15,7 @@ from stablelog.broker.apis import Broker
 from stablelog.broker.config import Source
 from stablelog.broker.settings import FIXED_TOPIC_SETTINGS, SETTINGS, TOPIC_SETTINGS
 from stablelog.broker.topics.topic import Topic
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 
 
 class ResourceType(IntEnum):
@@ -80,17 +80,17 @@ def find_resource(broker: Broker, resource_type: int, name: str) -> Topic | Brok
     """The resource that a request names.
 
     Raises:
-        Refused: there is no such topic or broker, or stablelog does not have resources of this type.
+        RefusedError: there is no such topic or broker, or stablelog does not have resources of this type.
     """
     if resource_type == ResourceType.TOPIC:
         if not name:
-            raise Refused(ErrorCode.invalid_request, "a resource of type 2 needs the name of a topic")
+            raise RefusedError(ErrorCode.invalid_request, "a resource of type 2 needs the name of a topic")
         return broker.topics.named(name)
     if resource_type != ResourceType.BROKER:
         why = NOT_HERE.get(resource_type, f"resource type {resource_type} is unknown")
-        raise Refused(ErrorCode.invalid_request, f"{why}; use 2 for a topic or 4 for a broker")
+        raise RefusedError(ErrorCode.invalid_request, f"{why}; use 2 for a topic or 4 for a broker")
     if name not in ("", str(broker.node_id)):
-        raise Refused(
+        raise RefusedError(
             ErrorCode.invalid_request, f"there is no broker {name!r}; this broker has id {broker.node_id}"
         )
     return BrokerResource.THIS if name else BrokerResource.ALL

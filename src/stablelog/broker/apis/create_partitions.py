@@ -7,7 +7,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topic_names import check_not_own
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 
 
 async def _add(
@@ -20,17 +20,17 @@ async def _add(
             len(asked.assignments) != asked.count - topic.partition_count
             or any(assignment.broker_ids != (broker.node_id,) for assignment in asked.assignments)
         ):
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_replica_assignment,
                 f"each new partition must be assigned to broker {broker.node_id} alone",
             )
         if not validate_only:
             await broker.topic_changes.grow(asked.name, asked.count)
         elif asked.count <= topic.partition_count:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_partitions, f"{asked.name} has {topic.partition_count} partitions already"
             )
-    except Refused as refused:
+    except RefusedError as refused:
         return CreatePartitionsTopicResult(
             name=asked.name, error_code=refused.code, error_message=str(refused)
         )

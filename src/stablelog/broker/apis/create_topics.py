@@ -18,7 +18,7 @@ from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.broker.apis.config_resources import topic_config_values
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topics.topic import Topic
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 
 DEFAULT = -1
 
@@ -27,11 +27,11 @@ def _partition_count(broker: Broker, asked: CreatableTopic) -> int:
     """The partition count that the request asks for.
 
     Raises:
-        Refused: the request has a count or a replica assignment that a single broker cannot provide, or both.
+        RefusedError: the request has a count or a replica assignment that a single broker cannot provide, or both.
     """
     if asked.assignments:
         if asked.num_partitions != DEFAULT or asked.replication_factor != DEFAULT:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_request,
                 "the request has a replica assignment and counts: give only one of the two",
             )
@@ -39,13 +39,13 @@ def _partition_count(broker: Broker, asked: CreatableTopic) -> int:
         if indexes != list(range(len(indexes))) or any(
             a.broker_ids != (broker.node_id,) for a in asked.assignments
         ):
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_replica_assignment,
                 f"the replica assignment must have partitions 0, 1, ..., each on broker {broker.node_id} alone",
             )
         return len(indexes)
     if asked.replication_factor not in (DEFAULT, 1):
-        raise Refused(
+        raise RefusedError(
             ErrorCode.invalid_replication_factor,
             f"replication factor {asked.replication_factor} is not supported: one broker has one replica",
         )
@@ -61,7 +61,7 @@ async def _create(broker: Broker, asked: CreatableTopic, *, validate_only: bool)
             topic: Topic | None = None
         else:
             topic = await broker.topic_changes.create(asked.name, count, configs)
-    except Refused as refused:
+    except RefusedError as refused:
         return CreatableTopicResult(
             name=asked.name,
             topic_id=None,

@@ -20,7 +20,7 @@ from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.topic_names import check_not_own
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 
 HIGH_WATERMARK = -1
 PARTITION_CODES = CODES["DeleteRecords"]
@@ -58,7 +58,7 @@ async def _delete(broker: Broker, name: str, asked: DeleteRecordsPartition) -> D
             lambda: broker.reserve.attempt(lambda: partition.delete_records(before), frees=True)
         )
     except PARTITION_ERRORS as error:
-        if not isinstance(error, Refused):
+        if not isinstance(error, RefusedError):
             log.warning("records of %s-%d were not deleted: %s", name, asked.partition_index, error)
         return DeleteRecordsPartitionResult(
             partition_index=asked.partition_index,

@@ -6,21 +6,21 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.broker.loop.turns import in_turns
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 
 
 async def _delete(broker: Broker, asked: DeleteTopicState) -> DeletableTopicResult:
     name = asked.name if asked.name is not None else broker.topics.name_of(asked.topic_id)
     try:
         if not broker.config["delete.topic.enable"]:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.topic_deletion_disabled,
                 "topics cannot be deleted, because delete.topic.enable is false",
             )
         if name is None:
-            raise Refused(ErrorCode.unknown_topic_id, f"there is no topic with the id {asked.topic_id}")
+            raise RefusedError(ErrorCode.unknown_topic_id, f"there is no topic with the id {asked.topic_id}")
         await broker.topic_changes.delete(name)
-    except Refused as refused:
+    except RefusedError as refused:
         return DeletableTopicResult(
             name=asked.name, topic_id=asked.topic_id, error_code=refused.code, error_message=str(refused)
         )

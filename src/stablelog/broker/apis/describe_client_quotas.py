@@ -11,7 +11,7 @@ from kio.schema.describe_client_quotas.v1.response import DescribeClientQuotasRe
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 
 IP = "ip"
 ENTITY_TYPES = ("user", "client-id", IP)
@@ -22,24 +22,26 @@ def _check(components: Sequence[ComponentData]) -> None:
     """Refuse a filter that Kafka would refuse.
 
     Raises:
-        Refused: a component of the filter is not valid, or contradicts another one.
+        RefusedError: a component of the filter is not valid, or contradicts another one.
     """
     seen: set[str] = set()
     for component in components:
         kind, match_type = component.entity_type, component.match_type
         if not kind or kind in seen:
-            raise Refused(ErrorCode.invalid_request, f"the entity type {kind!r} is empty or named twice")
+            raise RefusedError(ErrorCode.invalid_request, f"the entity type {kind!r} is empty or named twice")
         if kind not in ENTITY_TYPES:
-            raise Refused(ErrorCode.unsupported_version, f"the entity type {kind!r} is not supported")
+            raise RefusedError(ErrorCode.unsupported_version, f"the entity type {kind!r} is not supported")
         if match_type not in (EXACT, DEFAULT, ANY):
-            raise Refused(ErrorCode.invalid_request, f"the match type {match_type} is unknown")
+            raise RefusedError(ErrorCode.invalid_request, f"the match type {match_type} is unknown")
         if (component.match is None) == (match_type == EXACT):
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_request, f"the match type {match_type} and the match string contradict"
             )
         seen.add(kind)
     if IP in seen and len(seen) > 1:
-        raise Refused(ErrorCode.invalid_request, "the entity type ip cannot be combined with another one")
+        raise RefusedError(
+            ErrorCode.invalid_request, "the entity type ip cannot be combined with another one"
+        )
 
 
 async def handle(
@@ -48,7 +50,7 @@ async def handle(
     """Handle the request."""
     try:
         _check(request.components)
-    except Refused as refused:
+    except RefusedError as refused:
         return DescribeClientQuotasResponse(
             throttle_time=NO_THROTTLE, error_code=refused.code, error_message=str(refused), entries=None
         )

@@ -10,7 +10,7 @@ from kio.static.primitive import i64
 
 from stablelog.broker.apis import Broker, Context, code_for
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.views.commit_order import CommitOrder
 from stablelog.wire.extension.commits import (
     COUNT_MAX,
@@ -39,7 +39,7 @@ def _describe(broker: Broker, request: DescribeCommitsRequest) -> DescribeCommit
     partition = broker.topics.partition(request.topic, request.partition_index, PARTITION_CODES)
     view = partition.view
     if not isinstance(view, CommitOrder):
-        raise Refused(
+        raise RefusedError(
             ErrorCode.invalid_request,
             f"{request.topic!r} is not commit-ordered, so its transactions may overlap: this API "
             "needs a topic that was created with stablelog.order=commit",

@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each
 from stablelog.broker.apis.config_resources import broker_config_values, find_resource, topic_config_values
 from stablelog.broker.topics.topic import Topic
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 
 
 async def handle(
@@ -53,8 +53,8 @@ async def handle(
                 for value in values
                 if not keys or value.name in keys
             )
-        except Refused as refused:
-            error, why = refused.code, str(refused)
+        except RefusedError as refused:
+            error, why = ErrorCode(refused.code), str(refused)
         return DescribeConfigsResult(
             error_code=error,
             error_message=why,

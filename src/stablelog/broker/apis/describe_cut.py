@@ -19,7 +19,7 @@ from kio.static.primitive import i32, i64
 from stablelog.broker.apis import Broker, Context, code_for
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS, PartitionState
 from stablelog.broker.transactions.transaction_group import TransactionGroup
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.views.commit_order import CommitOrder
 from stablelog.wire.extension.cut import (
     NOT_KNOWN,
@@ -40,13 +40,13 @@ def _views(broker: Broker, name: str) -> list[CommitOrder]:
     """The partitions of one topic as read in commit order (their *views*), by partition index.
 
     Raises:
-        Refused: the topic does not exist or is not commit-ordered, or one of its partitions is not open.
+        RefusedError: the topic does not exist or is not commit-ordered, or one of its partitions is not open.
     """
     views: list[CommitOrder] = []
     for index in range(broker.topics.named(name).partition_count):
         partition = broker.topics.partition(name, index, PARTITION_CODES)
         if not isinstance(partition.view, CommitOrder):
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_request,
                 f"{name!r} is not commit-ordered, so its transactions may overlap: a cut needs "
                 "topics that were created with stablelog.order=commit",
@@ -59,8 +59,8 @@ def _cut(index: int, view: CommitOrder, commit_sequence: int) -> CutPartition:
     """Return the offset of the cut in one partition: all commits up to `commit_sequence` stand before it.
 
     Raises:
-        Corrupt: a commit index of the partition is damaged.
-        Unavailable: a commit index cannot be read.
+        DamageError: a commit index of the partition is damaged.
+        UnavailableError: a commit index cannot be read.
     """
     removed = view.removed_sequence()
     return CutPartition(
@@ -75,7 +75,7 @@ def _group(broker: Broker, request: DescribeCutRequest) -> str:
     """Return the transaction group that all topics of the request belong to.
 
     Raises:
-        Refused: the topics belong to several transaction groups, or to another group than the request names.
+        RefusedError: the topics belong to several transaction groups, or to another group than the request names.
     """
     group = request.group
     for name in request.topics:
@@ -83,7 +83,7 @@ def _group(broker: Broker, request: DescribeCutRequest) -> str:
         if topic is None:
             continue
         if group is not None and topic.group != group:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_request,
                 f"{name!r} belongs to {group_in_words(topic.group)}, not to {group_in_words(group)}: each group "
                 "numbers its own commits, so all topics of a cut must belong to one group",
@@ -98,7 +98,7 @@ def _resolved(broker: Broker, numbers: TransactionGroup | None, group: str, aske
     A commit is resolved if all its markers, and all markers of every earlier commit of the group, are durable.
 
     Raises:
-        Refused: the commit is not resolved, or the broker does not know yet whether it is.
+        RefusedError: the commit is not resolved, or the broker does not know yet whether it is.
     """
     resolved = 0 if numbers is None else numbers.resolved_commit_sequence
     last = 0 if numbers is None else numbers.coordinator.table.sequences.last
@@ -109,7 +109,7 @@ def _resolved(broker: Broker, numbers: TransactionGroup | None, group: str, aske
         offline = [target for target in unsettled if broker.topics.state(*target) is PartitionState.OFFLINE]
         named = [f"{topic}-{index}" for topic, index in sorted(offline or unsettled)[:NAMED_MAX]]
         more = len(offline or unsettled) - len(named)
-        raise Refused(
+        raise RefusedError(
             ErrorCode.kafka_storage_error if offline else ErrorCode.coordinator_load_in_progress,
             f"the last resolved commit of {group_in_words(group)} is not known: {', '.join(named)}"
             f"{f' and {more} more' if more else ''} may lack a commit marker, and "
@@ -117,7 +117,7 @@ def _resolved(broker: Broker, numbers: TransactionGroup | None, group: str, aske
         )
     if asked == RESOLVED:
         return resolved
-    raise Refused(
+    raise RefusedError(
         ErrorCode.invalid_request,
         f"commit sequence {asked} is not resolved in {group_in_words(group)}; the last resolved one is {resolved}",
     )

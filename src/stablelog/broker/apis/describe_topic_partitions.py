@@ -30,7 +30,7 @@ from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.topic_names import check_topic_name, is_internal
 from stablelog.broker.topics.partition_state import CODES, PartitionState
 from stablelog.broker.topics.topic import Topic
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 
 PARTITION_CODES = CODES["DescribeTopicPartitions"]
 NO_LEADER_ID = -1
@@ -75,8 +75,8 @@ def _without_partitions(name: str, code: ErrorCode) -> DescribeTopicPartitionsRe
 def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
     try:
         check_topic_name(name)
-    except Refused as refused:
-        return _without_partitions(name, refused.code)
+    except RefusedError as refused:
+        return _without_partitions(name, ErrorCode(refused.code))
     return _without_partitions(name, PARTITION_CODES.unknown)
 
 

@@ -11,14 +11,14 @@ from kio.schema.end_txn.v5.request import EndTxnRequest
 from kio.schema.end_txn.v5.response import EndTxnResponse
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 
 
 async def handle(broker: Broker, request: EndTxnRequest, context: Context) -> EndTxnResponse:
     """Handle the request."""
     try:
         group = broker.transactions.of_id(request.transactional_id)
-    except Refused as refused:
+    except RefusedError as refused:
         return EndTxnResponse(throttle_time=NO_THROTTLE, error_code=refused.code)
     if request.committed:
         await group.may_commit()

@@ -29,7 +29,7 @@ from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS, Cod
 from stablelog.broker.waiting import Poll
 from stablelog.env.disk import Buffer
 from stablelog.env.pages import is_in_memory, populate
-from stablelog.errors import DiskError, NotLoaded, Refused, Unproven
+from stablelog.errors import DiskError, NotLoadedError, RefusedError, UnprovenError
 from stablelog.log.partition import Isolation, Partition
 from stablelog.log.read import ABORTED_COUNT_MAX
 from stablelog.types import TopicPartition
@@ -57,7 +57,7 @@ async def _session(broker: Broker, request: FetchRequest) -> FetchSession:
     """Find or begin the fetch session of this request (KIP-227).
 
     Raises:
-        Refused: the session does not exist any more, or its epoch does not match.
+        RefusedError: the session does not exist any more, or its epoch does not match.
     """
     wanted: OrderedDict[TopicPartition, Wanted] = OrderedDict()
     turn = Turn()
@@ -107,10 +107,10 @@ def _read(
         size_max = max(min(wanted.size_max, size_left), 0)
         try:
             read = partition.read(wanted.fetch_offset, size_max, isolation, at_least_one=at_least_one)
-        except NotLoaded as missing:
+        except NotLoadedError as missing:
             broker.tiering.reads.request(partition, missing)
             return answer, None
-        except Unproven as unproven:
+        except UnprovenError as unproven:
             broker.proofs.request(partition, unproven)
             # The segment is not checked (proven) yet. Return an error code: a response without records and without an
             # error would tell the client that compaction has removed all records here.
@@ -233,8 +233,8 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
     version, correlation_id = context.api_version, context.correlation_id
     try:
         session = await _session(broker, request)
-    except Refused as refused:
-        return encode_fetch_response(version, correlation_id, refused.code, NO_SESSION, ())
+    except RefusedError as refused:
+        return encode_fetch_response(version, correlation_id, ErrorCode(refused.code), NO_SESSION, ())
     incremental = request.session_epoch not in (FULL_FETCH_EPOCH, FINAL_EPOCH)
     isolation = Isolation.READ_COMMITTED if request.is_committed else Isolation.READ_UNCOMMITTED
     size_max = min(request.size_max, broker.config["fetch.max.bytes"])

@@ -17,7 +17,7 @@ from kio.schema.incremental_alter_configs.v1.response import (
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.broker.apis.config_changes import Present, change_each, no_value
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 
 # Kafka's limits for the move of replicas. `kafka-reassign-partitions` deletes them after each reassignment. The broker
 # does not have these settings, so a deletion changes nothing.
@@ -37,8 +37,8 @@ def _changed(asked: AlterConfigsResource, present: Present) -> dict[str, str]:
     """The settings of a resource after the changes.
 
     Raises:
-        InvalidConfig: the resource does not have a setting.
-        Refused: an operation is unknown, or lacks a value.
+        UsageError: the resource does not have a setting.
+        RefusedError: an operation is unknown, or lacks a value.
     """
     result = dict(present.own)
     for change in asked.configs:
@@ -49,7 +49,7 @@ def _changed(asked: AlterConfigsResource, present: Present) -> dict[str, str]:
             result.pop(change.name, None)
             continue
         if change.config_operation not in (SET, APPEND, SUBTRACT):
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_request, f"{change.name}: operation {change.config_operation} is unknown"
             )
         if change.value is None:

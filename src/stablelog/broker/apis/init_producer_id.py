@@ -14,7 +14,7 @@ from kio.schema.init_producer_id.v6.response import InitProducerIdResponse
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.coordinators.transactions.decisions import InitAnswer
 from stablelog.coordinators.transactions.states import State
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.wire.extension.transaction_groups import group_of
 
 log = logging.getLogger(__name__)
@@ -28,8 +28,8 @@ async def _end_inherited(broker: Broker, transactional_id: str, *, keep_prepared
     Such a transaction is in the default group, although its transactional id names another group.
 
     Raises:
-        Refused: the client asked to keep the transaction. No group can take over another group's transaction, and an
-            abort is not what the client asked for.
+        RefusedError: the client asked to keep the transaction. No group can take over another group's transaction, and
+            an abort is not what the client asked for.
     """
     default = broker.transactions.default
     known = default.coordinator.table.get(transactional_id)
@@ -41,7 +41,7 @@ async def _end_inherited(broker: Broker, transactional_id: str, *, keep_prepared
             "%s: abort the transaction with an admin tool, or call InitProducerId without keepPreparedTxn",
             why,
         )
-        raise Refused(ErrorCode.invalid_txn_state, why)
+        raise RefusedError(ErrorCode.invalid_txn_state, why)
     await default.carry_out(default.coordinator.force_abort(transactional_id, now_ms=broker.now_ms()))
 
 
@@ -71,8 +71,8 @@ async def handle(broker: Broker, request: InitProducerIdRequest, context: Contex
     """Handle the request."""
     try:
         answer = await _answer(broker, request, context.api_version)
-    except Refused as refused:
-        answer = InitAnswer(refused.code)
+    except RefusedError as refused:
+        answer = InitAnswer(ErrorCode(refused.code))
     return InitProducerIdResponse(
         throttle_time=NO_THROTTLE,
         error_code=answer.error,

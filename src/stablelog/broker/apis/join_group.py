@@ -9,12 +9,13 @@ v9+ the response may tell the leader that there is nothing to assign.
 import uuid
 from datetime import timedelta
 
+from kio.schema.errors import ErrorCode
 from kio.schema.join_group.v9.request import JoinGroupRequest
 from kio.schema.join_group.v9.response import JoinGroupResponse, JoinGroupResponseMember
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each
 from stablelog.coordinators.consumer_groups.answers import JoinAnswer, JoinRequest
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 
 MEMBER_ID_REQUIRED_VERSION = 4
 SKIP_ASSIGNMENT_VERSION = 9
@@ -41,8 +42,8 @@ async def handle(broker: Broker, request: JoinGroupRequest, context: Context) ->
     )
     try:
         broker.reserve.check("JoinGroup")
-    except Refused as refused:
-        answer = JoinAnswer(refused.code, member_id=request.member_id)
+    except RefusedError as refused:
+        answer = JoinAnswer(ErrorCode(refused.code), member_id=request.member_id)
     else:
         token = broker.groups.new_token()
         broker.groups.apply(broker.groups.coordinator.join(join, token, now_ms=broker.now_ms()))

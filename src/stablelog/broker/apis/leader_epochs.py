@@ -2,7 +2,7 @@
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.log.partition import Partition
 
 UNKNOWN = -1
@@ -12,7 +12,7 @@ def check_leader_epoch(partition: Partition, client_epoch: int) -> None:
     """Refuse a request whose leader epoch is not the broker's.
 
     Raises:
-        Refused: fenced_leader_epoch for an older epoch, unknown_leader_epoch for a newer one.
+        RefusedError: fenced_leader_epoch for an older epoch, unknown_leader_epoch for a newer one.
     """
     if client_epoch in (UNKNOWN, partition.leader_epoch):
         return
@@ -20,7 +20,7 @@ def check_leader_epoch(partition: Partition, client_epoch: int) -> None:
         code = ErrorCode.fenced_leader_epoch
     else:
         code = ErrorCode.unknown_leader_epoch
-    raise Refused(
+    raise RefusedError(
         code,
         f"the request has leader epoch {client_epoch}, and the partition's leader epoch is {partition.leader_epoch}",
     )

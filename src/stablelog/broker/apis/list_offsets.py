@@ -29,7 +29,7 @@ from stablelog.broker.apis import NO_THROTTLE, Broker, Context, code_for
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
-from stablelog.errors import NotLoaded, Refused, Unavailable, Unproven
+from stablelog.errors import NotLoadedError, RefusedError, UnavailableError, UnprovenError
 from stablelog.log.partition import Isolation, Partition
 from stablelog.log.read import Lookup
 
@@ -79,7 +79,7 @@ async def _look_up(
     """
     isolation, timestamp = limits.isolation, asked.timestamp
     if timestamp < 0 and limits.api_version < FIRST_VERSIONS.get(timestamp, UNKNOWN_TIMESTAMP):
-        raise Refused(
+        raise RefusedError(
             ErrorCode.unsupported_version,
             f"version {limits.api_version} of ListOffsets does not have the special timestamp {timestamp}",
         )
@@ -96,33 +96,35 @@ async def _look_up(
             work = lookup.send(done)
         except StopIteration as end:
             return end.value if end.value is not None else (NOT_FOUND, -1, -1)
-        except NotLoaded as missing:
+        except NotLoadedError as missing:
             await _load(broker, partition, missing, limits.deadline_s)
             lookup, work = _lookup(partition, timestamp, isolation), None
-        except Unproven as unproven:
+        except UnprovenError as unproven:
             await broker.proofs.request(partition, unproven)
             lookup, work = _lookup(partition, timestamp, isolation), None
         done = None if work is None else await broker.look_into_batch(work)
         await asyncio.sleep(0)
         if broker.topics.partition(name, asked.partition_index, PARTITION_CODES) is not partition:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.unknown_topic_or_partition,
                 f"{name}-{asked.partition_index} was deleted and created again during the lookup by time; repeat the request",
             )
 
 
-async def _load(broker: Broker, partition: Partition, missing: NotLoaded, deadline_s: float | None) -> None:
+async def _load(
+    broker: Broker, partition: Partition, missing: NotLoadedError, deadline_s: float | None
+) -> None:
     """Load from the object store what a lookup needs.
 
     Raises:
-        Refused: the time of the request is over. The load goes on, and a later request finds its result.
-        Unavailable, Corrupt: as `RemoteReads.load`.
+        RefusedError: the time of the request is over. The load goes on, and a later request finds its result.
+        UnavailableError, DamageError: as `RemoteReads.load`.
     """
     try:
         async with asyncio.timeout_at(deadline_s):
             await broker.tiering.reads.load(partition, missing)
     except TimeoutError as late:
-        raise Refused(
+        raise RefusedError(
             ErrorCode.request_timed_out,
             f"{partition.topic}-{partition.index}: the object store has not answered within the time of the request",
         ) from late
@@ -157,13 +159,13 @@ async def _markers_durable(broker: Broker, request: ListOffsetsRequest) -> None:
     all_asked = ((topic.name, asked) for topic in request.topics for asked in topic.partitions)
     async for name, asked in in_turns(all_asked, at_once=BRIEF_MAX):
         # Ignore the error of this partition here: the lookup of its offset reports the error.
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(RefusedError):
             partition = broker.topics.partition(name, asked.partition_index)
             waits.append(broker.flush.durable(partition, partition.end_offset))
     for wait in waits:
         if wait is not None:
             # The partition was deleted or failed during the wait. The lookup of its offset reports that error.
-            with contextlib.suppress(Unavailable):
+            with contextlib.suppress(UnavailableError):
                 await wait
 
 

@@ -10,7 +10,7 @@ from kio.schema.list_transactions.v2.response import ListTransactionsResponse, T
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.broker.loop.turns import in_turns
 from stablelog.coordinators.transactions.decisions import Listed
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 
 
 async def handle(
@@ -30,7 +30,7 @@ async def handle(
             )
             async for some in in_turns(of_group):
                 listed += some
-    except Refused as refused:
+    except RefusedError as refused:
         return ListTransactionsResponse(
             throttle_time=NO_THROTTLE, error_code=refused.code, transaction_states=()
         )

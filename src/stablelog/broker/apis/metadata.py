@@ -22,7 +22,7 @@ from stablelog.broker.apis.authorization import NOT_ASKED, TOPIC_OPERATIONS
 from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
 from stablelog.broker.topics.partition_state import CODES, PartitionState
 from stablelog.broker.topics.topic import Topic
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 
 PARTITION_CODES = CODES["Metadata"]
 NO_LEADER_ID = -1
@@ -69,17 +69,17 @@ async def _find(
             refused = PARTITION_CODES.refusal(
                 PartitionState.UNKNOWN_ID, f"there is no topic with the id {topic_id}"
             )
-            return _missing(refused.code, None, topic_id)
+            return _missing(ErrorCode(refused.code), None, topic_id)
     topic = broker.topics.get(name)
     if topic is None and create:
         try:
             topic = await broker.topic_changes.create(name, broker.config["num.partitions"], {})
-        except Refused as refused:
+        except RefusedError as refused:
             if refused.code is ErrorCode.kafka_storage_error:
                 # Return a code after which all clients retry, as Kafka does while it creates a topic.
                 return _missing(ErrorCode.leader_not_available, name, None)
             if refused.code is not ErrorCode.topic_already_exists:
-                return _missing(refused.code, name, None)
+                return _missing(ErrorCode(refused.code), name, None)
             topic = broker.topics.get(name)
             if topic is None:  # Another request is creating the topic.
                 return _missing(ErrorCode.leader_not_available, name, None)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from itertools import islice
 
+from kio.schema.errors import ErrorCode
 from kio.schema.offset_commit.v9.request import OffsetCommitRequest, OffsetCommitRequestTopic
 from kio.schema.offset_commit.v9.response import (
     OffsetCommitResponse,
@@ -27,7 +28,7 @@ from stablelog.coordinators.consumer_groups.answers import (
     Membership,
     OffsetCommit,
 )
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
 from stablelog.wire.shapes import TimedOffsetCommitRequest
 
@@ -105,8 +106,8 @@ async def handle(broker: Broker, request: OffsetCommitRequest, context: Context)
         commits, codes = await offsets_asked(broker, request.topics, PARTITION_CODES)
         try:
             broker.reserve.check("OffsetCommit")
-        except Refused as refused:
-            codes |= dict.fromkeys(commits, refused.code)
+        except RefusedError as refused:
+            codes |= dict.fromkeys(commits, ErrorCode(refused.code))
         else:
             codes |= await _commit(broker, request, commits, context)
     await broker.groups.settled()

@@ -13,7 +13,7 @@ from kio.schema.offset_delete.v0.response import (
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each_part
 from stablelog.broker.topics.partition_state import CODES
 from stablelog.coordinators.consumer_groups.answers import CodeByPartition
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
 
 DELETED_AT_ONCE = 500
@@ -24,7 +24,7 @@ async def _delete(broker: Broker, group_id: str, asked: list[TopicPartition]) ->
     """Delete the offsets of the partitions that exist, in slices; other tasks run between two slices.
 
     Raises:
-        Refused: the group does not exist or has members. If it has changed between two slices, the offsets of the
+        RefusedError: the group does not exist or has members. If it has changed between two slices, the offsets of the
             earlier slices are deleted.
     """
     codes: CodeByPartition = {}
@@ -39,7 +39,7 @@ async def _delete(broker: Broker, group_id: str, asked: list[TopicPartition]) ->
         answer = decision.answer
         if answer.code is not ErrorCode.none:
             reason = answer.code.name.replace("_", " ")
-            raise Refused(answer.code, f"the offsets of group {group_id!r} cannot be deleted: {reason}")
+            raise RefusedError(answer.code, f"the offsets of group {group_id!r} cannot be deleted: {reason}")
         codes |= {**answer.partitions, **refused}
     return codes
 
@@ -53,7 +53,7 @@ async def handle(broker: Broker, request: OffsetDeleteRequest, context: Context)
         )
         try:
             codes = await _delete(broker, request.group_id, list(asked))
-        except Refused as refused:
+        except RefusedError as refused:
             code = refused.code
         else:
             code = ErrorCode.none

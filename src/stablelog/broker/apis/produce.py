@@ -25,7 +25,7 @@ from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.network.long_messages import ENTRY_COUNT_MAX
 from stablelog.broker.topic_names import check_not_own
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
-from stablelog.errors import Corrupt, RecordsRefusedError, Refused, Unavailable
+from stablelog.errors import DamageError, RecordsRefusedError, RefusedError, UnavailableError
 from stablelog.log.append import check_batch
 from stablelog.log.partition import Isolation, Origin, Partition
 from stablelog.log.record_checks import check_records, needs_records
@@ -68,7 +68,7 @@ def _transaction_check(
 
     def check(header: BatchHeader) -> None:
         if transactional_id is None:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_txn_state, "the request has a transactional batch and no transactional id"
             )
         group = broker.transactions.of_id(transactional_id)
@@ -93,7 +93,7 @@ def _transaction_check(
                 produce_version=api_version,
             )[target]
         if code is not ErrorCode.none:
-            raise Refused(
+            raise RefusedError(
                 code, f"{transactional_id} has no open transaction on {target[0]}-{target[1]}: {code.name}"
             )
 
@@ -106,7 +106,7 @@ def _writable(
     """Return the partition and its batch, if the partition accepts batches of this request.
 
     Raises:
-        Refused: the partition does not accept batches of this request.
+        RefusedError: the partition does not accept batches of this request.
     """
     check_not_own(name)
     partition = broker.topics.partition(name, asked.index, codes)
@@ -114,7 +114,7 @@ def _writable(
         raise codes.refusal(PartitionState.OFFLINE, broker.reserve.state())
     check_marked(broker, (name, asked.index), codes.offline)
     if not asked.records:
-        raise Refused(ErrorCode.invalid_record, f"the request has no records for {name}-{asked.index}")
+        raise RefusedError(ErrorCode.invalid_record, f"the request has no records for {name}-{asked.index}")
     if request.transactional_id:
         # Check the topic's transaction group before the log checks sequence numbers. After this refusal aiokafka sends
         # the refused batches again together with later ones. The log would find a gap in the sequence numbers of these
@@ -132,8 +132,8 @@ async def _check_many_records(broker: Broker, partition: Partition, records: Buf
         the batch is small and its append checks them.
 
     Raises:
-        Refused: the batch may not be written, or a record is not valid.
-        Corrupt: the bytes are not a batch, or do not match its CRC.
+        RefusedError: the batch may not be written, or a record is not valid.
+        DamageError: the bytes are not a batch, or do not match its CRC.
     """
     if not needs_records(partition.config):
         return None
@@ -154,7 +154,9 @@ async def _check_many_records(broker: Broker, partition: Partition, records: Buf
     return partition
 
 
-async def _with_records(broker: Broker, partition: Partition, records: Buffer, refused: Refused) -> Refused:
+async def _with_records(
+    broker: Broker, partition: Partition, records: Buffer, refused: RefusedError
+) -> RefusedError:
     """Return an error that names the records because of which a batch is refused, if these can be found.
 
     The header is enough to refuse a batch because of its timestamps. Its records are decoded only now.
@@ -170,7 +172,7 @@ async def _with_records(broker: Broker, partition: Partition, records: Buffer, r
             await broker.look_into_batch(check_records, *arguments)
     except RecordsRefusedError as found:
         return found
-    except Corrupt:
+    except DamageError:
         pass
     return refused
 
@@ -205,12 +207,12 @@ async def _append_one(
             are_records_checked=partition is checked,
         )
         broker.flush.dirty(partition)
-    except Corrupt as corrupt:  # The client has sent damaged bytes.
+    except DamageError as corrupt:  # The client has sent damaged bytes.
         return _refusal(asked, ErrorCode.corrupt_message, str(corrupt)), None
     except PARTITION_ERRORS as error:
-        if isinstance(error, Unavailable):
+        if isinstance(error, UnavailableError):
             broker.append_refused(name, asked.index, error)
-        if isinstance(error, Refused) and partition is not None and asked.records:
+        if isinstance(error, RefusedError) and partition is not None and asked.records:
             error = await _with_records(broker, partition, asked.records, error)
         return _refusal(asked, codes.of_error(error), str(error), error), None
     answer = ProducedPartition(
@@ -280,7 +282,9 @@ async def handle(broker: Broker, request: ProduceRequest, context: Context) -> l
         for topic_answer in answers:
             for partition in topic_answer.partitions:
                 if partition.error is not ErrorCode.none:
-                    raise Refused(partition.error, f"an append with acks=0 was refused: {partition.message}")
+                    raise RefusedError(
+                        partition.error, f"an append with acks=0 was refused: {partition.message}"
+                    )
         return None
     decided = _decided(broker, request) if waits else None
     async for name, produced, place, durable in in_turns(waits):

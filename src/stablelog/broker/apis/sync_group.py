@@ -4,12 +4,13 @@ Behaviour: the request of a member waits until the request of the leader has arr
 Version notes: v3+ static members; v5 the request names a protocol, which must be the protocol of the group.
 """
 
+from kio.schema.errors import ErrorCode
 from kio.schema.sync_group.v5.request import SyncGroupRequest
 from kio.schema.sync_group.v5.response import SyncGroupResponse
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.coordinators.consumer_groups.answers import SyncAnswer, SyncRequest
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 
 
 async def handle(broker: Broker, request: SyncGroupRequest, _context: Context) -> SyncGroupResponse:
@@ -26,8 +27,8 @@ async def handle(broker: Broker, request: SyncGroupRequest, _context: Context) -
     answer: SyncAnswer
     try:
         broker.reserve.check("SyncGroup")
-    except Refused as refused:
-        answer = SyncAnswer(refused.code)
+    except RefusedError as refused:
+        answer = SyncAnswer(ErrorCode(refused.code))
     else:
         token = broker.groups.new_token()
         broker.groups.apply(broker.groups.coordinator.sync(sync, token, now_ms=broker.now_ms()))

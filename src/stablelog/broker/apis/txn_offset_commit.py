@@ -22,7 +22,7 @@ from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.topics.partition_state import CODES
 from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.coordinators.consumer_groups.answers import Membership, OffsetCommit
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
 
 SECOND_DIALECT_VERSION = 5
@@ -95,8 +95,8 @@ def _commit_some(
     if error is ErrorCode.none:
         try:
             groups.journal.append_transactional(decision.records, request.producer_id, request.producer_epoch)
-        except Refused as refused:
-            error = refused.code
+        except RefusedError as refused:
+            error = ErrorCode(refused.code)
         else:
             groups.coordinator.txn_offsets_appended(
                 request.producer_id, decision.records, now_ms=broker.now_ms()
@@ -114,9 +114,9 @@ async def handle(
         broker.reserve.check("TxnOffsetCommit")
         check_marked(broker, OFFSETS_PARTITION, ErrorCode.coordinator_load_in_progress)
         group = broker.transactions.of_id(request.transactional_id)
-    except Refused as refused:
+    except RefusedError as refused:
         commits, codes = await offsets_asked(broker, request.topics, PARTITION_CODES)
-        codes |= dict.fromkeys(commits, refused.code)
+        codes |= dict.fromkeys(commits, ErrorCode(refused.code))
     else:
         codes = await _commit(broker, group, request, context)
         await group.journal.settled()

@@ -11,7 +11,7 @@ from kio.schema.update_features.v2.request import FeatureUpdateKey, UpdateFeatur
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each
 from stablelog.broker.apis.api_versions import FEATURES
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 
 UPGRADE_TYPES = (1, 2, 3)  # an upgrade, a safe downgrade, an unsafe downgrade
 
@@ -20,7 +20,7 @@ def _check(update: FeatureUpdateKey) -> None:
     """Refuse every update that would change something.
 
     Raises:
-        Refused: invalid_update_version.
+        RefusedError: invalid_update_version.
     """
     feature, version = update.feature, update.max_version_level
     if feature not in FEATURES:
@@ -31,7 +31,7 @@ def _check(update: FeatureUpdateKey) -> None:
         why = f"the type of the update, {update.upgrade_type}, is unknown"
     else:
         return
-    raise Refused(
+    raise RefusedError(
         ErrorCode.invalid_update_version, f"no feature was updated: version {version} of {feature}: {why}"
     )
 
@@ -50,8 +50,8 @@ async def handle(
                 feature=update.feature, error_code=ErrorCode.none, error_message=None
             ),
         )
-    except Refused as refused:
-        error, why = refused.code, str(refused)
+    except RefusedError as refused:
+        error, why = ErrorCode(refused.code), str(refused)
     return UpdateFeaturesResponse(
         throttle_time=NO_THROTTLE, error_code=error, error_message=why, results=results
     )

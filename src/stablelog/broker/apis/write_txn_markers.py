@@ -28,7 +28,7 @@ from stablelog.broker.apis import Broker, Context, check_marked, durable_code, f
 from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, is_internal
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.log.partition import MarkerWrite, Partition
 
 PARTITION_CODES = CODES["WriteTxnMarkers"]
@@ -65,13 +65,13 @@ def _write(
         if asked.transaction_result and partition.view is not None:
             return ErrorCode.invalid_request
         if not asked.transaction_result and broker.transactions.are_committing(asked.producer_id):
-            raise Refused(ErrorCode.invalid_txn_state, "its transaction is decided to be committed")
+            raise RefusedError(ErrorCode.invalid_txn_state, "its transaction is decided to be committed")
         if broker.reserve.is_full and not _may_end(broker, partition, asked.producer_id):
             broker.reserve.check("WriteTxnMarkers")
         write = MarkerWrite(asked.producer_id, asked.producer_epoch, marker, asked.transaction_version)
         outcome = broker.reserve.attempt(lambda: partition.append_markers([write], now_ms=broker.now_ms()))[0]
     except PARTITION_ERRORS as error:
-        if not isinstance(error, Refused):
+        if not isinstance(error, RefusedError):
             log.error(
                 "the marker of producer %d for %s-%d was not written: %s",
                 asked.producer_id,
@@ -80,8 +80,8 @@ def _write(
                 error,
             )
         return PARTITION_CODES.of_error(error)
-    if isinstance(outcome, Refused):
-        return outcome.code
+    if isinstance(outcome, RefusedError):
+        return ErrorCode(outcome.code)
     if name == CONSUMER_OFFSETS_TOPIC:
         broker.groups.transaction_ended(asked.producer_id, commit=asked.transaction_result)
     return broker.flush.durable(partition, partition.end_offset) or ErrorCode.none

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from crc32c import crc32c
 
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, in_words, naming, refuse_newer
+from stablelog.errors import DamageError, in_words, naming, refuse_newer
 
 CATALOG_FILE = "cluster.json"
 VERSION = 2
@@ -120,8 +120,8 @@ def read_catalog(disk: Disk, directory: Path) -> Catalog | None:
     """Read the list of topics; None if `cluster.json` does not exist.
 
     Raises:
-        NewerFormat: a later release has written the file.
-        Corrupt: the file is damaged.
+        NewerFormatError: a later release has written the file.
+        DamageError: the file is damaged.
     """
     path = directory / CATALOG_FILE
     try:
@@ -154,6 +154,6 @@ def read_catalog(disk: Disk, directory: Path) -> Catalog | None:
             deleted,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Corrupt(
+        raise DamageError(
             f"{path} is not a list of topics: {in_words(error)}. Restore it from a backup"
         ) from error

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.files.kafka_files import Offsets, decode_offset_checkpoint, encode_offset_checkpoint
 from stablelog.types import TopicPartition
 
@@ -41,8 +41,8 @@ def read_offset_checkpoint(disk: Disk, path: Path) -> Offsets:
     The result is empty if the file is missing, or if Kafka has created it and not written it.
 
     Raises:
-        NewerFormat: a later release has written the file.
-        Corrupt: the file is incomplete or not in Kafka's format.
+        NewerFormatError: a later release has written the file.
+        DamageError: the file is incomplete or not in Kafka's format.
     """
     try:
         return decode_offset_checkpoint(disk.read_bytes(path), path)
@@ -54,7 +54,7 @@ def read_if_whole(disk: Disk, path: Path, consequence: str) -> Offsets:
     """Read a checkpoint file. If the file is damaged, log the damage and its `consequence`, and return no offsets."""
     try:
         return read_offset_checkpoint(disk, path)
-    except Corrupt as error:
+    except DamageError as error:
         log.warning("%s; %s", error, consequence)
         return {}
 

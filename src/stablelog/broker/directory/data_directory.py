@@ -23,7 +23,7 @@ from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.env.disk import Disk
 from stablelog.env.local_disk import LocalDisk
 from stablelog.env.lock import DirectoryLock
-from stablelog.errors import DiskError, InvalidConfig
+from stablelog.errors import DiskError, UsageError
 from stablelog.log.files.kafka_files import META_FILE, encode_meta
 
 log = logging.getLogger(__name__)
@@ -42,11 +42,11 @@ class DataDirectory:
         is_clean: whether the last broker that used the directory has stopped cleanly.
 
     Raises:
-        Unavailable: another broker uses the directory.
-        NewerFormat: a later release has written to the directory; nothing was changed.
-        Corrupt: the list of topics is damaged, or `meta.properties` names another cluster than the list of topics does,
-            or a node id that is not a number.
-        InvalidConfig: the directory belongs to another node, is an incomplete restore, or has files and none of a
+        UnavailableError: another broker uses the directory.
+        NewerFormatError: a later release has written to the directory; nothing was changed.
+        DamageError: the list of topics is damaged, or `meta.properties` names another cluster than the list of topics
+            does, or a node id that is not a number.
+        UsageError: the directory belongs to another node, is an incomplete restore, or has files and none of a
             broker.
     """
 
@@ -77,7 +77,7 @@ class DataDirectory:
         cluster_id = (catalog.cluster_id if catalog else "") or meta.cluster_id or _new_cluster_id()
         node_id: int = config["node.id"]
         if meta.node_id not in (None, node_id) and "node.id" in config.given:
-            raise InvalidConfig(
+            raise UsageError(
                 f"{path} has node.id={meta.node_id}, and the configuration has node.id={node_id}: change the configuration, or use "
                 "another data directory"
             )

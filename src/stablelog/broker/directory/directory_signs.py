@@ -13,7 +13,7 @@ from typing import Final
 
 from stablelog.broker.directory.catalog import CATALOG_FILE, Catalog
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, naming, refuse_newer
+from stablelog.errors import DamageError, naming, refuse_newer
 from stablelog.log.files.kafka_files import (
     META_FILE,
     META_VERSION,
@@ -54,8 +54,8 @@ def read_meta(disk: Disk, directory: Path, catalog: Catalog | None) -> Meta:
         catalog: the directory's list of topics; None if the directory has none, or the caller has not read it.
 
     Raises:
-        NewerFormat: a later release has written the file.
-        Corrupt: the file names another cluster than the list of topics does, or its node id is not a number.
+        NewerFormatError: a later release has written the file.
+        DamageError: the file names another cluster than the list of topics does, or its node id is not a number.
     """
     path = directory / META_FILE
     try:
@@ -68,13 +68,13 @@ def read_meta(disk: Disk, directory: Path, catalog: Catalog | None) -> Meta:
             refuse_newer("the directory's properties", version, META_VERSION)
     said, listed = pairs.get("cluster.id", ""), "" if catalog is None else catalog.cluster_id
     if listed and said and listed != said:
-        raise Corrupt(
+        raise DamageError(
             f"{path} says cluster.id={said}, and {CATALOG_FILE} {listed}: the files are from two directories, or one is damaged. "
             "Restore the wrong file"
         )
     node, node_id = pairs.get("node.id", pairs.get("broker.id")), node_id_in(pairs)
     if node is not None and node_id is None:
-        raise Corrupt(f"{path} says node.id={node}, which is not a number. Restore the file")
+        raise DamageError(f"{path} says node.id={node}, which is not a number. Restore the file")
     return Meta(said, node_id, _fault(pairs, version))
 
 
@@ -94,8 +94,8 @@ def check_clean_shutdown(disk: Disk, path: Path) -> None:
     An empty file is valid, because old releases of Kafka write an empty file.
 
     Raises:
-        NewerFormat: a later release has written the file.
-        Corrupt: the file is damaged.
+        NewerFormatError: a later release has written the file.
+        DamageError: the file is damaged.
         FileNotFoundError: the file does not exist.
     """
     content = disk.read_bytes(path)
@@ -106,11 +106,11 @@ def check_clean_shutdown(disk: Disk, path: Path) -> None:
         version = int(read["version"])
         int(read["brokerEpoch"])
     except (ValueError, KeyError, TypeError) as error:
-        raise Corrupt(f"{path} is damaged: it does not hold a version and a broker epoch") from error
+        raise DamageError(f"{path} is damaged: it does not hold a version and a broker epoch") from error
     with naming(path):
         refuse_newer("the sign of a clean stop", version, CLEAN_SHUTDOWN_VERSION)
     if version != CLEAN_SHUTDOWN_VERSION:
-        raise Corrupt(f"{path} is damaged: it says version {version}")
+        raise DamageError(f"{path} is damaged: it says version {version}")
 
 
 def was_stopped_cleanly(disk: Disk, path: Path) -> bool:
@@ -119,12 +119,12 @@ def was_stopped_cleanly(disk: Disk, path: Path) -> bool:
     The result is True even if the file is damaged.
 
     Raises:
-        NewerFormat: a later release has written the file.
+        NewerFormatError: a later release has written the file.
     """
     try:
         check_clean_shutdown(disk, path)
     except FileNotFoundError:
         return False
-    except Corrupt as damaged:
+    except DamageError as damaged:
         log.warning("%s. The broker treats the last stop as clean", damaged)
     return True

@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.config import NOTHING, BrokerConfig
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, DiskError, InvalidConfig, Refused, in_words, naming, refuse_newer
+from stablelog.errors import DamageError, DiskError, RefusedError, UsageError, in_words, naming, refuse_newer
 
 log = logging.getLogger(__name__)
 
@@ -55,24 +55,24 @@ def decode_settings(content: bytes) -> Dynamic:
     """Decode the content of `broker.json`.
 
     Raises:
-        NewerFormat: a later release has written the file.
-        Corrupt: the file is damaged.
+        NewerFormatError: a later release has written the file.
+        DamageError: the file is damaged.
     """
     text, _, crc = content.removesuffix(b"\n").rpartition(b"\n")
     if crc != b"%08x" % crc32c(text):
-        raise Corrupt("its CRC does not match its content")
+        raise DamageError("its CRC does not match its content")
     try:
         read = json.loads(text)
         version = read["version"]
         refuse_newer("the broker's dynamic settings", version, SETTINGS_VERSION)
         if version not in (VERSION_WITHOUT_DEFAULTS, SETTINGS_VERSION):
-            raise Corrupt(
+            raise DamageError(
                 f"it is of version {version}, and this release reads versions 1 and {SETTINGS_VERSION}"
             )
         defaults = {} if version == VERSION_WITHOUT_DEFAULTS else read["defaults"]
         return Dynamic(_as_text(read["settings"]), _as_text(defaults))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Corrupt(f"it does not hold settings: {in_words(error)}") from error
+        raise DamageError(f"it does not hold settings: {in_words(error)}") from error
 
 
 def _as_text(values: Mapping[object, object]) -> dict[str, str]:
@@ -97,8 +97,8 @@ class DynamicSettings:
         """Read the dynamic settings; empty if no setting was ever changed. Nothing is written.
 
         Raises:
-            NewerFormat: a later release has written the file.
-            Corrupt: the file is damaged, or missing although `meta.properties` says that it exists.
+            NewerFormatError: a later release has written the file.
+            DamageError: the file is damaged, or missing although `meta.properties` says that it exists.
         """
         try:
             with naming(self.path):
@@ -107,9 +107,9 @@ class DynamicSettings:
             if not self._is_noted():
                 return Dynamic({}, {})
             why = "it is missing"
-        except Corrupt as corrupt:
+        except DamageError as corrupt:
             why = str(corrupt)
-        raise Corrupt(
+        raise DamageError(
             f"{self.path}, which holds the settings that were changed while the broker ran, cannot be read: {why}; "
             f"restore it, or remove it and the line {META_LINE} of {self._meta.name} to start without them"
         )
@@ -118,13 +118,13 @@ class DynamicSettings:
         """Load the dynamic settings into a configuration. Nothing is written.
 
         Raises:
-            NewerFormat, Corrupt: as `load`.
-            InvalidConfig: this release does not accept one of the settings; the configuration has not changed.
+            NewerFormatError, DamageError: as `load`.
+            UsageError: this release does not accept one of the settings; the configuration has not changed.
         """
         try:
             config.set_dynamic(*self.load())
-        except InvalidConfig as invalid:
-            raise InvalidConfig(
+        except UsageError as invalid:
+            raise UsageError(
                 f"{self.path} has a setting that this release does not accept: {invalid}; start the release that wrote the "
                 "file, and delete this dynamic setting there"
             ) from invalid
@@ -133,7 +133,7 @@ class DynamicSettings:
         """Replace the dynamic settings on disk: those of this broker, and those of all brokers. Durable on return.
 
         Raises:
-            Refused: the disk refused the write. The file holds either the new settings or the old ones.
+            RefusedError: the disk refused the write. The file holds either the new settings or the old ones.
         """
         try:
             if not self._is_noted():
@@ -147,7 +147,7 @@ class DynamicSettings:
             self._reserve.write_atomic(self.path, encode_settings(settings, defaults))
         except DiskError as error:
             log.error("the broker's settings cannot be stored: %s", error)
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.kafka_storage_error, f"the broker's settings cannot be stored: {error}"
             ) from error
 

@@ -13,7 +13,7 @@ from stablelog.broker.directory.checkpoints import (
 from stablelog.broker.directory.dynamic_settings import SETTINGS_FILE
 from stablelog.broker.durability.disk_reserve import RESERVE_FILE
 from stablelog.env.disk import Disk
-from stablelog.errors import InvalidConfig
+from stablelog.errors import UsageError
 from stablelog.log.files.kafka_files import LOG_START_CHECKPOINT, META_FILE
 
 # A broker writes one of these files first, perhaps with the ending .tmp. Damage may leave any one of them.
@@ -35,13 +35,13 @@ def refuse_foreign(disk: Disk, directory: Path) -> None:
     """Refuse a directory that has files, none of which a broker writes. Hidden files do not count.
 
     Raises:
-        InvalidConfig: the directory is no data directory.
+        UsageError: the directory is no data directory.
     """
     if not disk.is_dir(directory):
         return
     names = sorted(name for name in disk.list_dir(directory) if not name.startswith(".") and name != MOUNTED)
     if names and not any(name.startswith(OWN_FILES) or PARTITION.fullmatch(name) for name in names):
-        raise InvalidConfig(
+        raise UsageError(
             f"{directory} is not empty and no data directory: it has {names[0]!r} and no file of a broker. Use another "
             "directory, or an empty one"
         )

@@ -30,7 +30,7 @@ from stablelog.coordinators.consumer_groups import records as group_records
 from stablelog.coordinators.transactions import records as transaction_records
 from stablelog.coordinators.transactions.joint import records as joint_records
 from stablelog.env.disk import Disk, File
-from stablelog.errors import Corrupt, NewerFormat, naming, refuse_newer
+from stablelog.errors import DamageError, NewerFormatError, naming, refuse_newer
 from stablelog.log.files.kafka_files import LOG_START_CHECKPOINT, META_FILE
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.names import is_log
@@ -70,14 +70,14 @@ def check_formats(disk: Disk, directory: Path) -> None:
     Nothing is written. Damage is not reported here: the code that reads the damaged file reports it.
 
     Raises:
-        NewerFormat: a later release has written to the directory. The error names the file, and the offset if the file
-            is a log.
+        NewerFormatError: a later release has written to the directory. The error names the file, and the offset if the
+            file is a log.
     """
     for _, newer in newer_formats(disk, directory):
         raise newer
 
 
-def newer_formats(disk: Disk, directory: Path) -> Iterator[tuple[Path, NewerFormat]]:
+def newer_formats(disk: Disk, directory: Path) -> Iterator[tuple[Path, NewerFormatError]]:
     """Find the files that a later release has written and that the broker needs to start.
 
     Nothing is written. In each coordinator's log the search ends at the first file or record of a later release.
@@ -88,11 +88,11 @@ def newer_formats(disk: Disk, directory: Path) -> Iterator[tuple[Path, NewerForm
     for name, check in _CHECKS.items():
         path = directory / name
         if disk.exists(path):
-            with contextlib.suppress(Corrupt, ValueError, KeyError, TypeError, FileNotFoundError):
+            with contextlib.suppress(DamageError, ValueError, KeyError, TypeError, FileNotFoundError):
                 try:
                     with naming(path):
                         check(disk, path)
-                except NewerFormat as newer:
+                except NewerFormatError as newer:
                     yield path, newer
     for name in disk.list_dir(directory):
         match = PARTITION_DIRECTORY.fullmatch(name)
@@ -107,20 +107,21 @@ def check_partition_formats(disk: Disk, directory: Path) -> None:
     """Check whether a later release has written files of a partition. Damage that a start repairs is ignored.
 
     Raises:
-        NewerFormat: a later release has written one of the files. The error names the file.
-        Corrupt: the file that records at which offset the partition's commit-ordered view begins is damaged.
+        NewerFormatError: a later release has written one of the files. The error names the file.
+        DamageError: the file that records at which offset the partition's commit-ordered view begins is damaged.
     """
     listing = Listing(disk, directory)
     partition_formats.check_formats(listing)
     view_formats.check_formats(listing)
-    with contextlib.suppress(Corrupt):
+    with contextlib.suppress(DamageError):
         read_partition_metadata(disk, directory)
 
 
 def _by_json(what: str, known: int) -> Callable[[Disk, Path], None]:
     """Make a function that checks the version in a file with a JSON object.
 
-    The function raises NewerFormat if the version is above `known`. The error names the content of the file by `what`.
+    The function raises NewerFormatError if the version is above `known`. The error names the content of the file by
+    `what`.
     """
 
     def check(disk: Disk, path: Path) -> None:
@@ -143,10 +144,10 @@ _CHECKS: Final[dict[str, Callable[[Disk, Path], object]]] = {
 
 def _newer_in_log(
     disk: Disk, directory: Path, values: dict[int, tuple[str, int]]
-) -> Iterator[tuple[Path, NewerFormat]]:
+) -> Iterator[tuple[Path, NewerFormatError]]:
     try:
         check_partition_formats(disk, directory)
-    except NewerFormat as newer:
+    except NewerFormatError as newer:
         yield Path(newer.place), newer
         return
     # The first bytes of key and value of the records that were checked. One record of each kind and version is enough:
@@ -156,7 +157,7 @@ def _newer_in_log(
         if is_log(name):
             try:
                 _check_records(disk, directory / name, values, checked)
-            except NewerFormat as newer:
+            except NewerFormatError as newer:
                 yield directory / name, newer
                 return
 
@@ -197,7 +198,7 @@ def _heads_in(file: File) -> Iterator[tuple[int, bytes, bytes]]:
 
     Each item is (offset, first bytes of the key, first bytes of the value).
     """
-    with contextlib.suppress(Corrupt):
+    with contextlib.suppress(DamageError):
         for position, header, batch in scan_batches(file.read, 0, file.size):
             check_crc(header, batch, position)
             if not header.is_control:

@@ -19,7 +19,7 @@ from stablelog.broker.directory.dynamic_settings import META_LINE
 from stablelog.broker.directory.kafka_metadata import METADATA_TOPIC, KnownTopic, read_topics
 from stablelog.broker.directory.partition_metadata import read_partition_metadata
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, InvalidConfig
+from stablelog.errors import DamageError, UsageError
 from stablelog.log.files.kafka_files import META_FILE, decode_meta, node_id_in
 from stablelog.log.files.log_start import LOG_START_FILE
 from stablelog.log.files.names import COMMIT_SUFFIXES, PRODUCERS, SUMMARY, VIEW_START_FILE, is_partition_file
@@ -41,8 +41,8 @@ def find_topics(disk: Disk, directory: Path) -> list[ListedTopic]:
     log has no directory, a warning is logged, and the partition is offline.
 
     Raises:
-        Corrupt: the directory is a stablelog directory that has lost its list of topics; or a partition is missing that
-            the controllers' log does not contain; or a file in the directory is damaged.
+        DamageError: the directory is a stablelog directory that has lost its list of topics; or a partition is missing
+            that the controllers' log does not contain; or a file in the directory is damaged.
     """
     found = _find_partitions(disk, directory)
     if not found:
@@ -79,7 +79,7 @@ def _find_partitions(disk: Disk, directory: Path) -> dict[str, dict[int, uuid.UU
     """Find, for each topic, the partitions that have a directory with Kafka's files, and the topic ids in these files.
 
     Raises:
-        Corrupt: as `find_topics`.
+        DamageError: as `find_topics`.
     """
     found: dict[str, dict[int, uuid.UUID | None]] = {}
     for name in disk.list_dir(directory):
@@ -87,7 +87,7 @@ def _find_partitions(disk: Disk, directory: Path) -> dict[str, dict[int, uuid.UU
         if match is None or match["topic"] == METADATA_TOPIC:
             continue
         if not disk.exists(path):
-            raise Corrupt(f"{path} is a symbolic link to nothing. Restore its target, or remove the link")
+            raise DamageError(f"{path} is a symbolic link to nothing. Restore its target, or remove the link")
         if not disk.is_dir(path):
             continue
         if not any(is_partition_file(file) for file in disk.list_dir(path)):
@@ -99,7 +99,7 @@ def _find_partitions(disk: Disk, directory: Path) -> dict[str, dict[int, uuid.UU
 
 
 def _check_holes(directory: Path, topic: str, partitions: Collection[int], wanted: range) -> None:
-    """Raise Corrupt if a partition in `wanted` has no directory. `partitions` are the partitions that have one."""
+    """Raise DamageError if a partition in `wanted` has no directory. `partitions` are the partitions that have one."""
     gone_count = len(wanted) - sum(index in wanted for index in partitions)
     if gone_count:
         gone = ", ".join(
@@ -107,7 +107,7 @@ def _check_holes(directory: Path, topic: str, partitions: Collection[int], wante
             for index in islice((one for one in wanted if one not in partitions), NAMED_MAX)
         )
         more = f" and {gone_count - NAMED_MAX} more" if gone_count > NAMED_MAX else ""
-        raise Corrupt(
+        raise DamageError(
             f"{gone}{more} of topic {topic} is missing, although {topic}-{wanted[-1]} exists. Restore it, or "
             f"move {topic}-{wanted[-1]} away if it is not a partition"
         )
@@ -121,7 +121,7 @@ def _node_id(disk: Disk, directory: Path) -> int | None:
 
 
 def _check_is_kafkas(disk: Disk, partition: Path) -> None:
-    """Raise Corrupt if a partition's directory holds a file that only stablelog writes.
+    """Raise DamageError if a partition's directory holds a file that only stablelog writes.
 
     The data directory is then not one of Apache Kafka, but one of stablelog that has lost its list of topics.
     """
@@ -131,7 +131,7 @@ def _check_is_kafkas(disk: Disk, partition: Path) -> None:
 
 
 def _check_meta(disk: Disk, directory: Path) -> None:
-    """Raise Corrupt if stablelog wrote `meta.properties`.
+    """Raise DamageError if stablelog wrote `meta.properties`.
 
     The directory is then not one of Apache Kafka, but one of stablelog that has lost its list of topics.
     """
@@ -145,8 +145,8 @@ def _check_meta(disk: Disk, directory: Path) -> None:
         raise _lost_list(directory, path)
 
 
-def _lost_list(directory: Path, witness: Path) -> Corrupt:
-    return Corrupt(
+def _lost_list(directory: Path, witness: Path) -> DamageError:
+    return DamageError(
         f"{directory / CATALOG_FILE} is gone, and {witness} shows that stablelog has written this directory. Without this "
         "list of topics their order and settings are unknown. Restore the file from a backup"
     )
@@ -162,7 +162,7 @@ def adopted_configs(name: str, known: Mapping[str, str]) -> dict[str, str]:
     for setting, text in known.items():
         try:
             check_topic_configs({setting: text})
-        except InvalidConfig as error:
+        except UsageError as error:
             log.warning("a setting of topic %s in Apache Kafka is not taken over: %s", name, error)
         else:
             configs[setting] = text

@@ -15,7 +15,7 @@ from pathlib import Path
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.files.names import is_log
 from stablelog.varint import read_uvarint
 
@@ -67,7 +67,7 @@ def read_topics(disk: Disk, directory: Path) -> dict[str, KnownTopic]:
             for offset, value in _values(disk.read_bytes(metadata / name)):
                 if is_snapshot or offset >= next_offset:
                     _apply(topics, names_by_id, value)
-        except Corrupt:
+        except DamageError:
             continue
         if is_snapshot:
             next_offset = int(name[:20])

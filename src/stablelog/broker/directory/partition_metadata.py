@@ -18,8 +18,8 @@ def read_partition_metadata(disk: Disk, directory: Path) -> uuid.UUID | None:
     """Read the topic id of a partition's directory; None if the file is missing or contains no id.
 
     Raises:
-        NewerFormat: a later release has written the file.
-        Corrupt: the file is not in Kafka's format.
+        NewerFormatError: a later release has written the file.
+        DamageError: the file is not in Kafka's format.
     """
     path = directory / METADATA_FILE
     try:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Final
 
 from stablelog.env.disk import Disk
-from stablelog.errors import InvalidConfig
+from stablelog.errors import UsageError
 
 RESTORING_FILE: Final = "restoring"
 
@@ -13,10 +13,10 @@ def check_is_restored(disk: Disk, directory: Path) -> None:
     """Refuse the data directory of an incomplete restore.
 
     Raises:
-        InvalidConfig: the restore was interrupted, or still runs.
+        UsageError: the restore was interrupted, or still runs.
     """
     if disk.exists(directory / RESTORING_FILE):
-        raise InvalidConfig(
+        raise UsageError(
             f"{directory} is an incomplete restore, and lacks files: when no `stablelog restore` runs, remove the "
             "directory, and run the command again"
         )

@@ -27,7 +27,7 @@ from typing import Final, TypeVar
 from kio.schema.errors import ErrorCode
 
 from stablelog.env.disk import Disk, File
-from stablelog.errors import DiskError, Refused
+from stablelog.errors import DiskError, RefusedError
 
 log = logging.getLogger(__name__)
 
@@ -222,12 +222,12 @@ class DiskReserve:
         """Refuse a client's write while the disk is full.
 
         Raises:
-            Refused: the disk is full. The error has the code with which this API refuses then.
+            RefusedError: the disk is full. The error has the code with which this API refuses then.
         """
         half_is_left = 2 * self._held > self._size and not self._waiting
         if not self.is_full or (api in SERVED_FROM_HALF and half_is_left):
             return
-        raise Refused(REFUSED_WHILE_FULL[api], self.state())
+        raise RefusedError(REFUSED_WHILE_FULL[api], self.state())
 
     def attempt(self, work: Callable[[], Result], *, frees: bool = False) -> Result:
         """Do work that must succeed on a full disk. The reserve frees space for it, in steps, until it succeeds.

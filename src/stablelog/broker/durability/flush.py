@@ -17,7 +17,7 @@ from typing import NamedTuple
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.loop.tasks import Tasks, in_thread
 from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
-from stablelog.errors import DiskError, StablelogError, Unavailable
+from stablelog.errors import DiskError, StablelogError, UnavailableError
 from stablelog.log.partition import Partition, SyncWork
 
 log = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class GroupFlush:
         The round also writes the files that a sealed segment needs, unless the disk refuses them.
 
         Raises:
-            Unavailable: the broker has failed, or fails in this round.
+            UnavailableError: the broker has failed, or fails in this round.
         """
         if self.failed is not None:
             raise self.failed
@@ -236,7 +236,7 @@ class GroupFlush:
         if isinstance(error, DiskError) and error.is_full and partition.failure is None:
             self._without_room[partition] = None
         elif isinstance(error, StablelogError):
-            scope.fail(error if isinstance(error, Unavailable) else Unavailable(str(error)))
+            scope.fail(error if isinstance(error, UnavailableError) else UnavailableError(str(error)))
         else:
             self._tasks.unexpected("flush", scope, error)
 

@@ -28,7 +28,7 @@ from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.durability.flush import GroupFlush
 from stablelog.coordinators.live_state import LiveState
 from stablelog.coordinators.record_fields import Record as CoordinatorRecord
-from stablelog.errors import Corrupt, DiskError, Refused, Unavailable
+from stablelog.errors import DamageError, DiskError, RefusedError, UnavailableError
 from stablelog.log.partition import Origin, Partition
 from stablelog.log.segments.segment import Segment
 
@@ -117,14 +117,14 @@ class Journal:
         """Append records as part of the producer's transaction. They take effect only if the transaction is committed.
 
         Raises:
-            Refused: the disk has no space; nothing was appended, and the client may retry.
+            RefusedError: the disk has no space; nothing was appended, and the client may retry.
         """
         batch = encode_batch(
             self._records(entries), producer_id=producer_id, producer_epoch=producer_epoch, transactional=True
         )
         self._check_usable()
         if self._waiting or not self._write(batch):
-            raise Refused(ErrorCode.coordinator_load_in_progress, self._reserve.state())
+            raise RefusedError(ErrorCode.coordinator_load_in_progress, self._reserve.state())
 
     def _records(self, entries: Iterable[CoordinatorRecord]) -> list[Record]:
         now_ms = self._now_ms()
@@ -154,14 +154,14 @@ class Journal:
         """Append a batch. Returns False if the disk has no space for it.
 
         Raises:
-            Unavailable: the disk failed, and the broker has to stop: the coordinator has made decisions that are not in
-                its log, so its state must not be used any more.
+            UnavailableError: the disk failed, and the broker has to stop: the coordinator has made decisions that are
+                not in its log, so its state must not be used any more.
         """
         try:
             self._reserve.attempt(
                 lambda: self.partition.append(batch, now_ms=self._now_ms(), origin=Origin.COORDINATOR)
             )
-        except Unavailable as error:
+        except UnavailableError as error:
             if isinstance(error, DiskError) and error.is_full and self.partition.failure is None:
                 return False
             self._flush.fail(error)
@@ -226,10 +226,10 @@ class Journal:
         The broker calls this at a start, before the flush runs.
 
         Raises:
-            Unavailable: the disk failed or is full.
+            UnavailableError: the disk failed or is full.
         """
         if self._waiting:
-            raise Unavailable(self._reserve.state())
+            raise UnavailableError(self._reserve.state())
         work = self.partition.unsynced()
         if work is not None:
             work.run()
@@ -250,14 +250,14 @@ class Journal:
                 are skipped.
 
         Raises:
-            Corrupt: a batch is damaged, or `take` rejects a record. Without the record the broker would lose a decision
-                that it has acknowledged.
+            DamageError: a batch is damaged, or `take` rejects a record. Without the record the broker would lose a
+                decision that it has acknowledged.
         """
         for partition in (*self._older, self.partition):
             try:
                 partition.prove()
-            except Corrupt as error:
-                raise Corrupt(
+            except DamageError as error:
+                raise DamageError(
                     f"{error}: without this record the broker would lose decisions that it has acknowledged"
                 ) from error
             # The least base offset that the next batch may have. Kafka's compaction leaves gaps between batches.
@@ -268,7 +268,7 @@ class Journal:
                     raise _damaged(partition, next_offset)
                 try:
                     _replay_batch(batch, header, take, end)
-                except Corrupt as error:
+                except DamageError as error:
                     raise _damaged(partition, header.base_offset, error) from error
                 next_offset = header.next_offset
 
@@ -302,7 +302,7 @@ class Journal:
 
         Raises:
             DiskError: the disk has no space for the state; nothing changed.
-            Unavailable: the disk failed, and the broker has to stop.
+            UnavailableError: the disk failed, and the broker has to stop.
         """
         if self._waiting or self._is_writing_checkpoint or not self.has_grown:
             return None
@@ -395,7 +395,7 @@ def batches_of(partition: Partition) -> Iterator[tuple[memoryview, BatchHeader]]
     without any message.
 
     Raises:
-        Corrupt: a batch is damaged.
+        DamageError: a batch is damaged.
         DiskError: a file cannot be read.
     """
     reached = partition.start_offset
@@ -410,7 +410,7 @@ def batches_of(partition: Partition) -> Iterator[tuple[memoryview, BatchHeader]]
                     if header.next_offset > partition.start_offset:
                         yield data[at : at + header.size], header
                         reached = header.next_offset
-            except Corrupt as error:
+            except DamageError as error:
                 raise _damaged(partition, reached, error) from error
             if position == begun:
                 raise _damaged(partition, reached)
@@ -424,11 +424,11 @@ def _read_batches(segment: Segment, position: int) -> memoryview:
     return memoryview(data)
 
 
-def _damaged(partition: Partition, offset: int, why: Corrupt | None = None) -> Corrupt:
+def _damaged(partition: Partition, offset: int, why: DamageError | None = None) -> DamageError:
     """Return the error for a log that is damaged at this offset or after it, and cannot be replayed."""
     bases = [segment.base_offset for segment in partition.segments()]
     base_offset = max((base for base in bases if base <= offset), default=bases[0])
-    return Corrupt(
+    return DamageError(
         f"{partition.directory / f'{base_offset:020d}.log'} is damaged at offset {offset} or after it"
         f"{f' ({why})' if why else ''}: a start without these records would lose acknowledged decisions. Restore the directory"
     )

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, TypeVar, TypeVarTuple
 
-from stablelog.errors import StablelogError, Unavailable
+from stablelog.errors import StablelogError, UnavailableError
 from stablelog.log.partition import Partition
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Scope:
     """
 
     consequence: str
-    fail: Callable[[Unavailable], None]
+    fail: Callable[[UnavailableError], None]
 
 
 class Tasks:
@@ -74,7 +74,9 @@ class Tasks:
     def __init__(
         self,
         on_failure: Callable[[BaseException], None],
-        fail_partition: Callable[[Partition, Unavailable], None] = lambda partition, why: partition.fail(why),
+        fail_partition: Callable[[Partition, UnavailableError], None] = lambda partition, why: partition.fail(
+            why
+        ),
     ) -> None:
         self._on_failure = [on_failure]
         self._fail_partition = fail_partition
@@ -111,7 +113,7 @@ class Tasks:
         """Log an unexpected exception with its traceback, count it, and fail the scope (a part of the broker)."""
         self.error_counts[name] += 1
         log.error("unexpected error in %s; %s", name, scope.consequence, exc_info=error)
-        scope.fail(Unavailable(f"{name} failed unexpectedly: {error!r}; the log has the traceback"))
+        scope.fail(UnavailableError(f"{name} failed unexpectedly: {error!r}; the log has the traceback"))
 
     @contextlib.contextmanager
     def guard(self, name: str, scope: Scope) -> Iterator[None]:
@@ -218,7 +220,7 @@ class Tasks:
 
         Raises:
             StablelogError: raised by `work`.
-            Unavailable: `work` raised an unexpected exception, which is logged.
+            UnavailableError: `work` raised an unexpected exception, which is logged.
         """
 
         async def contained() -> Result:
@@ -227,7 +229,7 @@ class Tasks:
             except StablelogError:
                 raise
             except Exception as error:
-                failed = Unavailable(f"{name} failed unexpectedly: {error!r}; the log has the traceback")
+                failed = UnavailableError(f"{name} failed unexpectedly: {error!r}; the log has the traceback")
                 self.unexpected(name, Scope("the request fails", lambda _why: None), error)
                 raise failed from error
 

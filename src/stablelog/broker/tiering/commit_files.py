@@ -5,7 +5,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from stablelog.errors import Corrupt, Unavailable, naming
+from stablelog.errors import DamageError, UnavailableError, naming
 from stablelog.log.indexes.summary import Summary
 from stablelog.tier.index_object import CommitFiles, IndexKind
 from stablelog.views.index_format import CommitSummary
@@ -22,13 +22,13 @@ def commit_files(
         paths: their paths.
 
     Raises:
-        Unavailable: the commit index is not written yet.
-        NewerFormat: a later release has written it.
-        Corrupt: a file is damaged, or belongs to another segment. The message names the file.
+        UnavailableError: the commit index is not written yet.
+        NewerFormatError: a later release has written it.
+        DamageError: a file is damaged, or belongs to another segment. The message names the file.
     """
     path = paths[IndexKind.COMMIT_SUMMARY]
     if IndexKind.COMMIT_SUMMARY not in files:
-        raise Unavailable(f"{path} is not written yet")
+        raise UnavailableError(f"{path} is not written yet")
     with naming(path):
         summary = CommitSummary.decode(files[IndexKind.COMMIT_SUMMARY])
     if (summary.base_offset, summary.end_offset, summary.log_crc) != (
@@ -36,14 +36,16 @@ def commit_files(
         segment.end_offset,
         segment.log_crc,
     ):
-        raise Corrupt(f"{path} belongs to another segment; a restart of the broker rebuilds it")
+        raise DamageError(f"{path} belongs to another segment; a restart of the broker rebuilds it")
     for kind, size, crc in (
         (IndexKind.COMMIT_ENTRIES, summary.entries_size, summary.entries_crc),
         (IndexKind.COMMIT_EXTENTS, summary.extents_size, summary.extents_crc),
     ):
         content = files.get(kind, b"")
         if len(content) != size or crc32c(content) != crc:
-            raise Corrupt(f"{paths[kind]} does not match {path.name}; a restart of the broker rebuilds it")
+            raise DamageError(
+                f"{paths[kind]} does not match {path.name}; a restart of the broker rebuilds it"
+            )
     return CommitFiles(
         summary.least_first_offset,
         summary.latest_sequence,

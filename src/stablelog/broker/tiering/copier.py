@@ -30,7 +30,7 @@ from stablelog.broker.tiering.throttle import Throttle
 from stablelog.broker.tiering.uploads import Uploads
 from stablelog.broker.topics.topic import Topic
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, Fenced, StablelogError, StoreError, Unavailable
+from stablelog.errors import DamageError, FencedError, StablelogError, StoreError, UnavailableError
 from stablelog.log.partition import Partition
 from stablelog.tier.chain import Chain
 from stablelog.tier.copying import (
@@ -155,7 +155,7 @@ class Copier:
 
         Raises:
             StoreError: the store does not answer; no partition was looked at.
-            InvalidConfig: the store belongs to another cluster.
+            UsageError: the store belongs to another cluster.
         """
         self._owned = {one: owned for one, owned in self._owned.items() if self._is_open(one)}
         self.failed = {one: why for one, why in self.failed.items() if self._is_open(one)}
@@ -220,7 +220,7 @@ class Copier:
             work = self._works[partition] = _Work()
             try:
                 await task(partition, work)
-            except Fenced as error:
+            except FencedError as error:
                 self._storage.stop(error)
             except (StablelogError, FileNotFoundError) as error:
                 if partition in self._owned:
@@ -238,7 +238,7 @@ class Copier:
         """
         if work.is_cancelled:
             return
-        failed = error if isinstance(error, StablelogError) else Unavailable(str(error))
+        failed = error if isinstance(error, StablelogError) else UnavailableError(str(error))
         if partition not in self._logged and (
             not isinstance(failed, StoreError) or self._storage.failures.is_new(failed)
         ):
@@ -344,9 +344,9 @@ class Copier:
         """Take over the chain of a partition's manifests. Return the last published manifest.
 
         Raises:
-            Fenced: a broker of a greater epoch has taken over.
-            Corrupt: the manifest is damaged, has fewer segments than the one that is recorded locally, or is that of
-                another log; or the recorded log start is damaged.
+            FencedError: a broker of a greater epoch has taken over.
+            DamageError: the manifest is damaged, has fewer segments than the one that is recorded locally, or is that
+                of another log; or the recorded log start is damaged.
         """
         state = LocalState(self._disk, partition.directory)
         log_start = await in_thread(self._threads, state.read_start)
@@ -359,7 +359,7 @@ class Copier:
                 self._threads, self._storage.prefix.read_manifest, remote.partition, payload, known
             )
         if manifest is not None and manifest.cluster_id != self._storage.cluster_id:
-            raise Corrupt(
+            raise DamageError(
                 f"the manifest of {remote.partition.directory} was written by cluster {manifest.cluster_id}, and this is "
                 f"cluster {self._storage.cluster_id}"
             )
@@ -368,7 +368,7 @@ class Copier:
             # The last segments may be gone because the log start has passed them.
             found_end = manifest.end_offset if manifest is not None else 0
             if found_end < known_end:
-                raise Corrupt(
+                raise DamageError(
                     f"the object store has segments of {remote.partition.directory} up to offset {found_end}, and the "
                     f"broker has published them up to offset {known_end}: objects are lost. Restore the store"
                 )

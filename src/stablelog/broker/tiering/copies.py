@@ -30,7 +30,7 @@ from stablelog.broker.topic_names import is_internal
 from stablelog.broker.topics.topics import Topics
 from stablelog.env.disk import Disk
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import Refused, StablelogError
+from stablelog.errors import RefusedError, StablelogError
 from stablelog.log.partition import Partition
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.remote_log import RemoteLog
@@ -236,7 +236,9 @@ class Copies:
             await self._metadata.finish_deleted(partition)
         for topic, partitions in by_topic.items():
             if partitions <= self._gone:
-                with contextlib.suppress(Refused):  # The error was logged, and the next pass tries again.
+                with contextlib.suppress(
+                    RefusedError
+                ):  # The error was logged, and the next pass tries again.
                     self._topics.deleted_from_store(topic)
 
     def _follow_settings(self, partition: Partition) -> None:
@@ -244,7 +246,7 @@ class Copies:
 
         Raises:
             DiskError: the disk refuses the record of the change.
-            Unavailable: the list of remote segments is not known yet.
+            UnavailableError: the list of remote segments is not known yet.
         """
         config, remote = partition.config, partition.remote
         if remote is None and config.is_tiered:

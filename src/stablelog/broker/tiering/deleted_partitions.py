@@ -20,7 +20,7 @@ from typing import Final
 
 from stablelog.broker.loop.tasks import in_thread
 from stablelog.broker.tiering.remote_storage import RemoteStorage
-from stablelog.errors import Fenced, StablelogError
+from stablelog.errors import FencedError, StablelogError
 from stablelog.tier.chain import Chain
 from stablelog.tier.deletion import Deletion
 from stablelog.tier.manifest import Manifest
@@ -71,7 +71,7 @@ class DeletedPartitions:
                 if await in_thread(self._threads, self._delete, partition):
                     over.append(partition)
                 self._failed.discard(partition)
-            except Fenced as error:
+            except FencedError as error:
                 self._storage.stop(error)
             except StablelogError as error:
                 if partition not in self._failed:

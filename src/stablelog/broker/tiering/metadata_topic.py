@@ -31,7 +31,7 @@ from stablelog.broker.topic_names import REMOTE_LOG_METADATA_TOPIC
 from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topics import Topics
-from stablelog.errors import Corrupt, NewerFormat, StablelogError, Unavailable, Unproven
+from stablelog.errors import DamageError, NewerFormatError, StablelogError, UnavailableError, UnprovenError
 from stablelog.log.partition import Isolation, Origin, Partition
 from stablelog.tier.events import Events, copy_started, partition_deleted, partition_of
 from stablelog.tier.manifest import Manifest
@@ -74,7 +74,7 @@ class _Loaded:
         """Note the events in record batches. Records that cannot be read are skipped: their events are made again."""
         for position, header in headers_in(content):
             for record in () if header.is_control else decode_records(content, position):
-                with contextlib.suppress(Corrupt, NewerFormat):
+                with contextlib.suppress(DamageError, NewerFormatError):
                     event = decode_record(record.value or b"")
                     partition = partition_of(event)
                     if partition is not None:
@@ -204,8 +204,8 @@ class MetadataTopic:
         """Return the topic `__remote_log_metadata`. Create it if it does not exist.
 
         Raises:
-            Refused: the topic cannot be created.
-            Unavailable: the disk is full.
+            RefusedError: the topic cannot be created.
+            UnavailableError: the disk is full.
         """
         async with self._turn:
             topic = self._topics.get(REMOTE_LOG_METADATA_TOPIC)
@@ -226,7 +226,7 @@ class MetadataTopic:
 
     def _check_room(self) -> None:
         if self._reserve.is_full:
-            raise Unavailable(self._reserve.state())
+            raise UnavailableError(self._reserve.state())
 
     # -- events --------------------------------------------------------------------------------------------------
 
@@ -245,7 +245,7 @@ class MetadataTopic:
             while offset < partition.end_offset:
                 try:
                     read = partition.read(offset, READ_SIZE, Isolation.LOG_END)
-                except Unproven as unproven:
+                except UnprovenError as unproven:
                     await in_thread_to_its_end(self._threads, _prove, unproven)
                     continue
                 await in_thread_to_its_end(self._threads, loaded.take, b"".join(read.buffers))
@@ -259,7 +259,7 @@ class MetadataTopic:
         """Append events about one partition, and note in `loaded` that the topic has them.
 
         Raises:
-            Refused, Unavailable: the disk refuses the events from some event on.
+            RefusedError, UnavailableError: the disk refuses the events from some event on.
         """
         for begin in range(0, len(events), BATCH_COUNT_MAX):
             self._check_room()
@@ -282,5 +282,5 @@ def _itself(index: int, _partition_count: int) -> int:
     return index
 
 
-def _prove(unproven: Unproven) -> None:
+def _prove(unproven: UnprovenError) -> None:
     deque(unproven.prove(), maxlen=0)

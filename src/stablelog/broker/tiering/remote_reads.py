@@ -15,7 +15,14 @@ from stablelog.broker.loop.tasks import Tasks, in_thread
 from stablelog.broker.tiering.range_cache import RangeCache
 from stablelog.broker.tiering.store_failures import StoreFailures
 from stablelog.env.disk import Buffer
-from stablelog.errors import Corrupt, NotLoaded, ObjectMissing, StablelogError, StoreError, Unavailable
+from stablelog.errors import (
+    DamageError,
+    NotLoadedError,
+    ObjectMissingError,
+    StablelogError,
+    StoreError,
+    UnavailableError,
+)
 from stablelog.log.partition import Partition
 from stablelog.types import ObjectRange
 
@@ -70,16 +77,16 @@ class RemoteReads:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="remote reads")
         self.loaded_size = 0
 
-    def request(self, partition: Partition | None, missing: NotLoaded) -> list["asyncio.Future[None]"]:
+    def request(self, partition: Partition | None, missing: NotLoadedError) -> list["asyncio.Future[None]"]:
         """Begin to load the ranges that a partition's reader needs (`missing`). Returns futures that are done when the
         loads have ended.
 
         Raises:
-            Unavailable: a range could not be loaded a moment ago, the store does not answer, or there is no store.
-            Corrupt: an object is missing, or shorter than the manifest says.
+            UnavailableError: a range could not be loaded a moment ago, the store does not answer, or there is no store.
+            DamageError: an object is missing, or shorter than the manifest says.
         """
         if self._store is None:
-            raise Unavailable(
+            raise UnavailableError(
                 "the broker has no object store: set stablelog.remote.url, and restart the broker"
             )
         now_s = asyncio.get_running_loop().time()
@@ -95,7 +102,7 @@ class RemoteReads:
             if partition is not None:
                 load.waiting[partition] = None
             if now_s - load.begun_s > SLOW_S:
-                raise Unavailable(
+                raise UnavailableError(
                     f"{self._store.url}/{wanted.key} was requested {now_s - load.begun_s:.0f} s ago, and the store has "
                     "not answered"
                 )
@@ -110,14 +117,14 @@ class RemoteReads:
             if self._cache.get(wanted) is None and wanted not in self._failed:
                 self._begin(wanted)
 
-    async def load(self, partition: Partition | None, missing: NotLoaded) -> None:
+    async def load(self, partition: Partition | None, missing: NotLoadedError) -> None:
         """Load the ranges that a reader needs (`missing`). Return when they are loaded. If that takes longer than
-        WAIT_S_MAX, the loads go on, and this method raises Unavailable. Otherwise it raises as `request` does.
+        WAIT_S_MAX, the loads go on, and this method raises UnavailableError. Otherwise it raises as `request` does.
         """
         _, late = await asyncio.wait(self.request(partition, missing), timeout=WAIT_S_MAX)
         if late:
             assert self._store is not None
-            raise Unavailable(
+            raise UnavailableError(
                 f"{self._store.url}/{missing.ranges[0].key} was requested {WAIT_S_MAX:g} s ago, and the store has not "
                 "answered"
             )
@@ -129,13 +136,13 @@ class RemoteReads:
         """Return what a call returns, after the ranges are loaded that the call needs.
 
         Raises:
-            Unavailable: the store does not answer.
-            Corrupt: the bytes in the store do not match the manifest.
+            UnavailableError: the store does not answer.
+            DamageError: the bytes in the store do not match the manifest.
         """
         while True:
             try:
                 return call()
-            except NotLoaded as missing:
+            except NotLoadedError as missing:
                 await self.load(None, missing)
 
     def _begin(self, wanted: ObjectRange) -> _Load:
@@ -170,8 +177,8 @@ class RemoteReads:
 
     def _fail(self, wanted: ObjectRange, error: StablelogError) -> None:
         assert self._store is not None
-        if isinstance(error, ObjectMissing):
-            error = Corrupt(f"{self._store.url}/{wanted.key} is missing, and a manifest names it")
+        if isinstance(error, ObjectMissingError):
+            error = DamageError(f"{self._store.url}/{wanted.key} is missing, and a manifest names it")
         now_s = asyncio.get_running_loop().time()
         self._failed = {one: failed for one, failed in self._failed.items() if failed[0] > now_s}
         self._failed[wanted] = now_s + ERROR_S, error
@@ -190,7 +197,7 @@ class RemoteReads:
         else:
             try:
                 content = self._store.get(wanted.key)
-            except ObjectMissing:
+            except ObjectMissingError:
                 # The transaction index is missing: a segment of Apache Kafka without aborted transactions has none.
                 content = b""
         self.loaded_size += len(content)

@@ -10,9 +10,9 @@ from stablelog.broker.tiering.store_failures import StoreFailures
 from stablelog.env.objects.check import require_conditions
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import (
-    Fenced,
-    InvalidConfig,
-    ObjectExists,
+    FencedError,
+    ObjectExistsError,
+    UsageError,
 )
 from stablelog.tier.chain import NONCE_SIZE, Chain, claim_epoch
 from stablelog.tier.manifest import Part
@@ -43,7 +43,7 @@ class RemoteStorage:
         self.prefix = Prefix(store)
         self.cluster_id = cluster_id
         self.epoch: int | None = None
-        self.fenced: Fenced | None = None
+        self.fenced: FencedError | None = None
         self.failures = StoreFailures()
         self._nonce = secrets.token_bytes(NONCE_SIZE)
         self._beginning = threading.Lock()
@@ -55,7 +55,7 @@ class RemoteStorage:
 
         Raises:
             StoreError: the store does not answer, or rejects requests.
-            InvalidConfig: the store belongs to another cluster.
+            UsageError: the store belongs to another cluster.
             StablelogError: the store ignores the condition of a conditional put.
         """
         with self._beginning:
@@ -67,7 +67,7 @@ class RemoteStorage:
             self.failures.end()
             log.info("%s: the broker has taken broker epoch %d", self.store.url, self.epoch)
 
-    def stop(self, error: Fenced) -> None:
+    def stop(self, error: FencedError) -> None:
         """Change nothing in the store any more, because another broker has taken over. The first error is logged."""
         if self.fenced is None:
             self.fenced = error
@@ -82,10 +82,10 @@ class RemoteStorage:
         """Create the object that names this cluster. If it exists, check that it names this cluster."""
         try:
             self.store.create(CLUSTER, self._cluster_content())
-        except ObjectExists:
+        except ObjectExistsError:
             cluster_id = self.prefix.cluster_id()
             if cluster_id != self.cluster_id:
-                raise InvalidConfig(
+                raise UsageError(
                     f"{self.store.url} holds the objects of cluster {cluster_id}, and this broker has the cluster "
                     f"id {self.cluster_id}: use another bucket or prefix"
                 ) from None
@@ -99,7 +99,7 @@ class RemoteStorage:
 
     def mark_deleted(self, partition: RemotePartition) -> None:
         """Create the object which says that the topic of a partition was deleted. Durable on return. Raises StoreError."""
-        with contextlib.suppress(ObjectExists):
+        with contextlib.suppress(ObjectExistsError):
             self.store.create(partition.deleted_key, self._cluster_content())
 
     def publish_settings(self, content: bytes) -> None:

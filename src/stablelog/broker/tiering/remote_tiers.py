@@ -6,7 +6,7 @@ from collections.abc import Callable
 from stablelog.broker.tiering.range_cache import RangeCache
 from stablelog.broker.topics.topic import Topic
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.files.names import REMOTE_MANIFEST_FILE
 from stablelog.log.partition import Partition
 from stablelog.tier.local_state import LocalState
@@ -46,7 +46,7 @@ class RemoteTiers:
             is_recorded: whether the partition's directory has a record of a remote tier.
 
         Raises:
-            NewerFormat: a later release has written the record.
+            NewerFormatError: a later release has written the record.
             DiskError: the record cannot be read.
         """
         manifest = self._recorded(topic, partition, is_recorded=is_recorded)
@@ -59,7 +59,7 @@ class RemoteTiers:
         it, and its log start is that of the local log, so that the list records none. May run in a thread.
 
         Raises:
-            NewerFormat: a later release has written the record.
+            NewerFormatError: a later release has written the record.
             DiskError: the record cannot be read.
         """
         is_recorded = self._disk.exists(partition.directory / REMOTE_MANIFEST_FILE)
@@ -71,7 +71,7 @@ class RemoteTiers:
         manifest: Manifest | None = None
         try:
             manifest = LocalState(self._disk, partition.directory).read()
-        except Corrupt as error:
+        except DamageError as error:
             log.error(
                 "%s-%d: %s. The broker reads the manifest from the object store",
                 topic.name,

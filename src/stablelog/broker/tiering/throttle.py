@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Final, TypeVar
 
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 
 Result = TypeVar("Result")
 SLEEP_S_MAX: Final = 0.1  # A thread notices after this time that its work was cancelled.
@@ -48,7 +48,7 @@ def run_slowly(steps: Generator[None, None, Result], is_cancelled: Callable[[], 
     interpreter lock. Return the result of the last step.
 
     Raises:
-        Unavailable: the work was cancelled.
+        UnavailableError: the work was cancelled.
     """
     while True:
         began_s = time.perf_counter()
@@ -59,5 +59,5 @@ def run_slowly(steps: Generator[None, None, Result], is_cancelled: Callable[[], 
             return found
         if is_cancelled():
             steps.close()
-            raise Unavailable("the copy of a segment was cancelled")
+            raise UnavailableError("the copy of a segment was cancelled")
         time.sleep(time.perf_counter() - began_s)

@@ -47,7 +47,7 @@ class Tiering:
         reads: the loads in progress.
 
     Raises:
-        InvalidConfig: `stablelog.remote.url` is no URL of an object store.
+        UsageError: `stablelog.remote.url` is no URL of an object store.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Tiering:
             is_recorded: whether the partition's directory has a record of a remote tier.
 
         Raises:
-            NewerFormat: a later release has written the record.
+            NewerFormatError: a later release has written the record.
             DiskError: the record cannot be read.
         """
         if not is_internal(topic.name) and (is_recorded or partition.config.is_tiered):

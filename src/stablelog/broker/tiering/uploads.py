@@ -18,7 +18,7 @@ from stablelog.broker.tiering.metadata_topic import MetadataTopic
 from stablelog.broker.tiering.throttle import Throttle, run_slowly
 from stablelog.env.disk import Disk, read_if_there
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import Corrupt, Unavailable
+from stablelog.errors import DamageError, UnavailableError
 from stablelog.log.compaction.aborted_data import Rewritten, without_aborted
 from stablelog.log.files.epochs import LeaderEpochs
 from stablelog.log.files.names import LOG as LOG_SUFFIX
@@ -82,8 +82,8 @@ class Uploads:
 
         Raises:
             StoreError: the store does not answer, or rejects a request.
-            Unavailable: the upload was cancelled, or the commit index of the segment is not written yet.
-            Corrupt: a local file is damaged. The message names the file.
+            UnavailableError: the upload was cancelled, or the commit index of the segment is not written yet.
+            DamageError: a local file is damaged. The message names the file.
             FileNotFoundError: the segment was deleted from the disk.
         """
         assert segment.summary is not None
@@ -158,8 +158,8 @@ class Uploads:
             read = file.read if rewritten is None else partial(rewritten.log.read, file.read)
             try:
                 return encode_cut_points(summary, bytes(offsets), read)
-            except Corrupt as error:
-                raise Corrupt(f"{segment.path(LOG_SUFFIX)}: {error}") from None
+            except DamageError as error:
+                raise DamageError(f"{segment.path(LOG_SUFFIX)}: {error}") from None
 
     def _other_files(
         self,
@@ -184,7 +184,7 @@ class Uploads:
         for kind in kinds:
             content = files.get(kind, b"")
             if len(content) < sizes[kind]:
-                raise Corrupt(
+                raise DamageError(
                     f"{paths[kind]} has {len(content)} bytes, and the summary of the segment says {sizes[kind]}"
                 )
             files[kind] = content[: sizes[kind]]  # Kafka preallocates index files, so zeros may follow.
@@ -202,10 +202,10 @@ class Uploads:
         position = 0
         while position < summary.log_size:
             if is_cancelled():
-                raise Unavailable(f"the copy of {segment.path(LOG_SUFFIX)} was cancelled")
+                raise UnavailableError(f"the copy of {segment.path(LOG_SUFFIX)} was cancelled")
             piece = read(position, min(PIECE_SIZE, summary.log_size - position))
             if not piece:
-                raise Corrupt(f"{segment.path(LOG_SUFFIX)} ends at byte {position}")
+                raise DamageError(f"{segment.path(LOG_SUFFIX)} ends at byte {position}")
             self._throttle.take(len(piece), is_cancelled)
             yield piece
             position += len(piece)

@@ -7,7 +7,7 @@ from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.topic_names import commit_log_of, group_of_log
 from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topics import Topics
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.log.partition import Partition
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
 
@@ -44,8 +44,8 @@ class OwnLogs:
         """Open the coordinator log of this name, or create it durably if it does not exist. Returns its partitions.
 
         Raises:
-            Refused: the log cannot be created.
-            Corrupt: the log is damaged.
+            RefusedError: the log cannot be created.
+            DamageError: the log is damaged.
         """
         topic = self._topics.get(name) or self._make(name)
         for index in range(topic.partition_count):
@@ -57,7 +57,7 @@ class OwnLogs:
         while True:
             try:
                 return self._topics.create(name, 1, CONFIGS)
-            except Refused as refused:
+            except RefusedError as refused:
                 if not self._reserve.make_room(refused):
                     raise
 

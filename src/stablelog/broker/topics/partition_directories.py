@@ -12,7 +12,7 @@ from stablelog.broker.topics.leftovers import DELETED, holds_records, strange_na
 from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topic_checkpoints import TopicCheckpoints
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, NewerFormat, Unavailable
+from stablelog.errors import DamageError, NewerFormatError, UnavailableError
 from stablelog.log.files.kafka_files import METADATA_FILE, decode_partition_metadata
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import LOG_START_FILE, write_missing_log_start
@@ -108,7 +108,7 @@ class PartitionDirectories:
                     )
                     if topic.is_commit_ordered:
                         self._write_missing_start(directory, 0, VIEW_START_FILE)
-                except (Corrupt, NewerFormat):
+                except (DamageError, NewerFormatError):
                     is_complete = False
         return is_complete
 
@@ -123,7 +123,7 @@ class PartitionDirectories:
         """Create the directory of a new partition, and open it. May run in a thread.
 
         Raises:
-            Unavailable: the disk refuses the writes.
+            UnavailableError: the disk refuses the writes.
         """
         directory = self.path(topic.name, index)
         if self._disk.is_dir(directory) and holds_records(self._disk, directory):
@@ -150,11 +150,11 @@ class PartitionDirectories:
         A partition that has failed on a full disk since the start, and that is closed, can be reopened, too.
 
         Raises:
-            Corrupt: synced data is damaged or missing; the partition stays closed.
+            DamageError: synced data is damaged or missing; the partition stays closed.
         """
         directory = self.path(topic.name, index)
         if not self._disk.is_dir(directory):
-            raise Corrupt(
+            raise DamageError(
                 f"{directory} is gone: restore it{'' if topic.is_internal else ', or delete the topic'}"
             )
         listing = Listing(self._disk, directory)
@@ -179,19 +179,19 @@ class PartitionDirectories:
         return partition
 
     def _check_topic_id(self, topic: Topic, listing: Listing) -> None:
-        """Raise Corrupt if a directory belongs to another topic; rewrite `partition.metadata` if it is unreadable."""
+        """Raise DamageError if a directory belongs to another topic; rewrite `partition.metadata` if it is unreadable."""
         path, there = listing.path(METADATA_FILE), None
         try:
             there = decode_partition_metadata(listing.read(METADATA_FILE), path)
         except FileNotFoundError:
             pass
-        except Corrupt as error:
+        except DamageError as error:
             log.warning("%s; the broker writes the file again for topic %s", error, topic.name)
         if there is None:
             write_partition_metadata(self._disk, listing.directory, topic.topic_id)
             listing.reload()
         elif there != topic.topic_id:
-            raise Corrupt(
+            raise DamageError(
                 f"{path} names the topic id {there}, and {topic.name} has {topic.topic_id}: the "
                 "directory belongs to another topic, or the file is damaged. Restore the directory"
             )
@@ -256,7 +256,7 @@ class PartitionDirectories:
             # The deleted partition may have no directory, if it could not be opened.
             if self._disk.is_dir(source):
                 self._disk.rename(source, self._aside(topic, index, DELETED))
-        except (FileNotFoundError, Unavailable) as error:
+        except (FileNotFoundError, UnavailableError) as error:
             log.error("%s belongs to a deleted topic and cannot be renamed; remove it: %s", source, error)
 
     def _aside(self, topic: Topic, index: int, suffix: str) -> Path:

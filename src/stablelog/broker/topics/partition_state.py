@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.errors import Corrupt, Refused, Unavailable
+from stablelog.errors import DamageError, RefusedError, UnavailableError
 
 
 class PartitionState(Enum):
@@ -65,23 +65,23 @@ class Codes(NamedTuple):
         }
         return codes[state]
 
-    def refusal(self, state: PartitionState, why: str) -> Refused:
+    def refusal(self, state: PartitionState, why: str) -> RefusedError:
         """Make the error for a partition in a state in which the API does not serve it."""
         code = self.of(state)
         assert code is not None, f"served though {state.value}"
-        return Refused(code, why)
+        return RefusedError(code, why)
 
     def of_error(self, error: Exception) -> ErrorCode:
         """Return the error code for an exception that concerns one partition (one of PARTITION_ERRORS)."""
-        if isinstance(error, Refused):
-            return error.code
+        if isinstance(error, RefusedError):
+            return ErrorCode(error.code)
         return self.offline or ErrorCode.kafka_storage_error
 
 
 # Errors that concern one partition. The disk raises FileNotFoundError if a file is missing, and otherwise DiskError,
-# which is an Unavailable. For these errors a handler puts an error code into the response for that partition, and
+# which is an UnavailableError. For these errors a handler puts an error code into the response for that partition, and
 # serves the other partitions. Any other exception is unexpected.
-PARTITION_ERRORS: Final = (Refused, Corrupt, Unavailable, FileNotFoundError)
+PARTITION_ERRORS: Final = (RefusedError, DamageError, UnavailableError, FileNotFoundError)
 
 _STORAGE: Final = ErrorCode.kafka_storage_error
 _UNKNOWN: Final = ErrorCode.unknown_topic_or_partition

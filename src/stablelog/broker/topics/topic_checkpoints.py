@@ -17,7 +17,7 @@ from stablelog.broker.directory.checkpoints import (
 )
 from stablelog.broker.topics.topic import Topic
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.files.kafka_files import LOG_START_CHECKPOINT, Offsets
 from stablelog.log.partition import Partition
 from stablelog.types import TopicPartition
@@ -85,8 +85,9 @@ class TopicCheckpoints:
                 checkpoint contains the log start offsets.
 
         Raises:
-            NewerFormat: a later release has written one of the files.
-            Corrupt: the checkpoint of log start offsets is damaged, and no other file contains the log start offsets.
+            NewerFormatError: a later release has written one of the files.
+            DamageError: the checkpoint of log start offsets is damaged, and no other file contains the log start
+                offsets.
         """
         path = self._directory / LOG_START_CHECKPOINT
         if is_taking_over:
@@ -117,7 +118,7 @@ class TopicCheckpoints:
         is_known = self._disk.exists(path)
         try:
             found = read_offset_checkpoint(self._disk, path)
-        except Corrupt as error:
+        except DamageError as error:
             log.warning(
                 "%s; without these offsets, a partition stays offline if whole batches follow damage in its log",
                 error,

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.config import BrokerConfig, check_topic_configs
 from stablelog.broker.topic_names import check_not_internal, check_topic_name, without_dots
 from stablelog.broker.topics.topic import Topic
-from stablelog.errors import InvalidConfig, Refused
+from stablelog.errors import RefusedError, UsageError
 
 
 class Reservations:
@@ -42,10 +42,10 @@ class Reservations:
         """Reserve a name, with a number of new partitions, until `release`.
 
         Raises:
-            Refused: the name is reserved; nothing changed.
+            RefusedError: the name is reserved; nothing changed.
         """
         if without_dots(name) in self._counts:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.reassignment_in_progress,
                 f"{name} is being created, grown or deleted; try again later",
             )
@@ -61,22 +61,22 @@ class Reservations:
         """Check whether a topic can be created. `own`: whether it is an internal topic of the broker.
 
         Raises:
-            Refused: the name, the count or a setting is not valid, or the topic exists.
+            RefusedError: the name, the count or a setting is not valid, or the topic exists.
         """
         check_topic_name(name)
         other = self._names.get(without_dots(name))
         if name in self._topics or (other is None and without_dots(name) in self._counts):
-            raise Refused(ErrorCode.topic_already_exists, f"topic {name!r} exists already")
+            raise RefusedError(ErrorCode.topic_already_exists, f"topic {name!r} exists already")
         if not own:
             check_not_internal(name)
         # Two internal topics may have equal names in metrics, because the transaction groups a.b and a_b are different.
         if other is not None and not own:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_topic_exception,
                 f"{name!r} and {other!r} differ only in . and _, and would have the same name in metrics: choose another name",
             )
         if partition_count < 1:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_partitions,
                 f"a topic cannot have {partition_count} partitions: the least number is 1",
             )
@@ -84,19 +84,19 @@ class Reservations:
         try:
             check_topic_configs(configs)
             self._config.check_tiered(configs)
-        except InvalidConfig as error:
-            raise Refused(ErrorCode.invalid_config, str(error)) from error
+        except UsageError as error:
+            raise RefusedError(ErrorCode.invalid_config, str(error)) from error
 
     def check_count(self, more: int) -> None:
         """Check that the broker may have this number of further partitions.
 
         Raises:
-            Refused: the broker would have more than stablelog.max.partitions.
+            RefusedError: the broker would have more than stablelog.max.partitions.
         """
         most: int = self._config["stablelog.max.partitions"]
         count = sum(topic.partition_count for topic in self._topics.values()) + sum(self._counts.values())
         if count + more > most:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_partitions,
                 f"{more} new partitions and the present {count} are more than stablelog.max.partitions={most}",
             )

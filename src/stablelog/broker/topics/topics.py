@@ -25,7 +25,7 @@ from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topic_checkpoints import TopicCheckpoints
 from stablelog.broker.topics.topic_reservations import Reservations
 from stablelog.env.disk import Disk
-from stablelog.errors import Refused, StablelogError, Unavailable
+from stablelog.errors import RefusedError, StablelogError, UnavailableError
 from stablelog.log.partition import Partition
 from stablelog.log.recovery.epoch_check import latest_epoch_of_all
 from stablelog.log.segments.open_files import OpenFiles, open_segments_max
@@ -60,7 +60,7 @@ class Topics:
         config: BrokerConfig,
         now_ms: Callable[[], int],
         reserve: DiskReserve | None = None,
-        on_failure: Callable[[Partition, Unavailable], None] = lambda _partition, _why: None,
+        on_failure: Callable[[Partition, UnavailableError], None] = lambda _partition, _why: None,
     ) -> None:
         self._disk = disk
         self._reserve = reserve or DiskReserve(disk, directory, 0)
@@ -92,9 +92,9 @@ class Topics:
             cluster_id: id of the cluster that the data directory belongs to.
 
         Raises:
-            NewerFormat: a later release has written the directory; nothing was changed.
-            Corrupt: the list is damaged or missing, or a file of a directory of Apache Kafka is damaged; nothing was
-                changed.
+            NewerFormatError: a later release has written the directory; nothing was changed.
+            DamageError: the list is damaged or missing, or a file of a directory of Apache Kafka is damaged; nothing
+                was changed.
         """
         self.clean = clean
         self.cluster_id = cluster_id
@@ -164,7 +164,7 @@ class Topics:
         """Write the list of topics. Durable on return.
 
         Raises:
-            Refused: the disk refuses the write; the list on disk is unchanged.
+            RefusedError: the disk refuses the write; the list on disk is unchanged.
         """
         path = self._directory / CATALOG_FILE
         content = encode_catalog(
@@ -176,9 +176,9 @@ class Topics:
         )
         try:
             self._reserve.write_atomic(path, content)
-        except Unavailable as error:
+        except UnavailableError as error:
             log.error("%s cannot be written: %s", path, error)
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.kafka_storage_error, f"the list of topics cannot be written: {error}"
             ) from error
 
@@ -200,11 +200,11 @@ class Topics:
         """The topic of this name.
 
         Raises:
-            Refused: no topic has this name.
+            RefusedError: no topic has this name.
         """
         topic = self._topics.get(name)
         if topic is None:
-            raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
+            raise RefusedError(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
         return topic
 
     def name_of(self, topic_id: uuid.UUID | None) -> str | None:
@@ -225,7 +225,7 @@ class Topics:
             codes: the API's error codes for a partition that is opening, offline or unknown.
 
         Raises:
-            Refused: the partition is opening, offline or unknown; the error has the code for that state.
+            RefusedError: the partition is opening, offline or unknown; the error has the code for that state.
         """
         topic = self.named(name)
         partition = topic.partitions.get(index)
@@ -254,7 +254,7 @@ class Topics:
         """Create a topic with open, empty partitions; it may be an internal topic. Durable on return.
 
         Raises:
-            Refused: the name, the count or a setting is not valid, or the topic exists; nothing changed.
+            RefusedError: the name, the count or a setting is not valid, or the topic exists; nothing changed.
         """
         topic = self.reserve(name, partition_count, configs, own=is_internal(name))
         try:
@@ -271,7 +271,7 @@ class Topics:
         """Make the new topic's object and reserve its name until `release`.
 
         Raises:
-            Refused: as `create` would.
+            RefusedError: as `create` would.
         """
         if not is_internal(name):
             configs = {**self._config.creation_configs(), **configs}
@@ -283,7 +283,7 @@ class Topics:
         """Create and open partitions of a topic. After an error none of them is open. May run in a thread.
 
         Raises:
-            Refused: the disk is full.
+            RefusedError: the disk is full.
         """
         made: dict[int, Partition] = {}
         try:
@@ -294,11 +294,11 @@ class Topics:
             )
             # Connect the partitions in this thread: thousands of them would block the event loop.
             self._connect(made.values())
-        except Unavailable as error:
+        except UnavailableError as error:
             give_up(made.values())
             what = ("partitions of " if topic.name in self._topics else "topic ") + topic.name
             log.error("%s cannot be created: %s", what, error)
-            raise Refused(ErrorCode.kafka_storage_error, f"{what} cannot be created: {error}") from error
+            raise RefusedError(ErrorCode.kafka_storage_error, f"{what} cannot be created: {error}") from error
         except StablelogError:
             give_up(made.values())
             raise
@@ -308,7 +308,7 @@ class Topics:
         """Add a new topic, or new partitions of a topic, to the list of topics. Durable on return.
 
         Raises:
-            Refused: the disk refuses the write of the list of topics; the new partitions are closed.
+            RefusedError: the disk refuses the write of the list of topics; the new partitions are closed.
         """
         is_new = topic.name not in self._topics
         if is_new:
@@ -316,7 +316,7 @@ class Topics:
         topic.partition_count += len(made)
         try:
             self._write_list()
-        except Refused:
+        except RefusedError:
             topic.partition_count -= len(made)
             if is_new:
                 self._forget(topic)
@@ -334,13 +334,13 @@ class Topics:
         """Reserve new partitions of a topic. The caller then creates and publishes the partitions.
 
         Raises:
-            Refused: the topic does not exist, has that many partitions already, or is getting more partitions now;
+            RefusedError: the topic does not exist, has that many partitions already, or is getting more partitions now;
                 nothing changed.
         """
         topic = self.named(name)
         more = partition_count - topic.partition_count
         if more <= 0:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_partitions,
                 f"{name} has {topic.partition_count} partitions, and their number can only grow; the request asks for {partition_count}",
             )
@@ -362,7 +362,7 @@ class Topics:
         If the topic has a remote tier, the list keeps its name and id, until `deleted_from_store` is called. From then on every read or write of its partitions fails, and the topic's name stays reserved until `release`.
 
         Raises:
-            Refused: the topic does not exist, is an internal topic, or is getting more partitions now, or the disk
+            RefusedError: the topic does not exist, is an internal topic, or is getting more partitions now, or the disk
                 refuses the write of the list of topics; nothing changed.
         """
         topic = self.named(name)
@@ -373,7 +373,7 @@ class Topics:
             self.deleted[topic.topic_id] = DeletedTopic(name, topic.topic_id, topic.partition_count)
         try:
             self._write_list()
-        except Refused:
+        except RefusedError:
             self.deleted.pop(topic.topic_id, None)
             self._add(topic)
             self.release(topic)
@@ -383,11 +383,11 @@ class Topics:
         return topic
 
     def deleted_from_store(self, topic: DeletedTopic) -> None:
-        """Record that the object store has no more objects of a deleted topic. Raises Refused as `unlist`."""
+        """Record that the object store has no more objects of a deleted topic. Raises RefusedError as `unlist`."""
         del self.deleted[topic.topic_id]
         try:
             self._write_list()
-        except Refused:
+        except RefusedError:
             self.deleted[topic.topic_id] = topic
             raise
 
@@ -405,15 +405,15 @@ class Topics:
         """Replace the settings of the topic itself. Durable on return.
 
         Raises:
-            InvalidConfig: a setting is not valid; nothing changed.
-            Refused: the disk refuses the write of the list of topics; nothing changed.
+            UsageError: a setting is not valid; nothing changed.
+            RefusedError: the disk refuses the write of the list of topics; nothing changed.
         """
         check_change(topic.configs, configs)
         self._config.check_tiered(configs, topic.configs)
         before, topic.configs = topic.configs, dict(configs)
         try:
             self._write_list()
-        except Refused:
+        except RefusedError:
             topic.configs = before
             raise
         self.reconfigure([topic])
@@ -440,7 +440,7 @@ class Topics:
         """Open a partition of a topic that exists, and recover it if the last stop was not clean.
 
         Raises:
-            Corrupt: synced data is damaged or missing; the partition stays closed.
+            DamageError: synced data is damaged or missing; the partition stays closed.
         """
         self.publish_partition(topic, self.recover_partition(topic, index, progress))
 
@@ -490,7 +490,7 @@ class Topics:
         try:
             for write in writes:
                 write()
-        except Unavailable as error:
+        except UnavailableError as error:
             log.error("a file cannot be written at the stop, so the next start recovers more: %s", error)
             return False
         return True

@@ -22,7 +22,7 @@ from stablelog.coordinators.transactions.joint.answers import ChildShown, JointA
 from stablelog.coordinators.transactions.joint.checks import check_belongs, is_of_run
 from stablelog.coordinators.transactions.joint.child_checks import Checked
 from stablelog.coordinators.transactions.joint.coordinator import JointCommits
-from stablelog.errors import Refused, StablelogError, Unavailable
+from stablelog.errors import RefusedError, StablelogError, UnavailableError
 from stablelog.wire.extension.children import Child, JointName
 from stablelog.wire.extension.joint import BeginJointRequest, CommitJointRequest
 
@@ -148,7 +148,7 @@ class JointRequests:
         on the children: the decision then makes all checks.
 
         Raises:
-            Refused: a child cannot be committed; or the children have changed again and again during the checks.
+            RefusedError: a child cannot be committed; or the children have changed again and again during the checks.
         """
         if len(children) <= self._joint.at_once:
             return None
@@ -160,13 +160,13 @@ class JointRequests:
             try:
                 async for shown in in_turns(children):
                     checks.check_all(self._name, self._version, [shown], checked)
-            except Refused:
+            except RefusedError:
                 if self._joint.check_commit(self._name, self._version, run) is not None:
                     return None
                 raise
             if checks.are_current(self._name, checked):
                 return checked
-        raise Refused(
+        raise RefusedError(
             ErrorCode.concurrent_transactions,
             f"children of version {self._version} of joint commit {self._name.key!r} change while they are committed: stop "
             "their writers, and try again",
@@ -187,7 +187,7 @@ class JointRequests:
         except Exception as error:
             # While accepted children are left, no other transaction of the group is committed.
             self._tasks.unexpected("a joint commit", self._tasks.broker, error)
-            raise Unavailable("the broker stops, because a joint commit failed unexpectedly") from error
+            raise UnavailableError("the broker stops, because a joint commit failed unexpectedly") from error
         return done
 
     async def _dismiss_late(self) -> Done:

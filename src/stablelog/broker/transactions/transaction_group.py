@@ -37,7 +37,7 @@ from stablelog.coordinators.transactions.decisions import (
 )
 from stablelog.coordinators.transactions.log_ends import OFFSET_UNKNOWN
 from stablelog.coordinators.transactions.producer_ids import ProducerIds, ProducerIdSpace
-from stablelog.errors import DiskError, Refused, Unavailable
+from stablelog.errors import DiskError, RefusedError, UnavailableError
 from stablelog.log.partition import MarkerWrite, Partition
 from stablelog.types import TopicPartition
 
@@ -142,8 +142,8 @@ class TransactionGroup:
         return. They tell the transactions that Kafka had decided from the transactions that producers begin later.
 
         Raises:
-            Corrupt: the commit log is damaged.
-            Unavailable: the disk refuses the records that have to be added.
+            DamageError: the commit log is damaged.
+            UnavailableError: the disk refuses the records that have to be added.
         """
         self.journal.replay(lambda key, value, _producer_id: self.coordinator.table.replay(key, value))
         self._recorded_count = self.coordinator.table.change_count
@@ -375,7 +375,7 @@ class TransactionGroup:
         writes = [_marker_write(order) for order in orders]
         try:
             outcomes = self._reserve.attempt(lambda: partition.append_markers(writes, now_ms=self._now_ms()))
-        except Unavailable as error:
+        except UnavailableError as error:
             if not isinstance(error, DiskError) or not error.is_full or partition.failure is not None:
                 self._tasks.partition(partition).fail(error)
             return False
@@ -408,7 +408,7 @@ class TransactionGroup:
         self._flush.dirty(partition)
         self._durability.note(partition, [o.commit_sequence for o in orders if o.commit_sequence >= 0])
         for order, outcome in zip(orders, outcomes, strict=True):
-            if isinstance(outcome, Refused):
+            if isinstance(outcome, RefusedError):
                 # The partition refuses the marker: a producer with a higher epoch, or a later coordinator, has ended
                 # the transaction already.
                 log.warning(

@@ -24,7 +24,7 @@ from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.coordinators.transactions.decisions import OpenTransaction, TransactionConfig
 from stablelog.coordinators.transactions.producer_ids import GIVEN_ID_MAX, ProducerIdSpace
 from stablelog.coordinators.transactions.transaction import Transaction
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.log.partition import Partition
 from stablelog.types import TopicPartition
 from stablelog.views.commit_order import CommitOrder
@@ -131,13 +131,13 @@ class Transactions:
             api: the name of the request's API, which determines the error code on a full disk.
 
         Raises:
-            Refused: the name is not valid for a group, there are too many groups, or the disk is full.
+            RefusedError: the name is not valid for a group, there are too many groups, or the disk is full.
         """
         group = self._groups.get(name)
         if group is not None:
             return group
         if not is_group_name(name):
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_request, f"{name!r} is not a valid name of a transaction group: {NAME_RULE}"
             )
         if len(self._groups) > self._count_max:
@@ -148,9 +148,9 @@ class Transactions:
         self._reserve.check(api)
         try:
             partitions = self._make_log(name)
-        except Refused as why:
+        except RefusedError as why:
             if self._reserve.note(why):
-                raise Refused(ErrorCode.coordinator_load_in_progress, self._reserve.state()) from why
+                raise RefusedError(ErrorCode.coordinator_load_in_progress, self._reserve.state()) from why
             raise _not_made(f"{group_in_words(name)} cannot be created: {why}") from why
         log.info("created %s", group_in_words(name))
         return self._open(name, partitions)
@@ -159,11 +159,11 @@ class Transactions:
         """The group of a transactional id that a producer has used before.
 
         Raises:
-            Refused: the group does not exist, so no producer has the id.
+            RefusedError: the group does not exist, so no producer has the id.
         """
         group = self._groups.get(group_of(transactional_id))
         if group is None:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_producer_id_mapping,
                 f"no producer uses the transactional id {transactional_id!r}",
             )
@@ -194,7 +194,7 @@ class Transactions:
         producer. The message is sent in responses that have a field for it, and is logged once by the broker.
 
         Raises:
-            Refused: topic_authorization_failed.
+            RefusedError: topic_authorization_failed.
         """
         topic = self._topics.get(name)
         own = group_of(transactional_id)
@@ -202,7 +202,7 @@ class Transactions:
             return
         fitting_id = f"that begins with {topic.group + '/'!r}" if topic.group else "without a slash"
         fitting_group = own or "''"
-        refused = Refused(
+        refused = RefusedError(
             ErrorCode.topic_authorization_failed,
             f"transactional id {transactional_id!r} belongs to {group_in_words(own)} by the name before its first slash, "
             f"and topic {name!r} to {group_in_words(topic.group)}: a transaction writes to topics of its own group. Use an "
@@ -322,10 +322,10 @@ class Transactions:
         return [self._groups[name] for name in sorted(names) if name in self._groups]
 
 
-def _not_made(why: str) -> Refused:
+def _not_made(why: str) -> RefusedError:
     """Make the error for a transaction group that cannot be created.
 
     The error is also logged, because InitProducerId responses have no message field.
     """
     log.warning("%s", why)
-    return Refused(ErrorCode.policy_violation, why)
+    return RefusedError(ErrorCode.policy_violation, why)

@@ -1,8 +1,9 @@
 """Background proofs of log files: a start does not check these files, and a request must not read them before they are
 checked.
 
-A *proof* checks a log file's batch headers. A read of an unproven segment raises Unproven. The fetch requests the proof
-and waits for at most its max wait. The proof continues after the fetch has ended, so that a retry finds it complete.
+A *proof* checks a log file's batch headers. A read of an unproven segment raises UnprovenError. The fetch requests the
+proof and waits for at most its max wait. The proof continues after the fetch has ended, so that a retry finds it
+complete.
 Several proofs advance together: each gets one piece of work in turn.
 """
 
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stablelog.broker.loop.tasks import END, Tasks, next_in_thread
-from stablelog.errors import Corrupt, StablelogError, Unavailable, Unproven
+from stablelog.errors import DamageError, StablelogError, UnavailableError, UnprovenError
 from stablelog.log.files.names import LOG
 from stablelog.log.partition import Partition
 
@@ -49,11 +50,11 @@ class Proofs:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="proofs")
         self._unreadable: set[Path] = set()  # The files that could not be read and whose error was logged.
 
-    def request(self, partition: Partition, unproven: Unproven) -> "asyncio.Future[None]":
+    def request(self, partition: Partition, unproven: UnprovenError) -> "asyncio.Future[None]":
         """Request the proof of a log file: the check of its batch headers.
 
         Returns:
-            A future that is done when the file is proven. It fails with Corrupt if the file is damaged, and with
+            A future that is done when the file is proven. It fails with DamageError if the file is damaged, and with
             DiskError if it cannot be read.
         """
         key = partition, unproven.path
@@ -77,13 +78,13 @@ class Proofs:
                 self._proofs.move_to_end((partition, path))
                 try:
                     if partition.is_closed:
-                        raise Unavailable(f"{path} was closed before it was proven")
+                        raise UnavailableError(f"{path} was closed before it was proven")
                     piece = await next_in_thread(self._threads, proof.pieces)
                 except StablelogError as error:
                     self._failed(path, proof, error)
                 except Exception as error:  # noqa: BLE001 - the exception fails this partition only
                     self._tasks.unexpected("proofs", self._tasks.partition(proof.partition), error)
-                    self._failed(path, proof, Unavailable(f"the proof of {path} failed unexpectedly"))
+                    self._failed(path, proof, UnavailableError(f"the proof of {path} failed unexpectedly"))
                 else:
                     if piece is END:
                         del self._proofs[partition, path]
@@ -92,12 +93,12 @@ class Proofs:
 
     def _failed(self, path: Path, proof: _Proof, error: StablelogError) -> None:
         del self._proofs[proof.partition, path]
-        if isinstance(error, Corrupt) or proof.partition.is_closed:
+        if isinstance(error, DamageError) or proof.partition.is_closed:
             segments = [] if proof.partition.is_closed else proof.partition.segments()
             if any(segment.path(LOG) == path and segment.damage is not None for segment in segments):
                 log.error("%s-%d: %s", proof.partition.topic, proof.partition.index, error)
             else:
-                error = Unavailable(f"{path} was deleted or compacted while it was proven")
+                error = UnavailableError(f"{path} was deleted or compacted while it was proven")
             self._on_proven(proof.partition)
         elif path not in self._unreadable:
             self._unreadable.add(path)

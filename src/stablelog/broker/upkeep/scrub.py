@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from stablelog.broker.loop.tasks import END, Tasks, next_in_thread
 from stablelog.broker.topics.topics import Topics
-from stablelog.errors import Corrupt, DiskError
+from stablelog.errors import DamageError, DiskError
 from stablelog.log.files.names import LOG
 from stablelog.log.partition import Partition
 from stablelog.log.segments.proof import DamagedBatch
@@ -87,7 +87,7 @@ class Scrub:
                 log.error(
                     "scrub: %s is missing, although its data was durable. Restore the file", segment.path(LOG)
                 )
-        except (Corrupt, DiskError) as error:
+        except (DamageError, DiskError) as error:
             if partition.holds(segment):
                 log.error("scrub: %s-%d: %s", partition.topic, partition.index, error)
         except Exception as error:  # noqa: BLE001 - the exception fails this partition only

@@ -70,7 +70,7 @@ from stablelog.coordinators.consumer_groups.rebalance import (
 from stablelog.coordinators.consumer_groups.records import OffsetValue, encode_group_key
 from stablelog.coordinators.consumer_groups.table import GroupTable, offset_record
 from stablelog.coordinators.record_fields import Record
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
 
 # The maximum numbers of deadlines and of records in one call of `tick`. The next call handles the rest.
@@ -113,9 +113,9 @@ class GroupCoordinator:
                 # The new group is added to the table only if the join is not refused.
                 group = Group(request.group_id)
             self._joining.join(group, request, token, decision, now_ms)
-        except Refused as refused:
+        except RefusedError as refused:
             member_id = "" if refused.code is ErrorCode.group_max_size_reached else request.member_id
-            decision.answers.append((token, JoinAnswer(refused.code, member_id)))
+            decision.answers.append((token, JoinAnswer(ErrorCode(refused.code), member_id)))
         else:
             self._groups[group.group_id] = group
             self._check_soon(group, now_ms)
@@ -127,8 +127,8 @@ class GroupCoordinator:
         try:
             group = self._group_of_member(request.group_id)
             self._rebalances.sync(group, request, token, decision, now_ms)
-        except Refused as refused:
-            decision.answers.append((token, SyncAnswer(refused.code)))
+        except RefusedError as refused:
+            decision.answers.append((token, SyncAnswer(ErrorCode(refused.code))))
         return decision
 
     def heartbeat(
@@ -146,8 +146,8 @@ class GroupCoordinator:
             return GroupDecision(
                 self._rebalances.heartbeat(group, member_id, group_instance_id, generation, now_ms)
             )
-        except Refused as refused:
-            return GroupDecision(refused.code)
+        except RefusedError as refused:
+            return GroupDecision(ErrorCode(refused.code))
 
     def leave(
         self, group_id: str, leaving: Iterable[LeavingMember], *, now_ms: int
@@ -155,8 +155,8 @@ class GroupCoordinator:
         """Remove members that leave, or that an operator names. The answer has an error code for each member."""
         try:
             group = self._group_of_member(group_id)
-        except Refused as refused:
-            return GroupDecision(LeaveAnswer(refused.code))
+        except RefusedError as refused:
+            return GroupDecision(LeaveAnswer(ErrorCode(refused.code)))
         decision = GroupDecision(LeaveAnswer(ErrorCode.none))
         decision.answer = LeaveAnswer(
             ErrorCode.none, self._rebalances.leave(group, leaving, decision, now_ms)
@@ -249,8 +249,8 @@ class GroupCoordinator:
         missing = ErrorCode.group_id_not_found if knows_missing_group else ErrorCode.illegal_generation
         try:
             self._check_commit(group_id, membership, missing, is_transactional=False)
-        except Refused as refused:
-            return GroupDecision(dict.fromkeys(commits, refused.code))
+        except RefusedError as refused:
+            return GroupDecision(dict.fromkeys(commits, ErrorCode(refused.code)))
         decision: GroupDecision[CodeByPartition] = GroupDecision({})
         expire_ms = retention_ms if retention_ms == RETENTION_OF_BROKER else now_ms + retention_ms
         for partition, value in self._check_offsets(commits, decision.answer, expire_ms, now_ms):
@@ -280,8 +280,8 @@ class GroupCoordinator:
         """
         try:
             self._check_commit(group_id, membership, ErrorCode.illegal_generation, is_transactional=True)
-        except Refused as refused:
-            return GroupDecision(dict.fromkeys(commits, refused.code))
+        except RefusedError as refused:
+            return GroupDecision(dict.fromkeys(commits, ErrorCode(refused.code)))
         decision: GroupDecision[CodeByPartition] = GroupDecision({})
         for partition, value in self._check_offsets(commits, decision.answer, RETENTION_OF_BROKER, now_ms):
             decision.records.append(offset_record(group_id, partition, value))
@@ -305,11 +305,11 @@ class GroupCoordinator:
         member.
         """
         if len(group_id.encode()) > STRING_SIZE_MAX:
-            raise Refused(ErrorCode.invalid_group_id, f"a group id has at most {STRING_SIZE_MAX} bytes")
+            raise RefusedError(ErrorCode.invalid_group_id, f"a group id has at most {STRING_SIZE_MAX} bytes")
         group = self._groups.get(group_id)
         if group is None:
             if membership.generation >= 0:
-                raise Refused(missing, f"there is no group {group_id!r}")
+                raise RefusedError(missing, f"there is no group {group_id!r}")
             return
         if membership.generation < 0 and group.state is State.EMPTY:
             return
@@ -317,12 +317,12 @@ class GroupCoordinator:
             check_member(group, membership.member_id, membership.group_instance_id)
             check_generation(group, membership.generation)
         elif not is_transactional:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.unknown_member_id,
                 f"group {group_id!r} has members: only its members may commit offsets",
             )
         if group.state is State.COMPLETING_REBALANCE and not is_transactional:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.rebalance_in_progress,
                 f"group {group_id!r} is rebalancing: send SyncGroup first",
             )
@@ -473,11 +473,13 @@ class GroupCoordinator:
 
 def _check_group_id(group_id: str) -> None:
     if not group_id or len(group_id.encode()) > STRING_SIZE_MAX:
-        raise Refused(ErrorCode.invalid_group_id, f"a group id has 1 to {STRING_SIZE_MAX} bytes")
+        raise RefusedError(ErrorCode.invalid_group_id, f"a group id has 1 to {STRING_SIZE_MAX} bytes")
 
 
-def _no_such_member(group_id: str) -> Refused:
-    return Refused(ErrorCode.unknown_member_id, f"there is no group {group_id!r}: join without a member id")
+def _no_such_member(group_id: str) -> RefusedError:
+    return RefusedError(
+        ErrorCode.unknown_member_id, f"there is no group {group_id!r}: join without a member id"
+    )
 
 
 def _fetched(offset: CommittedOffset | None) -> FetchedOffset:

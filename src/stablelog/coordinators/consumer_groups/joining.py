@@ -27,7 +27,7 @@ from stablelog.coordinators.consumer_groups.rebalance import (
 )
 from stablelog.coordinators.consumer_groups.records import encode_group_value
 from stablelog.coordinators.deadlines import Deadlines
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 
 PROTOCOLS_SIZE_MAX = 4 << 20  # The maximum size in bytes of the protocols of one member.
 # The maximum number of protocols of one member; clients have one for each of their assignors.
@@ -57,17 +57,17 @@ class Joining:
         """Check the parts of a JoinGroup request that do not depend on the group.
 
         Raises:
-            Refused: the message says why.
+            RefusedError: the message says why.
         """
         config = self._config
         if not config.session_timeout_ms_min <= request.session_timeout_ms <= config.session_timeout_ms_max:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_session_timeout,
                 f"a session timeout of {request.session_timeout_ms} ms is not valid; "
                 f"{config.session_timeout_ms_min} to {config.session_timeout_ms_max} are allowed",
             )
         if len(request.protocols) > PROTOCOL_COUNT_MAX:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_request,
                 f"the member has {len(request.protocols)} protocols; at most {PROTOCOL_COUNT_MAX} are allowed",
             )
@@ -79,13 +79,13 @@ class Joining:
             *(name for name, _ in request.protocols),
         ]
         if any(len(name.encode()) > STRING_SIZE_MAX for name in names):
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_request, f"the request has a name of more than {STRING_SIZE_MAX} bytes"
             )
         # The size is limited, because the coordinator keeps the protocols in memory as long as the member exists.
         # Larger protocols would not fit into the group's record anyway.
         if sum(len(name) + len(metadata) for name, metadata in request.protocols) > PROTOCOLS_SIZE_MAX:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_request,
                 f"the protocols of the member, with their subscriptions, have more than {PROTOCOLS_SIZE_MAX} bytes",
             )
@@ -94,8 +94,8 @@ class Joining:
         """Let a member join the next generation. If the join changes nothing, the member gets the current generation.
 
         Raises:
-            Refused: the message says why. Nothing has changed, except that a member may be removed if the group has
-                more members than allowed.
+            RefusedError: the message says why. Nothing has changed, except that a member may be removed if the group
+                has more members than allowed.
         """
         join = _Join(group, request, token, decision, now_ms)
         member_id = request.member_id
@@ -104,12 +104,12 @@ class Joining:
             if member_id in group.members:
                 self._rebalances.dismiss(group, group.members[member_id], decision)
                 self._rebalances.complete_join_if_ready(group, decision, now_ms)
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.group_max_size_reached,
                 f"group {group.group_id!r} has its maximum of {self._config.group_size_max} members",
             )
         if not group.supports(request.protocol_type, (name for name, _ in request.protocols)):
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.inconsistent_group_protocol,
                 f"group {group.group_id!r} has no protocol in common with this member",
             )
@@ -117,7 +117,7 @@ class Joining:
             self._join_new(join)
         elif member_id in group.pending_joins:
             if request.group_instance_id is not None:
-                raise Refused(
+                raise RefusedError(
                     ErrorCode.unknown_member_id,
                     f"member id {member_id!r} belongs to a member without a group instance id",
                 )
@@ -153,7 +153,7 @@ class Joining:
             self._admit(join, member_id)
             return
         if len(group.pending_joins) >= self._config.group_size_max:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.group_max_size_reached,
                 f"too many new members of group {group.group_id!r} have an id and have not joined yet; try again later",
             )

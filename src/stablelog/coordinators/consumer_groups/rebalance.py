@@ -1,8 +1,8 @@
 """Rebalances of a group: the join phase, the sync phase, sessions and leaving members.
 
-A request is checked first (`Refused`), and a refused request changes nothing. A join or a sync is answered through its
-token, at once or in a later decision, and exactly once, even if its member leaves, is removed, is replaced, or sends
-the request again. `joining` decides which member may join.
+A request is checked first (`RefusedError`), and a refused request changes nothing. A join or a sync is answered through
+its token, at once or in a later decision, and exactly once, even if its member leaves, is removed, is replaced, or
+sends the request again. `joining` decides which member may join.
 
 To *dismiss* a member is to remove it and to answer its pending requests with UNKNOWN_MEMBER_ID.
 
@@ -27,7 +27,7 @@ from stablelog.coordinators.consumer_groups.answers import (
 from stablelog.coordinators.consumer_groups.membership import Alarm, Due, Group, Member, State, Step
 from stablelog.coordinators.consumer_groups.records import encode_group_key, encode_group_value
 from stablelog.coordinators.deadlines import Deadlines
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 
 # If no member has joined, the join phase goes on for at least this time, in milliseconds.
 FRUITLESS_JOIN_MS_MIN = 1_000
@@ -128,12 +128,12 @@ class Rebalances:
             ("protocol", request.protocol_name, group.protocol_name),
         ):
             if asked is not None and actual is not None and asked != actual:
-                raise Refused(
+                raise RefusedError(
                     ErrorCode.inconsistent_group_protocol,
                     f"group {group.group_id!r} has the {name} {actual!r}, not {asked!r}",
                 )
         if group.state is State.PREPARING_REBALANCE:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.rebalance_in_progress,
                 f"group {group.group_id!r} is rebalancing: send JoinGroup again",
             )
@@ -202,8 +202,8 @@ class Rebalances:
             try:
                 self._leave_one(group, one, decision)
                 outcomes.append((one, ErrorCode.none))
-            except Refused as refused:
-                outcomes.append((one, refused.code))
+            except RefusedError as refused:
+                outcomes.append((one, ErrorCode(refused.code)))
         if len(group.members) < size_before:
             self.rebalance_or_complete(group, decision, now_ms)
         elif not group.is_initial:
@@ -215,7 +215,7 @@ class Rebalances:
         if not member_id:
             instance_id = leaving.group_instance_id
             if instance_id is None or instance_id not in group.static_ids:
-                raise Refused(ErrorCode.unknown_member_id, f"there is no static member {instance_id!r}")
+                raise RefusedError(ErrorCode.unknown_member_id, f"there is no static member {instance_id!r}")
             member_id = group.static_ids[instance_id]
         elif member_id in group.pending_joins:
             group.pending_joins.remove(member_id)
@@ -325,23 +325,23 @@ def check_member(group: Group, member_id: str, group_instance_id: str | None) ->
     """Check that a request comes from a member of the group.
 
     Raises:
-        Refused: UNKNOWN_MEMBER_ID: the client must join as a new member. FENCED_INSTANCE_ID: another client has taken
-            the static member's place, and the client must stop.
+        RefusedError: UNKNOWN_MEMBER_ID: the client must join as a new member. FENCED_INSTANCE_ID: another client has
+            taken the static member's place, and the client must stop.
     """
     if group_instance_id is not None:
         static_id = group.static_ids.get(group_instance_id)
         if static_id is None:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.unknown_member_id,
                 f"group {group.group_id!r} has no static member {group_instance_id!r}",
             )
         if static_id != member_id:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.fenced_instance_id,
                 f"another client has taken the place of static member {group_instance_id!r}: this client must stop",
             )
     if member_id not in group.members:
-        raise Refused(
+        raise RefusedError(
             ErrorCode.unknown_member_id,
             f"{member_id!r} is not a member of group {group.group_id!r}: join as a new member",
         )
@@ -351,10 +351,10 @@ def check_generation(group: Group, generation: int) -> None:
     """Check that a request names the current generation.
 
     Raises:
-        Refused: ILLEGAL_GENERATION.
+        RefusedError: ILLEGAL_GENERATION.
     """
     if generation != group.generation:
-        raise Refused(
+        raise RefusedError(
             ErrorCode.illegal_generation,
             f"group {group.group_id!r} is in generation {group.generation}, not {generation}: join again",
         )

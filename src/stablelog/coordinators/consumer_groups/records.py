@@ -25,7 +25,7 @@ from stablelog.coordinators.record_fields import (
     string,
     tagged_fields,
 )
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 
 OFFSET_KEY_VERSIONS = (0, 1)  # Both key versions of an offset have the same layout; Kafka writes version 1.
 OFFSET_KEY_VERSION = 1
@@ -161,7 +161,7 @@ def read_key(key: bytes) -> OffsetKey | GroupKey | None:
     """Read the key of a record; None for a kind that the coordinator skips.
 
     Raises:
-        Corrupt: the key is damaged.
+        DamageError: the key is damaged.
     """
     reader = FieldReader(key, "the key")
     version = reader.int16()
@@ -176,8 +176,8 @@ def read_offset_value(value: bytes) -> OffsetValue:
     """Read a committed offset of any version.
 
     Raises:
-        NewerFormat: a later release has written the value.
-        Corrupt: the value is damaged.
+        NewerFormatError: a later release has written the value.
+        DamageError: the value is damaged.
     """
     reader = FieldReader(value, OFFSET_VALUE)
     version = reader.version(VALUE_VERSION_LAST, FLEXIBLE_VERSION)
@@ -198,8 +198,8 @@ def read_group_value(value: bytes) -> GroupValue:
     """Read a group's metadata of any version.
 
     Raises:
-        NewerFormat: a later release has written the value.
-        Corrupt: the value is damaged.
+        NewerFormatError: a later release has written the value.
+        DamageError: the value is damaged.
     """
     reader = FieldReader(value, GROUP_VALUE)
     version = reader.version(VALUE_VERSION_LAST, FLEXIBLE_VERSION)
@@ -239,7 +239,7 @@ def subscribed_topics(subscription: bytes) -> tuple[str, ...] | None:
     try:
         reader.int16()
         return reader.array(reader.string)
-    except Corrupt:
+    except DamageError:
         return None
 
 
@@ -256,5 +256,5 @@ def assigned_partitions(assignment: bytes) -> dict[str, tuple[int, ...]] | None:
     try:
         reader.int16()
         return dict(reader.array(lambda: (reader.string(), reader.array(reader.int32))))
-    except Corrupt:
+    except DamageError:
         return None

@@ -74,7 +74,7 @@ class GroupTable:
             The group of a committed offset; None for any other record.
 
         Raises:
-            Corrupt: the record is damaged; nothing has changed.
+            DamageError: the record is damaged; nothing has changed.
         """
         subject = read_key(key)
         if isinstance(subject, GroupKey):

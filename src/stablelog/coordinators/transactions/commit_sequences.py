@@ -4,7 +4,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.wire.extension.transaction_groups import group_in_words
 
 FIRST_SEQUENCE: Final = 1  # The first commit sequence is 1, so that 0 stands for "before the first commit".
@@ -44,15 +44,15 @@ class CommitSequences:
         """Refuse a commit while another commit may already have the next commit sequence, and while a commit is held.
 
         Raises:
-            Refused: coordinator_load_in_progress.
+            RefusedError: coordinator_load_in_progress.
         """
         if not self.are_known:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.coordinator_load_in_progress,
                 f"the broker is reading the last commits in the partitions of {group_in_words(self._group)} after a start; try again",
             )
         if self._held is not None:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.coordinator_load_in_progress,
                 f"a joint commit of many transactions of {group_in_words(self._group)} is being decided; try again",
             )

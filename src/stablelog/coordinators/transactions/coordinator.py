@@ -63,7 +63,7 @@ from stablelog.coordinators.transactions.transaction import (
     Identity,
     Transaction,
 )
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import child_of
 
@@ -171,8 +171,8 @@ class TransactionCoordinator:
                 if value is not txn:
                     self.table.put(transactional_id, value, draft.records)
             self.table.turned_away.pop(transactional_id, None)
-        except Refused as refused:
-            code = for_version(refused.code, api_version, TXN_KNOWS_FENCED)
+        except RefusedError as refused:
+            code = for_version(ErrorCode(refused.code), api_version, TXN_KNOWS_FENCED)
             if transaction_version >= TV2:
                 # The error code is for a response to Produce or TxnOffsetCommit, which cannot contain PRODUCER_FENCED.
                 code = without_fenced(code)
@@ -214,8 +214,8 @@ class TransactionCoordinator:
         try:
             txn = self._of_producer(transactional_id, Identity(producer_id, producer_epoch))
             next_state(txn.state, Event.ADD)
-        except Refused as refused:
-            return dict.fromkeys(wanted, for_produce(refused.code, produce_version))
+        except RefusedError as refused:
+            return dict.fromkeys(wanted, for_produce(ErrorCode(refused.code), produce_version))
         part_of = txn.partitions if txn.state is State.ONGOING and not txn.is_kept else frozenset()
         missing = for_produce(ErrorCode.transaction_abortable, produce_version)
         return {partition: ErrorCode.none if partition in part_of else missing for partition in wanted}
@@ -224,7 +224,7 @@ class TransactionCoordinator:
         """Return the state of a transactional id, if the request comes from the producer that holds the id.
 
         Raises:
-            Refused: the id is unknown, or another producer holds it.
+            RefusedError: the id is unknown, or another producer holds it.
         """
         txn = self._known(transactional_id)
         client = txn.client
@@ -236,11 +236,11 @@ class TransactionCoordinator:
 
     def _known(self, transactional_id: str) -> Transaction:
         if not transactional_id:
-            raise Refused(ErrorCode.invalid_request, "the request has no transactional id")
+            raise RefusedError(ErrorCode.invalid_request, "the request has no transactional id")
         self.joint.checks.check_open(transactional_id)
         txn = self.table.get(transactional_id)
         if txn is None:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_producer_id_mapping,
                 f"no producer uses the transactional id {transactional_id}",
             )
@@ -279,13 +279,13 @@ class TransactionCoordinator:
             state = next_state(txn.state, event)
             settles = event in _AGAIN and self._is_first_since_start(txn, version)
             if open_only and txn.state is not State.ONGOING and (event not in _AGAIN or settles):
-                raise Refused(
+                raise RefusedError(
                     ErrorCode.coordinator_load_in_progress, f"{transactional_id} has no open transaction"
                 )
             if event is Event.COMMIT:
                 self.table.sequences.check()
-        except Refused as refused:
-            return Decision(EndAnswer(for_version(refused.code, api_version, TXN_KNOWS_FENCED)))
+        except RefusedError as refused:
+            return Decision(EndAnswer(for_version(ErrorCode(refused.code), api_version, TXN_KNOWS_FENCED)))
         assert state is not None
         self.table.turned_away.pop(transactional_id, None)
         draft = Draft(now_ms)
@@ -333,7 +333,7 @@ class TransactionCoordinator:
         the epoch of the request distinguishes the two.
 
         Raises:
-            Refused: the producer does not hold the id.
+            RefusedError: the producer does not hold the id.
         """
         ended = txn.state.is_decided or txn.state.is_complete
         again = Event.COMMIT_AGAIN if commit else Event.ABORT_AGAIN
@@ -341,7 +341,7 @@ class TransactionCoordinator:
             if self.table.is_repeated(transactional_id) and version < TV2:
                 # A crash may have lost the record that began the producer's next transaction. Whether the request ends
                 # that transaction or repeats the end of the last one is known only when all partitions are open.
-                raise Refused(
+                raise RefusedError(
                     ErrorCode.concurrent_transactions,
                     f"the last transaction of {transactional_id} is being completed; try again",
                 )
@@ -443,8 +443,8 @@ class TransactionCoordinator:
         draft = Draft(now_ms)
         try:
             self._ending.fence(transactional_id, txn, draft, owner_may_ask=True)
-        except Refused as refused:
-            return Decision(EndAnswer(refused.code))
+        except RefusedError as refused:
+            return Decision(EndAnswer(ErrorCode(refused.code)))
         return draft.decision(EndAnswer(ErrorCode.none))
 
     # -- start ---------------------------------------------------------------------------------------------

@@ -200,7 +200,7 @@ class Ending:
         `event` says why the transaction ends. The other arguments are those of `decide`.
 
         Raises:
-            Refused: no transaction is open. Nothing has changed.
+            RefusedError: no transaction is open. Nothing has changed.
         """
         state = next_state(txn.state, event)
         assert state is not None
@@ -221,7 +221,7 @@ class Ending:
         With `owner_may_ask`, the producer can learn the new epoch by InitProducerId.
 
         Raises:
-            Refused: no transaction is open. Nothing has changed.
+            RefusedError: no transaction is open. Nothing has changed.
         """
         self.end(transactional_id, txn, Event.FENCE, draft, owner_may_ask=owner_may_ask)
 

@@ -21,7 +21,7 @@ from stablelog.coordinators.transactions.transaction import (
     Identity,
     Transaction,
 )
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.wire.extension.transaction_groups import TRANSACTIONAL_ID_SIZE_MAX
 
 # A client that sends InitProducerId below this version supports only TV1 (transaction version 1).
@@ -78,12 +78,12 @@ class Initialization:
         try:
             self._check(transactional_id, asked, api_version)
             if (enable_two_phase or keep_prepared) and not self._config.two_phase_commit_enable:
-                raise Refused(
+                raise RefusedError(
                     ErrorCode.transactional_id_authorization_failed,
                     "two-phase commit is not enabled: set transaction.two.phase.commit.enable=true",
                 )
             if not enable_two_phase and not 0 < timeout_ms <= self._config.transaction_timeout_ms_max:
-                raise Refused(
+                raise RefusedError(
                     ErrorCode.invalid_transaction_timeout,
                     f"a transaction timeout of {timeout_ms} ms is not valid; 1 to {self._config.transaction_timeout_ms_max} are allowed",
                 )
@@ -94,19 +94,19 @@ class Initialization:
                 draft,
                 keep=keep_prepared,
             )
-        except Refused as refused:
-            answer = InitAnswer(for_version(refused.code, api_version, INIT_KNOWS_FENCED))
+        except RefusedError as refused:
+            answer = InitAnswer(for_version(ErrorCode(refused.code), api_version, INIT_KNOWS_FENCED))
         return draft.decision(answer)
 
     def _check(self, transactional_id: str, asked: Identity, api_version: int) -> None:
         if not 0 < len(transactional_id) <= TRANSACTIONAL_ID_SIZE_MAX:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_request,
                 f"a transactional id has 1 to {TRANSACTIONAL_ID_SIZE_MAX} characters",
             )
         self._joint.checks.check_open(transactional_id)
         if (asked.producer_id == NO_PRODUCER_ID) != (asked.producer_epoch == NO_EPOCH) or min(asked) < -1:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_request,
                 "the request has a producer id without an epoch, or an epoch without a producer id",
             )

@@ -15,7 +15,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.transactions.states import State
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 
 PATTERN_SIZE_MAX: Final = 255
 COUNTED_MAX: Final = 1000  # The maximum sum of the numbers of all repetitions such as {2,5}.
@@ -59,25 +59,25 @@ def id_matcher(pattern: str | None) -> Callable[[str], bool]:
     length of the pattern.
 
     Raises:
-        Refused: the pattern is not a regular expression, is too long, or contains more than characters, classes of
+        RefusedError: the pattern is not a regular expression, is too long, or contains more than characters, classes of
             characters, repetitions of these, groups, alternatives and anchors.
     """
     if not pattern:
         return lambda _transactional_id: True
     if len(pattern) > PATTERN_SIZE_MAX:
-        raise Refused(
+        raise RefusedError(
             ErrorCode.invalid_regular_expression,
             f"the pattern has {len(pattern)} characters; at most {PATTERN_SIZE_MAX} are allowed",
         )
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise Refused(
+        raise RefusedError(
             ErrorCode.invalid_regular_expression, f"{pattern!r} is not a regular expression: {error}"
         ) from None
     elements = _elements(pattern)
     if sum(max(_counts(element)) for element in elements) > COUNTED_MAX:
-        raise Refused(
+        raise RefusedError(
             ErrorCode.invalid_regular_expression,
             f"{pattern!r} could take very long to match; the counts of its repetitions are more than {COUNTED_MAX} together",
         )
@@ -115,14 +115,14 @@ def _elements(pattern: str) -> list[re.Match[str]]:
     """Divide a pattern, which is a regular expression, into its elements.
 
     Raises:
-        Refused: the pattern contains something that is not supported.
+        RefusedError: the pattern contains something that is not supported.
     """
     elements = []
     at = 0
     while at < len(pattern):
         found = _ELEMENT.match(pattern, at)
         if found is None:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_regular_expression,
                 f"{pattern!r} is not supported from character {at + 1} on: it could take very long to "
                 "match. Use no repeated groups, no references and no other extensions",

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.types import TopicPartition
 
 # Stands for an end offset that is not known. Every offset of the same leader epoch counts as before this end.
@@ -44,14 +44,14 @@ class LogEnds(Mapping[TopicPartition, LogEnd]):
         content: for each partition its leader epoch and end offset, encoded with `END`.
 
     Raises:
-        Corrupt: the number of ends is not the number of partitions.
+        DamageError: the number of ends is not the number of partitions.
     """
 
     __slots__ = ("_found", "content", "partitions")
 
     def __init__(self, partitions: Sequence[TopicPartition], content: bytes) -> None:
         if len(content) != END.size * len(partitions):
-            raise Corrupt(
+            raise DamageError(
                 f"the commit log has {len(content)} bytes of partition ends for {len(partitions)} partitions"
             )
         self.partitions = partitions

@@ -23,7 +23,7 @@ from stablelog.coordinators.transactions.recovery import markers_for
 from stablelog.coordinators.transactions.states import Event, State, next_state
 from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.coordinators.transactions.transaction import Transaction
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
 
 
@@ -42,12 +42,12 @@ def with_partitions(
         now_ms: broker time.
 
     Raises:
-        Refused: no partition can be added in this state.
+        RefusedError: no partition can be added in this state.
     """
     state = next_state(txn.state, Event.ADD)
     assert state is State.ONGOING
     if txn.is_kept:
-        raise Refused(
+        raise RefusedError(
             ErrorCode.invalid_txn_state,
             f"{transactional_id} has taken over an open transaction: commit or abort it before the next one begins",
         )

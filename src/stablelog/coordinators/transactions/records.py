@@ -196,7 +196,7 @@ def check_kind(kind: int) -> None:
     """Refuse a kind of key that is reserved for later releases: its records must not be skipped.
 
     Raises:
-        NewerFormat: a later release has written the record.
+        NewerFormatError: a later release has written the record.
     """
     if kind in OWN_KINDS:
         refuse_newer("a record whose key is", kind, JOINT_KIND)
@@ -206,8 +206,8 @@ def read_key(key: bytes) -> TransactionKey | GroupKey | JointKey | None:
     """Read the key of a record; None for a kind that the coordinator skips.
 
     Raises:
-        NewerFormat: the kind is stablelog's own, and only a later release knows it.
-        Corrupt: the key is damaged.
+        NewerFormatError: the kind is stablelog's own, and only a later release knows it.
+        DamageError: the key is damaged.
     """
     reader = FieldReader(key, "the key")
     kind = reader.int16()
@@ -223,8 +223,8 @@ def decode_group(value: bytes) -> GroupState:
     """Read the state of a transaction group. Further fields, which a later release may add at the end, are ignored.
 
     Raises:
-        NewerFormat: a later release has written the record.
-        Corrupt: the value is damaged.
+        NewerFormatError: a later release has written the record.
+        DamageError: the value is damaged.
     """
     reader = FieldReader(value, GROUP_STATE_VALUE)
     reader.version(GROUP_VALUE_VERSION)
@@ -251,8 +251,8 @@ def decode_transaction(value: bytes) -> Transaction:
     """Read the state of a transactional id.
 
     Raises:
-        NewerFormat: a later release has written the record.
-        Corrupt: the value is damaged.
+        NewerFormatError: a later release has written the record.
+        DamageError: the value is damaged.
     """
     reader = FieldReader(value, TRANSACTION_VALUE)
     reader.version(VALUE_VERSION, FLEXIBLE_VERSION)

@@ -5,7 +5,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.transactions.transaction import Identity, Transaction
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 
 # InitProducerId returns PRODUCER_FENCED from this version on, and INVALID_PRODUCER_EPOCH below it.
 INIT_KNOWS_FENCED: Final = 4
@@ -38,34 +38,34 @@ def for_produce(code: ErrorCode, produce_version: int | None) -> ErrorCode:
     return without_fenced(code)
 
 
-def fenced(transactional_id: str, shown: Identity, txn: Transaction) -> Refused:
+def fenced(transactional_id: str, shown: Identity, txn: Transaction) -> RefusedError:
     """Make the refusal of a request whose producer epoch is not the current one of the transactional id."""
-    return Refused(
+    return RefusedError(
         ErrorCode.producer_fenced,
         f"{transactional_id}: producer {shown.producer_id} with epoch {shown.producer_epoch} was fenced; "
         f"{txn.client.producer_id} with epoch {txn.client.producer_epoch} holds the id",
     )
 
 
-def mapping_lost(transactional_id: str, shown: Identity, txn: Transaction) -> Refused:
+def mapping_lost(transactional_id: str, shown: Identity, txn: Transaction) -> RefusedError:
     """Make the refusal of a request whose producer id is not that of the transactional id."""
-    return Refused(
+    return RefusedError(
         ErrorCode.invalid_producer_id_mapping,
         f"{transactional_id} belongs to producer {txn.client.producer_id}, not {shown.producer_id}",
     )
 
 
-def turned_away(transactional_id: str) -> Refused:
+def turned_away(transactional_id: str) -> RefusedError:
     """Make the refusal of a commit whose transaction lacks a partition, because the broker refused to add it."""
-    return Refused(
+    return RefusedError(
         ErrorCode.invalid_txn_state,
         f"the transaction of {transactional_id} was refused a partition: it can only be aborted",
     )
 
 
-def tv1_refused() -> Refused:
+def tv1_refused() -> RefusedError:
     """Make the refusal of TV1 (transaction version 1), because the broker's settings allow only TV2."""
-    return Refused(
+    return RefusedError(
         ErrorCode.policy_violation,
         "stablelog.transaction.strict allows only transaction version 2 (EndTxn v5, Produce v12): use a client that "
         "supports it, or turn the setting off",

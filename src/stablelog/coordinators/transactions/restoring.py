@@ -69,8 +69,8 @@ class CommitLog:
         """Take records into account, in the order of the log.
 
         Raises:
-            NewerFormat: a later release has written a record.
-            Corrupt: a record is damaged.
+            NewerFormatError: a later release has written a record.
+            DamageError: a record is damaged.
         """
         for key, value in records:
             subject = read_key(key)

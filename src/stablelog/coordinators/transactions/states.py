@@ -17,7 +17,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 
 
 class State(IntEnum):
@@ -163,9 +163,9 @@ def next_state(state: State, event: Event) -> State | None:
     """Return the state after an event; None if the id is to be forgotten.
 
     Raises:
-        Refused: the event is not valid in this state. Nothing has changed.
+        RefusedError: the event is not valid in this state. Nothing has changed.
     """
     outcome = TRANSITIONS[state][event]
     if isinstance(outcome, ErrorCode):
-        raise Refused(outcome, f"{event.value}, but its transaction is in state {state.label}")
+        raise RefusedError(outcome, f"{event.value}, but its transaction is in state {state.label}")
     return outcome

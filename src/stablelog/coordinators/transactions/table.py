@@ -177,7 +177,7 @@ class TransactionTable:
             now_ms: broker time.
 
         Raises:
-            Refused: the pattern is not a regular expression that is supported (see `id_matcher`).
+            RefusedError: the pattern is not a regular expression that is supported (see `id_matcher`).
         """
         wanted, unknown = states_named(states)
         matches = id_matcher(id_pattern)
@@ -328,7 +328,7 @@ class TransactionTable:
         """Apply a record of the commit log to the table. Unknown kinds of records are skipped.
 
         Raises:
-            Corrupt: the record is damaged.
+            DamageError: the record is damaged.
         """
         subject = read_key(key)
         if isinstance(subject, TransactionKey):

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import Corrupt, ObjectExists, ObjectMissing, StablelogError
+from stablelog.errors import DamageError, ObjectExistsError, ObjectMissingError, StablelogError
 
 RACER_COUNT = 16
 RACES = 3
@@ -39,7 +39,7 @@ def check(store: ObjectStore) -> Iterator[Finding]:
         for promise, trial in TRIALS.items():
             try:
                 fault = trial(store, f"{directory}/{trial.__name__.strip('_')}")
-            except (ObjectExists, ObjectMissing, Corrupt) as error:
+            except (ObjectExistsError, ObjectMissingError, DamageError) as error:
                 fault = str(error)
             yield Finding(promise, fault)
     finally:
@@ -73,7 +73,7 @@ def _created_once(store: ObjectStore, directory: str) -> str:
     store.create(key, b"first")
     try:
         store.create(key, b"second")
-    except ObjectExists:
+    except ObjectExistsError:
         return "" if store.get(key) == b"first" else "a refused create replaced the object"
     return "a second create of a key replaced its object: the store ignores If-None-Match"
 
@@ -82,7 +82,7 @@ def _race(store: ObjectStore, directory: str) -> str:
     def create(key: str, content: bytes) -> bool:
         try:
             store.create(key, content)
-        except ObjectExists:
+        except ObjectExistsError:
             return False
         return True
 
@@ -106,7 +106,7 @@ def _ranges(store: ObjectStore, directory: str) -> str:
             return f"the range of {size} bytes from {start} on has other bytes than the object"
     try:
         store.get_range(key, len(content) - 1, 2)
-    except Corrupt:
+    except DamageError:
         return ""
     return "a range that goes past the end of an object was answered"
 
@@ -147,7 +147,7 @@ def _deletion(store: ObjectStore, directory: str) -> str:
         return "an object was listed after it was deleted"
     try:
         store.get(key)
-    except ObjectMissing:
+    except ObjectMissingError:
         store.create(key, b"2")
         return "" if store.get(key) == b"2" else "a key that was created again has its old content"
     return "an object was returned after it was deleted"

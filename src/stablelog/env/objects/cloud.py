@@ -14,7 +14,14 @@ from obstore import exceptions
 from obstore.store import from_url
 
 from stablelog.env.disk import Buffer
-from stablelog.env.objects.requests import Exists, Missing, Rejected, StoredObject, TooShort, Unclear
+from stablelog.env.objects.requests import (
+    ExistsError,
+    MissingError,
+    RejectedError,
+    StoredObject,
+    TooShortError,
+    UnclearError,
+)
 
 # The time limit of one attempt. obstore's own retries, which last up to 180 s, are off, because `ObjectStore` retries.
 ATTEMPT_S_MAX = 20
@@ -159,16 +166,16 @@ class CloudRequests:
             found = self._ask(
                 lambda: memoryview(obstore.get_range(self._store, key, start=start, length=size))
             )
-        except Unclear as unclear:
+        except UnclearError as unclear:
             if time.monotonic() - begun_s > ATTEMPT_S_MAX / 2:
                 raise  # A store that does not answer is not asked a second time in this attempt.
             # The error may mean that the range begins after the object's end: each store has another error for that. So
             # ask for the object's size.
             if self._ask(lambda: obstore.head(self._store, key))["size"] < start + size:
-                raise TooShort from unclear
+                raise TooShortError from unclear
             raise
         if len(found) < size:
-            raise TooShort
+            raise TooShortError
         return cast("memoryview", found)
 
     def list_after(self, directory: str, after: str) -> Iterator[StoredObject]:
@@ -194,7 +201,7 @@ class CloudRequests:
 
     def delete(self, key: str) -> None:
         """Delete an object."""
-        with contextlib.suppress(Missing):
+        with contextlib.suppress(MissingError):
             self._ask(lambda: obstore.delete(self._store, key))
 
     def _ask(self, request: Callable[[], Any]) -> Any:
@@ -208,11 +215,11 @@ class CloudRequests:
         """Return the error of an attempt for an error of obstore."""
         text = _in_short(error, self._secrets)
         if isinstance(error, (exceptions.AlreadyExistsError, exceptions.PreconditionError)):
-            return Exists(text)
+            return ExistsError(text)
         if isinstance(error, REJECTED) or any(words in str(error) for words in REJECTIONS):
-            return Rejected(text)
+            return RejectedError(text)
         is_missing = isinstance(error, (FileNotFoundError, exceptions.NotFoundError))
-        return (Missing if is_missing else Unclear)(text)
+        return (MissingError if is_missing else UnclearError)(text)
 
 
 def _check_names(options: Mapping[str, str]) -> None:

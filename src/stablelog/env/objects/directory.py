@@ -17,7 +17,14 @@ from typing import TypeVar
 
 from stablelog.env.disk import Buffer
 from stablelog.env.objects.direct_file import write_new
-from stablelog.env.objects.requests import Exists, Missing, Rejected, StoredObject, TooShort, Unclear
+from stablelog.env.objects.requests import (
+    ExistsError,
+    MissingError,
+    RejectedError,
+    StoredObject,
+    TooShortError,
+    UnclearError,
+)
 
 UNFINISHED = ".unfinished"
 UNFINISHED_S_MAX = 24 * 3600
@@ -67,9 +74,9 @@ class DirectoryRequests:
                 try:
                     _sync_directory(path.parent)
                 except OSError as error:
-                    # A crash may still lose the object. Raise Rejected and not Unclear: after Unclear, the caller would
-                    # read the object back and take it for durable.
-                    raise Rejected(f"syncing {path.parent} failed: {error.strerror}") from error
+                    # A crash may still lose the object. Raise RejectedError and not UnclearError: after UnclearError,
+                    # the caller would read the object back and take it for durable.
+                    raise RejectedError(f"syncing {path.parent} failed: {error.strerror}") from error
 
         _asked(work)
 
@@ -98,7 +105,7 @@ class DirectoryRequests:
 
         found = _asked(work)
         if len(found) < size:
-            raise TooShort
+            raise TooShortError
         return found
 
     def list_after(self, directory: str, after: str) -> Iterator[StoredObject]:
@@ -117,7 +124,7 @@ class DirectoryRequests:
 
         try:
             return iter(_asked(work))
-        except Missing:
+        except MissingError:
             return iter(())
 
     def delete(self, key: str) -> None:
@@ -128,7 +135,7 @@ class DirectoryRequests:
             path.unlink()
             _sync_directory(path.parent)
 
-        with contextlib.suppress(Missing):
+        with contextlib.suppress(MissingError):
             _asked(work)
 
     def _remove_unfinished(self) -> None:
@@ -201,9 +208,9 @@ def _asked(work: Callable[[], Answer]) -> Answer:
     try:
         return work()
     except FileExistsError as error:
-        raise Exists(str(error)) from error
+        raise ExistsError(str(error)) from error
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise Missing(str(error)) from error
+        raise MissingError(str(error)) from error
     except OSError as error:
-        kind = Rejected if error.errno in REJECTED else Unclear
+        kind = RejectedError if error.errno in REJECTED else UnclearError
         raise kind(error.strerror or str(error)) from error

@@ -5,7 +5,7 @@ from urllib.parse import unquote, urlsplit
 
 from stablelog.env.objects.requests import StoreRequests
 from stablelog.env.objects.store import ObjectStore, Patience
-from stablelog.errors import InvalidConfig, did_you_mean
+from stablelog.errors import UsageError, did_you_mean
 
 CLOUD_SCHEMES = ("s3", "s3a", "gs", "az", "azure")
 SCHEMES = (*CLOUD_SCHEMES, "file", "memory")
@@ -31,7 +31,7 @@ def open_store(
         creates: whether a store in a directory creates its directory if it is missing.
 
     Raises:
-        InvalidConfig: the URL has an unknown scheme, or the store cannot be opened.
+        UsageError: the URL has an unknown scheme, or the store cannot be opened.
     """
     return ObjectStore(_requests(url, allow_http=allow_http, options=options, creates=creates), patience)
 
@@ -40,30 +40,30 @@ def _requests(url: str, *, allow_http: bool, options: dict[str, str] | None, cre
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise InvalidConfig(f"this is no URL of an object store: {error}") from error
+        raise UsageError(f"this is no URL of an object store: {error}") from error
     if parts.username or parts.password or parts.query or parts.fragment:
-        raise InvalidConfig(
+        raise UsageError(
             f"the URL of the store in {parts.hostname} contains credentials or parameters; give only bucket and "
             "prefix, and credentials in the environment"
         )
     if any(urlsplit(value).username for name, value in (options or {}).items() if "endpoint" in name.lower()):
-        raise InvalidConfig("the endpoint of the store contains credentials; give them in the environment")
+        raise UsageError("the endpoint of the store contains credentials; give them in the environment")
     if parts.scheme not in SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
-        raise InvalidConfig(
+        raise UsageError(
             f"{url!r} is no URL of an object store{did_you_mean(parts.scheme, SCHEMES)}; known are {known}"
         )
     try:
         if parts.scheme == "file":
             if parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
-                raise InvalidConfig(f"{url!r} names no local directory; write file:///directory")
+                raise UsageError(f"{url!r} names no local directory; write file:///directory")
             from stablelog.env.objects.directory import DirectoryRequests
 
             return DirectoryRequests(Path(unquote(parts.path)), creates=creates)
         if parts.scheme != "memory" and not parts.netloc:
-            raise InvalidConfig(f"{url!r} names no bucket; write {parts.scheme}://bucket/prefix")
+            raise UsageError(f"{url!r} names no bucket; write {parts.scheme}://bucket/prefix")
         from stablelog.env.objects.cloud import CloudRequests  # imported here, because the import takes 17 ms
 
         return CloudRequests(url, allow_http=allow_http, options=options)
     except ValueError as error:
-        raise InvalidConfig(f"the object store {url} cannot be opened: {error}") from error
+        raise UsageError(f"the object store {url} cannot be opened: {error}") from error

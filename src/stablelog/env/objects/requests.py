@@ -24,25 +24,25 @@ class StoredObject(NamedTuple):
     modified_ms: int
 
 
-class Exists(Exception):
+class ExistsError(Exception):
     """The store reports that an object with this key exists. Some stores report this wrongly for a failed request."""
 
 
-class Missing(Exception):
+class MissingError(Exception):
     """The store has no object with this key."""
 
 
-class Unclear(Exception):
+class UnclearError(Exception):
     """The result of a request is unknown: there was no answer, or one that does not show the result. The store may have
     applied the request, or may apply it later. The caller can repeat the request.
     """
 
 
-class Rejected(Exception):
+class RejectedError(Exception):
     """The store rejects the request and will reject it again: the permissions, the bucket or the address are wrong."""
 
 
-class TooShort(Exception):
+class TooShortError(Exception):
     """The object ends before the end of the requested range."""
 
 
@@ -50,7 +50,7 @@ class StoreRequests(Protocol):
     """The interface of an object store in which each call makes one attempt of a request. A call blocks; any thread may
     call.
 
-    Every call may raise Unclear or Rejected.
+    Every call may raise UnclearError or RejectedError.
     """
 
     @property
@@ -58,7 +58,7 @@ class StoreRequests(Protocol):
         """The address of the store, without credentials."""
 
     def create(self, key: str, content: Buffer) -> None:
-        """Create an object; raise Exists if the key has an object already. The new object is durable on return."""
+        """Create an object; raise ExistsError if the key has an object already. The new object is durable on return."""
 
     def upload(self, key: str, pieces: Iterable[Buffer]) -> None:
         """Write an object of any size, and replace an existing object of this key. On return, the object is durable,
@@ -66,10 +66,10 @@ class StoreRequests(Protocol):
         """
 
     def get(self, key: str) -> bytes:
-        """Return the content of an object. Raises Missing if there is none."""
+        """Return the content of an object. Raises MissingError if there is none."""
 
     def get_range(self, key: str, start: int, size: int) -> Buffer:
-        """Return `size` bytes of an object, from byte `start` on. Raises Missing or TooShort."""
+        """Return `size` bytes of an object, from byte `start` on. Raises MissingError or TooShortError."""
 
     def list_after(self, directory: str, after: str) -> Iterator[StoredObject]:
         """Return the objects whose keys begin with `directory/` and are greater than `after`, in the order of keys."""

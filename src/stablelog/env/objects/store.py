@@ -12,19 +12,19 @@ from typing import NamedTuple, TypeVar
 
 from stablelog.env.disk import Buffer
 from stablelog.env.objects.requests import (
-    Exists,
-    Missing,
-    Rejected,
+    ExistsError,
+    MissingError,
+    RejectedError,
     StoredObject,
     StoreRequests,
-    TooShort,
-    Unclear,
+    TooShortError,
+    UnclearError,
     check_key,
 )
-from stablelog.errors import Corrupt, ObjectExists, ObjectMissing, StoreError
+from stablelog.errors import DamageError, ObjectExistsError, ObjectMissingError, StoreError
 
 Answer = TypeVar("Answer")
-READS = ("get", "get_range")  # The calls that raise ObjectMissing for a missing object and do not retry.
+READS = ("get", "get_range")  # The calls that raise ObjectMissingError for a missing object and do not retry.
 WRITES = ("create", "upload", "delete")
 
 
@@ -60,7 +60,7 @@ class _Source:
     def pieces(self) -> Iterator[Buffer]:
         """Yield the pieces."""
         if self.error is not None:
-            raise Rejected("the content of the upload cannot be read")
+            raise RejectedError("the content of the upload cannot be read")
         try:
             yield from self._pieces()
         except Exception as error:
@@ -114,27 +114,29 @@ class ObjectStore:
                 matter which writer creates the object.
 
         Raises:
-            ObjectExists: an object with this key and another content exists. While it exists, no reader sees the new
-                content.
+            ObjectExistsError: an object with this key and another content exists. While it exists, no reader sees the
+                new content.
             StoreError: it is unknown whether the object was created. It may also be created later.
         """
 
         def attempt() -> None:
             try:
                 self._requests.create(key, content)
-            except (Exists, Unclear) as unclear:
+            except (ExistsError, UnclearError) as unclear:
                 self.counts["get"] += 1
                 try:
                     found = self._requests.get(key)
-                except Missing:  # No object exists, even if the store has answered Exists: try again.
-                    raise Unclear(*unclear.args) from unclear
+                except (
+                    MissingError
+                ):  # No object exists, even if the store has answered ExistsError: try again.
+                    raise UnclearError(*unclear.args) from unclear
                 if found != content:
                     raise
 
         try:
             self._repeated("create", key, attempt)
-        except Exists:
-            raise ObjectExists(f"{self.url}/{key} exists and has another content") from None
+        except ExistsError:
+            raise ObjectExistsError(f"{self.url}/{key} exists and has another content") from None
 
     def upload(self, key: str, pieces: Callable[[], Iterable[Buffer]]) -> None:
         """Write an object of any size. Durable on return, and visible as a whole or not at all.
@@ -158,7 +160,7 @@ class ObjectStore:
         """Return the content of an object.
 
         Raises:
-            ObjectMissing: there is no object of this key.
+            ObjectMissingError: there is no object of this key.
             StoreError: the store did not answer in time, or rejects the request.
         """
         return self._repeated("get", key, lambda: self._requests.get(key))
@@ -167,16 +169,16 @@ class ObjectStore:
         """Return `size` bytes of an object, at least one, from `start` on.
 
         Raises:
-            ObjectMissing: there is no object of this key.
-            Corrupt: the object ends before the end of this range.
+            ObjectMissingError: there is no object of this key.
+            DamageError: the object ends before the end of this range.
             StoreError: the store did not answer in time, or rejects the request.
         """
         assert start >= 0
         assert size > 0
         try:
             found = self._repeated("get_range", key, lambda: self._requests.get_range(key, start, size))
-        except TooShort:
-            raise Corrupt(f"{self.url}/{key} has fewer than {start + size} bytes") from None
+        except TooShortError:
+            raise DamageError(f"{self.url}/{key} has fewer than {start + size} bytes") from None
         assert len(found) == size
         return found
 
@@ -222,15 +224,15 @@ class ObjectStore:
             self.counts[call] += 1
             try:
                 return attempt()
-            except Rejected as error:
+            except RejectedError as error:
                 # A write whose earlier attempt had no clear answer may have been applied, although this one was not.
                 raise StoreError(
                     f"{call} of {self.url}/{key} was rejected: {error}", is_rejected=not may_be_applied
                 ) from error
-            except (Unclear, Exists, Missing) as error:
-                if isinstance(error, Missing) and call in READS:
-                    raise ObjectMissing(f"{self.url} has no object {key}") from None
-                if isinstance(error, Exists) and call == "create":
+            except (UnclearError, ExistsError, MissingError) as error:
+                if isinstance(error, MissingError) and call in READS:
+                    raise ObjectMissingError(f"{self.url} has no object {key}") from None
+                if isinstance(error, ExistsError) and call == "create":
                     raise
                 may_be_applied = call in WRITES
                 if self._now_s() + pause_s > min(end_s, self._last_s):

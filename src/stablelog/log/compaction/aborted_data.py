@@ -28,7 +28,7 @@ from typing import NamedTuple
 from stablelog.batch.filtering import emptied
 from stablelog.batch.header import HEADER, BatchHeader, crc_holds
 from stablelog.env.disk import Buffer, Disk
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.compaction.policy import Kept, TransactionWalk
 from stablelog.log.compaction.rewriter import CancelledError, Cleaned, Pass, Rewriter, opened
 from stablelog.log.files.names import LOG
@@ -90,7 +90,7 @@ def last_aborted(
         no batch of an aborted transaction, or too many producers.
 
     Raises:
-        Corrupt: the log file or the transaction index is damaged.
+        DamageError: the log file or the transaction index is damaged.
     """
     reading, last = _Reading(segment, spanning), dict[int, int]()
     is_any = False
@@ -119,7 +119,7 @@ def _heads(segment: Segment) -> Iterator[tuple[BatchHeader, bytes] | tuple[None,
         if header.is_control:
             batch = segment.log.read(position, header.size)
             if not crc_holds(batch, 0, header):  # the proof has checked the header only
-                raise Corrupt(bad_crc(segment.path(LOG), header, position))
+                raise DamageError(bad_crc(segment.path(LOG), header, position))
             yield header, batch
         else:
             yield header, HEADER.pack(*header)
@@ -204,7 +204,7 @@ class LogBytes:
             size: their number; fewer are returned at the end of the file.
 
         Raises:
-            Corrupt: the original file is shorter than it was.
+            DamageError: the original file is shorter than it was.
         """
         end = min(position + size, self.size)
         parts: list[bytes] = []
@@ -219,7 +219,7 @@ class LogBytes:
             else:
                 part = original(origin + at, stop - position)
                 if len(part) != stop - position:
-                    raise Corrupt(f"a log file that is copied ends at byte {origin + at + len(part)}")
+                    raise DamageError(f"a log file that is copied ends at byte {origin + at + len(part)}")
                 parts.append(part)
             position = stop
         return b"".join(parts)
@@ -279,7 +279,7 @@ def without_aborted(
         The new segment; None if nothing is removed.
 
     Raises:
-        Corrupt: the log file or the transaction index is damaged or missing.
+        DamageError: the log file or the transaction index is damaged or missing.
         DiskError: a file cannot be read.
     """
     if not summary.txnindex_size and not spanning:
@@ -356,7 +356,7 @@ class RemovalPass(Pass):
             if summary.txnindex_size or spanning:
                 try:
                     yield from self._clean(segment, summary, spanning)
-                except (Corrupt, FileNotFoundError):
+                except (DamageError, FileNotFoundError):
                     if self._disk.exists(segment.path(LOG)):
                         raise
                     # Retention has deleted the segment.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stablelog.batch.header import BatchHeader
 from stablelog.env.disk import Disk
-from stablelog.errors import Unavailable
+from stablelog.errors import UnavailableError
 from stablelog.log.compaction.aborted_data import RemovalPass
 from stablelog.log.compaction.policy import (
     Kept,
@@ -263,7 +263,7 @@ class Cleaning:
             was to be replaced has been deleted or replaced meanwhile.
 
         Raises:
-            Unavailable: the disk failed. It is unknown whether the new segment is in place until the partition is
+            UnavailableError: the disk failed. It is unknown whether the new segment is in place until the partition is
                 opened again.
         """
         base_offset, count = cleaned.replaced[0], len(cleaned.replaced)
@@ -280,8 +280,8 @@ class Cleaning:
         try:
             begin_swap(self._disk, self._directory, base_offset)
             finish_swap(self._disk, self._directory, base_offset)
-        except (Unavailable, FileNotFoundError) as error:
-            raise Unavailable(
+        except (UnavailableError, FileNotFoundError) as error:
+            raise UnavailableError(
                 f"compaction cannot put its new segment {fresh.path(LOG)} in place of the original ones: {error}"
             ) from error
         return segments.replaced(place, count, fresh)

@@ -26,7 +26,7 @@ from stablelog.batch.filtering import RawRecord, emptied, raw_records, with_reco
 from stablelog.batch.header import DELETE_HORIZON, BatchHeader
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.env.disk import Buffer
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.model import LogConfig
@@ -46,7 +46,7 @@ def records_in(batch: Buffer, header: BatchHeader) -> list[RawRecord] | None:
     """
     try:
         return raw_records(batch, header)
-    except Corrupt:
+    except DamageError:
         return None
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from stablelog.batch.filtering import filler
 from stablelog.batch.header import HEADER, BatchHeader, crc_holds, read_header
 from stablelog.env.disk import Buffer, Disk
-from stablelog.errors import Corrupt, StablelogError
+from stablelog.errors import DamageError, StablelogError
 from stablelog.log.compaction.policy import Kept
 from stablelog.log.files.names import SEGMENT_SUFFIXES, SUMMARY
 from stablelog.log.indexes.summary import Summary
@@ -180,8 +180,9 @@ class Pass:
             before the next step. After any other step, None.
 
         Raises:
-            Corrupt: a batch or an index is damaged. Segments that were put in place before are not affected.
-            Unavailable: the disk failed. The files of the unfinished segment are removed now, or by the next recovery.
+            DamageError: a batch or an index is damaged. Segments that were put in place before are not affected.
+            UnavailableError: the disk failed. The files of the unfinished segment are removed now, or by the next
+                recovery.
             FileNotFoundError: retention has deleted a segment meanwhile.
         """
         try:
@@ -207,7 +208,7 @@ class Pass:
         for position, header in segment.walk(0):
             batch = memoryview(segment.log.read(position, header.size))
             if not crc_holds(batch, 0, header):
-                raise Corrupt(
+                raise DamageError(
                     f"{segment.path('.log')}: the CRC of the batch at offset {header.base_offset} does not match its bytes; "
                     "the partition is not compacted"
                 )

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from itertools import pairwise
 from operator import itemgetter
 
-from stablelog.errors import Corrupt, refuse_newer
+from stablelog.errors import DamageError, refuse_newer
 
 EPOCH_FILE = "leader-epoch-checkpoint"
 UNKNOWN = -1
@@ -68,8 +68,8 @@ class LeaderEpochs:
         """Decode the content of a `leader-epoch-checkpoint` file.
 
         Raises:
-            NewerFormat: a later release has written the file.
-            Corrupt: the content is not in Kafka's format.
+            NewerFormatError: a later release has written the file.
+            DamageError: the content is not in Kafka's format.
         """
         lines = content.decode(errors="replace").splitlines()
         try:
@@ -84,4 +84,4 @@ class LeaderEpochs:
                 raise ValueError("its epochs and offsets do not grow from line to line")
             return cls(entries)
         except (ValueError, IndexError) as error:
-            raise Corrupt(f"not a leader epoch checkpoint: {error}") from error
+            raise DamageError(f"not a leader epoch checkpoint: {error}") from error

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from stablelog.errors import Corrupt, in_words, naming, refuse_newer
+from stablelog.errors import DamageError, in_words, naming, refuse_newer
 from stablelog.types import TopicPartition
 
 METADATA_FILE: Final = "partition.metadata"
@@ -30,8 +30,8 @@ def decode_partition_metadata(content: bytes, path: Path) -> uuid.UUID:
     """Return the topic id in the `partition.metadata` file at `path`.
 
     Raises:
-        NewerFormat: a later release has written the file.
-        Corrupt: the content is not in Kafka's format.
+        NewerFormatError: a later release has written the file.
+        DamageError: the content is not in Kafka's format.
     """
     try:
         lines = dict(line.split(": ", 1) for line in content.decode().splitlines() if line)
@@ -39,7 +39,9 @@ def decode_partition_metadata(content: bytes, path: Path) -> uuid.UUID:
             refuse_newer("the partition's metadata", int(lines["version"]), METADATA_VERSION)
         return uuid.UUID(bytes=base64.b64decode(lines["topic_id"] + "==", altchars=b"-_", validate=True))
     except (ValueError, KeyError) as error:
-        raise Corrupt(f"{path} contains no valid topic id: {in_words(error)}. Restore the file") from error
+        raise DamageError(
+            f"{path} contains no valid topic id: {in_words(error)}. Restore the file"
+        ) from error
 
 
 def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
@@ -53,8 +55,8 @@ def decode_offset_checkpoint(content: bytes, path: Path) -> Offsets:
     before it writes it.
 
     Raises:
-        NewerFormat: a later release has written the file.
-        Corrupt: the content is not in Kafka's format, or is incomplete.
+        NewerFormatError: a later release has written the file.
+        DamageError: the content is not in Kafka's format, or is incomplete.
     """
     if not content:
         return {}
@@ -67,7 +69,7 @@ def decode_offset_checkpoint(content: bytes, path: Path) -> Offsets:
         rows = [line.rsplit(" ", 2) for line in lines[2:-1]]
         return {(topic, int(index)): int(offset) for topic, index, offset in rows}
     except (ValueError, IndexError) as error:
-        raise Corrupt(
+        raise DamageError(
             f"{path} is not a checkpoint of offsets ({error}). Restore it; or remove it, and the broker starts without these offsets"
         ) from error
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, naming, refuse_newer
+from stablelog.errors import DamageError, naming, refuse_newer
 from stablelog.log.files.names import is_log, is_summary, offset_of
 
 LOG_START_FILE = "log-start-offset"
@@ -30,7 +30,7 @@ def read_log_start(disk: Disk, path: Path) -> int | None:
     """Read the log start offset from the file at `path`; return None if the file is missing.
 
     Raises:
-        Corrupt: the file is damaged.
+        DamageError: the file is damaged.
     """
     try:
         return decode_log_start(disk.read_bytes(path), path)
@@ -42,8 +42,8 @@ def decode_log_start(content: bytes, path: Path) -> int:
     """Decode the content of a file that records the log start offset.
 
     Raises:
-        NewerFormat: a later release has written the file.
-        Corrupt: the file is damaged. The message names its path.
+        NewerFormatError: a later release has written the file.
+        DamageError: the file is damaged. The message names its path.
     """
     lines = content.decode(errors="replace").split("\n")
     if lines[0].isdigit():
@@ -52,7 +52,7 @@ def decode_log_start(content: bytes, path: Path) -> int:
     if len(lines) == 3 and lines[0] == "0" and lines[1].isdigit():
         return int(lines[1])  # a file of version 0 has no checksum
     if len(lines) != 4 or not lines[1].isdigit() or content != encode_log_start(int(lines[1])):
-        raise Corrupt(
+        raise DamageError(
             f"{path} is damaged: it must have three lines: version {VERSION}, the log start offset, and "
             "the CRC of both. Restore the file"
         )
@@ -72,7 +72,7 @@ def write_missing_log_start(
         name: the name of the file.
 
     Raises:
-        Corrupt: the file is damaged.
+        DamageError: the file is damaged.
     """
     path = directory / name
     there: bytes | None = None

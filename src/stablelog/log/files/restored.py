@@ -16,7 +16,7 @@ from typing import Any, Final
 from crc32c import crc32c
 
 from stablelog.env.disk import Disk, read_if_there
-from stablelog.errors import Corrupt, in_words, naming, refuse_newer
+from stablelog.errors import DamageError, in_words, naming, refuse_newer
 from stablelog.log.files.names import RESTORED_FILE
 
 VERSION: Final = 1
@@ -68,8 +68,8 @@ def read_restored(disk: Disk, directory: Path) -> Restored | None:
     """Read the file of a partition; None if the partition was not restored.
 
     Raises:
-        NewerFormat: a later release has written the file.
-        Corrupt: the file is damaged. The message names it.
+        NewerFormatError: a later release has written the file.
+        DamageError: the file is damaged. The message names it.
     """
     path = directory / RESTORED_FILE
     content = read_if_there(disk, path)
@@ -87,4 +87,4 @@ def decode_restored(content: bytes, path: Path) -> Restored:
             refuse_newer("the offsets that a restore did not find, in a file", fields.pop("version"), VERSION)
         return restored_of(fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Corrupt(f"{path} is damaged: {in_words(error)}. Restore the file") from error
+        raise DamageError(f"{path} is damaged: {in_words(error)}. Restore the file") from error

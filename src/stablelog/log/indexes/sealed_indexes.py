@@ -5,7 +5,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from stablelog.env.disk import Buffer, Disk
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.files.names import INDEX, LOG, TIMEINDEX, TXNINDEX, PathOf
 from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.log.indexes.summary import Summary
@@ -48,14 +48,14 @@ def load_txn_index(disk: Disk, path_of: PathOf, summary: Summary) -> Transaction
     """Map the transaction index.
 
     Raises:
-        Corrupt: the file does not match the segment's summary, so it is unknown which transactions were aborted.
+        DamageError: the file does not match the segment's summary, so it is unknown which transactions were aborted.
     """
     path = path_of(TXNINDEX)
     content: Buffer | None = b""
     if summary.txnindex_size:
         content = _mapped(disk, path, summary.txnindex_size, summary.txnindex_crc)
     if content is None:
-        raise Corrupt(f"{path} is damaged. Restart the broker, which then rebuilds the file from the log")
+        raise DamageError(f"{path} is damaged. Restart the broker, which then rebuilds the file from the log")
     return TransactionIndex(content)
 
 

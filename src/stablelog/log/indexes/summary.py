@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from crc32c import crc32c
 
-from stablelog.errors import Corrupt, refuse_newer
+from stablelog.errors import DamageError, refuse_newer
 
 VERSION = 1
 SUMMARY = struct.Struct(
@@ -78,17 +78,17 @@ class Summary:
         """Decode the content of a `.summary` file.
 
         Raises:
-            NewerFormat: a later release has written the file.
-            Corrupt: the bytes are no summary, or are incomplete.
+            NewerFormatError: a later release has written the file.
+            DamageError: the bytes are no summary, or are incomplete.
         """
         refuse_newer("a segment summary", int.from_bytes(content[:2], "big"), VERSION)
         if len(content) != SUMMARY.size:
-            raise Corrupt(f"a segment summary has {len(content)} bytes; it must have {SUMMARY.size}")
+            raise DamageError(f"a segment summary has {len(content)} bytes; it must have {SUMMARY.size}")
         version, crc, *fields = SUMMARY.unpack(content)
         if version != VERSION:
-            raise Corrupt(f"a segment summary has version {version}; only version {VERSION} is known")
+            raise DamageError(f"a segment summary has version {version}; only version {VERSION} is known")
         if crc != crc32c(content[CRC_END:]):
-            raise Corrupt("the CRC of a segment summary does not match its bytes")
+            raise DamageError("the CRC of a segment summary does not match its bytes")
         return cls(*fields)
 
     def replaced(self, **changes: int) -> "Summary":

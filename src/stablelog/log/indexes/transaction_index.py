@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from stablelog.env.disk import Buffer
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.indexes.index_entries import IndexEntries
 from stablelog.log.indexes.minima import Minima
 
@@ -53,7 +53,7 @@ class TransactionIndex(IndexEntries):
 
     def __init__(self, entries: Buffer = b"") -> None:
         if len(entries) % ENTRY.size:
-            raise Corrupt(f"a transaction index has {len(entries)} bytes, so its last entry is torn")
+            raise DamageError(f"a transaction index has {len(entries)} bytes, so its last entry is torn")
         super().__init__(entries, len(entries) // ENTRY.size)
         self._minima = Minima(self._firsts)
 

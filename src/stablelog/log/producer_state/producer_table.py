@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from stablelog.batch.header import NO_SEQUENCE
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.producer_state.producer import BATCHES_KEPT, NO_TXN, KeptBatch, Producer
 
 BLOCK_COUNT_MAX: Final = 32
@@ -138,17 +138,17 @@ def _block_end(content: bytes, at: int) -> int | None:
     """Return the end of the block of packed producers that begins at `at`; None if the content ends within the block.
 
     Raises:
-        Corrupt: the bytes at `at` are no block.
+        DamageError: the bytes at `at` are no block.
     """
     if at == len(content):
         return None
     count = content[at]
     if not 0 < count <= BLOCK_COUNT_MAX:
-        raise Corrupt(f"a block of the producer table has {count} producers, which is impossible")
+        raise DamageError(f"a block of the producer table has {count} producers, which is impossible")
     kinds_at = at + 1 + count * (SNAPSHOT_ENTRY.size + USED_SIZE)
     kinds = content[kinds_at : kinds_at + count]
     if kinds.translate(None, _KINDS):
-        raise Corrupt("a block of the producer table has a producer of an unknown kind")
+        raise DamageError("a block of the producer table has a producer of an unknown kind")
     end = kinds_at + count + sum(kinds.translate(_REST_SIZES))
     return end if len(kinds) == count and end <= len(content) else None
 
@@ -442,7 +442,7 @@ class ProducerTable:
             pieces: the bytes of the blocks, divided at any places.
 
         Raises:
-            Corrupt: the bytes are no such blocks.
+            DamageError: the bytes are no such blocks.
         """
         self = cls()
         rest, last_id = b"", None
@@ -452,12 +452,14 @@ class ProducerTable:
                 block = content[at:end]
                 ids = _ids(block)
                 if list(ids) != sorted(set(ids)) or (last_id is not None and ids[0] <= last_id):
-                    raise Corrupt(f"the producer ids of the producer table do not ascend after id {last_id}")
+                    raise DamageError(
+                        f"the producer ids of the producer table do not ascend after id {last_id}"
+                    )
                 self._append_block(block)
                 at, last_id = end, ids[-1]
             rest = content[at:]
         if rest:
-            raise Corrupt(f"{len(rest)} bytes follow the last block of the producer table")
+            raise DamageError(f"{len(rest)} bytes follow the last block of the producer table")
         return self
 
     def open_producers(self) -> list[Producer]:

@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import NO_SEQUENCE, SEQUENCE_MAX, BatchHeader
 from stablelog.batch.markers import Marker, MarkerType, read_marker
 from stablelog.env.disk import Buffer
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.producer_state.producer import BATCHES_KEPT, NO_TXN, KeptBatch, LastBatch, Producer
 from stablelog.log.producer_state.producer_table import ProducerTable
@@ -216,8 +216,9 @@ class Producers:
             If the batch is a duplicate, the earlier batch that it repeats. None if the batch must be appended.
 
         Raises:
-            Refused: invalid_producer_epoch, out_of_order_sequence_number, invalid_txn_state if the batch is outside the
-                open transaction of its producer, or invalid_record if the transaction would have too many records.
+            RefusedError: invalid_producer_epoch, out_of_order_sequence_number, invalid_txn_state if the batch is
+                outside the open transaction of its producer, or invalid_record if the transaction would have too many
+                records.
         """
         producer = self._known(header.producer_id)
         if producer is None:
@@ -233,7 +234,7 @@ class Producers:
                 and header.is_transactional
                 and record_count > open_record_count_max
             ):
-                raise Refused(
+                raise RefusedError(
                     ErrorCode.invalid_record,
                     f"a transaction would have {record_count} records in a commit-ordered partition; at most {open_record_count_max} are possible",
                 )
@@ -254,7 +255,7 @@ class Producers:
         """Refuse a batch with an older producer epoch than the one in the producer state.
 
         Raises:
-            Refused: invalid_producer_epoch.
+            RefusedError: invalid_producer_epoch.
         """
         producer = self._known(header.producer_id)
         if producer is not None:
@@ -269,25 +270,25 @@ class Producers:
             Whether the marker must be written; False if it repeats a marker that is in the log already.
 
         Raises:
-            Refused: invalid_producer_epoch or transaction_coordinator_fenced.
+            RefusedError: invalid_producer_epoch or transaction_coordinator_fenced.
         """
         producer = self._known(producer_id)
         if producer is None:
             return True
         if producer_epoch < producer.producer_epoch:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_producer_epoch,
                 f"a marker for producer {producer_id} has the old producer epoch {producer_epoch}; the current one is {producer.producer_epoch}",
             )
         if marker.coordinator_epoch < producer.coordinator_epoch:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.transaction_coordinator_fenced,
                 f"a marker has the old coordinator epoch {marker.coordinator_epoch}; a marker of epoch {producer.coordinator_epoch} is in the log already",
             )
         if transaction_version >= SECOND_DIALECT and producer_epoch == producer.producer_epoch:
             if producer.txn_first_offset == NO_TXN:
                 return False
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_producer_epoch,
                 f"a marker for producer {producer_id} has epoch {producer_epoch}, which is the epoch of the open transaction itself; a marker of transaction version 2 must have a later epoch",
             )
@@ -454,7 +455,7 @@ def _repeated(producer: Producer, header: BatchHeader) -> KeptBatch | None:
 
 def _check_epoch(producer: Producer, header: BatchHeader) -> None:
     if header.producer_epoch < producer.producer_epoch:
-        raise Refused(
+        raise RefusedError(
             ErrorCode.invalid_producer_epoch,
             f"producer {header.producer_id} writes with the old producer epoch {header.producer_epoch}; the current one is {producer.producer_epoch}",
         )
@@ -476,11 +477,11 @@ def _check_follows(producer: Producer, header: BatchHeader) -> None:
             f"producer {header.producer_id} sends sequence {header.base_sequence}, which does not follow its last sequence {producer.last_sequence}"
         )
     if producer.txn_first_offset != NO_TXN and not header.is_transactional:
-        raise Refused(
+        raise RefusedError(
             ErrorCode.invalid_txn_state,
             f"producer {header.producer_id} sends a batch that is not transactional, but has an open transaction in this partition",
         )
 
 
-def _out_of_order(message: str) -> Refused:
-    return Refused(ErrorCode.out_of_order_sequence_number, message)
+def _out_of_order(message: str) -> RefusedError:
+    return RefusedError(ErrorCode.out_of_order_sequence_number, message)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from crc32c import crc32c
 
 from stablelog.env.disk import Content, Disk
-from stablelog.errors import Corrupt, DiskError, in_words, refuse_newer
+from stablelog.errors import DamageError, DiskError, in_words, refuse_newer
 from stablelog.log.files.names import PRODUCERS, SNAPSHOT, is_snapshot, offset_of
 from stablelog.log.indexes.summary import SUMMARY, Summary
 from stablelog.log.producer_state.producer import BATCHES_KEPT, NO_TXN, KeptBatch, Producer
@@ -235,17 +235,21 @@ def decode_snapshot(content: bytes, now_ms: int) -> ProducerTable:
     `now_ms` is used.
 
     Raises:
-        NewerFormat: a later release has written the file.
-        Corrupt: the bytes are no snapshot, or are damaged.
+        NewerFormatError: a later release has written the file.
+        DamageError: the bytes are no snapshot, or are damaged.
     """
     refuse_newer("a producer snapshot", int.from_bytes(content[:2], "big"), SNAPSHOT_VERSION)
     if len(content) < SNAPSHOT_HEADER.size:
-        raise Corrupt(f"a producer snapshot is incomplete: it ends in its header, after {len(content)} bytes")
+        raise DamageError(
+            f"a producer snapshot is incomplete: it ends in its header, after {len(content)} bytes"
+        )
     version, crc, count = SNAPSHOT_HEADER.unpack_from(content)
     if version != SNAPSHOT_VERSION:
-        raise Corrupt(f"a producer snapshot has version {version}; only version {SNAPSHOT_VERSION} is known")
+        raise DamageError(
+            f"a producer snapshot has version {version}; only version {SNAPSHOT_VERSION} is known"
+        )
     if crc != crc32c(content[CRC_END:]) or len(content) != SNAPSHOT_HEADER.size + count * SNAPSHOT_ENTRY.size:
-        raise Corrupt("a producer snapshot is damaged: its CRC or its size is wrong")
+        raise DamageError("a producer snapshot is damaged: its CRC or its size is wrong")
     return ProducerTable.of(_from_entries(memoryview(content)[SNAPSHOT_HEADER.size :], now_ms))
 
 
@@ -293,8 +297,8 @@ def decode_producers(content: bytes) -> tuple[ProducerTable, Summary]:
     """Decode a `.producers` file of the current version or the one before.
 
     Raises:
-        NewerFormat: a later release has written the file.
-        Corrupt: the file is incomplete or damaged.
+        NewerFormatError: a later release has written the file.
+        DamageError: the file is incomplete or damaged.
     """
     return _decode_pieces(iter((content,)))
 
@@ -320,10 +324,10 @@ def _decode_pieces(pieces: Iterator[bytes]) -> tuple[ProducerTable, Summary]:
     refuse_newer("a file of producers", int.from_bytes(first[:2], "big"), PRODUCERS_VERSION)
     begin = PRODUCERS_HEADER.size + SUMMARY.size
     if len(first) < begin:
-        raise Corrupt(f"a .producers file is incomplete: it ends in its header, after {len(first)} bytes")
+        raise DamageError(f"a .producers file is incomplete: it ends in its header, after {len(first)} bytes")
     version, wanted_crc, count = PRODUCERS_HEADER.unpack_from(first)
     if version != PRODUCERS_VERSION:
-        raise Corrupt(
+        raise DamageError(
             f"a .producers file has version {version}; only versions up to {PRODUCERS_VERSION} are known"
         )
     crc = crc32c(memoryview(first)[CRC_END:])
@@ -337,9 +341,9 @@ def _decode_pieces(pieces: Iterator[bytes]) -> tuple[ProducerTable, Summary]:
 
     table = ProducerTable.of_blocks(blocks())
     if crc != wanted_crc:
-        raise Corrupt("a .producers file is damaged: its CRC does not match its bytes")
+        raise DamageError("a .producers file is damaged: its CRC does not match its bytes")
     if len(table) != count:
-        raise Corrupt(f"a .producers file holds {len(table)} producers, but its header says {count}")
+        raise DamageError(f"a .producers file holds {len(table)} producers, but its header says {count}")
     return table, Summary.decode(first[PRODUCERS_HEADER.size : begin])
 
 
@@ -348,13 +352,13 @@ def _decode_json(content: bytes) -> tuple[ProducerTable, Summary]:
     text, _, crc = content.rstrip(b"\n").rpartition(b"\n")
     try:
         if crc32c(text) != int(crc, 16):
-            raise Corrupt("a .producers file is damaged: its CRC does not match its bytes")
+            raise DamageError("a .producers file is damaged: its CRC does not match its bytes")
         read = json.loads(text)
         timestamps = dict(read.get("timestamps", ()))
         rows = sorted(read["producers"])
         return ProducerTable.of(_from_rows(rows, timestamps)), Summary.decode(bytes.fromhex(read["segment"]))
     except (ValueError, KeyError, TypeError, struct.error) as error:
-        raise Corrupt(f"a .producers file of version 1 is damaged: {in_words(error)}") from error
+        raise DamageError(f"a .producers file of version 1 is damaged: {in_words(error)}") from error
 
 
 def decode_either(name: str, content: bytes) -> ProducerTable:
@@ -362,7 +366,7 @@ def decode_either(name: str, content: bytes) -> ProducerTable:
     result for a `.snapshot` file, the times of last use are unknown and are -1.
 
     Raises:
-        NewerFormat, Corrupt: for the same reasons as in `decode_producers` and `decode_snapshot`.
+        NewerFormatError, DamageError: for the same reasons as in `decode_producers` and `decode_snapshot`.
     """
     return decode_producers(content)[0] if name.endswith(PRODUCERS) else decode_snapshot(content, -1)
 

@@ -11,15 +11,16 @@ In this package, to *cut* the log is to truncate it at damage, and to keep the r
     ----------------------------------------------  ---------------------------------------------------------
     a torn or damaged batch after the synced end    it cuts the log there, because no record from there on was
                                                     acknowledged
-    the same damage, but the recovery point is      Corrupt: a crash usually leaves no whole batches after a
+    the same damage, but the recovery point is      DamageError: a crash usually leaves no whole batches after a
     unknown and whole batches follow the damage     torn one, so this damage has another cause
-    a damaged batch before the synced end; a        Corrupt: no log file is changed, the partition stays offline
+    a damaged batch before the synced end; a        DamageError: no log file is changed, the partition stays offline
     missing segment; a log that ends before the
     synced end or before its own start
     a segment without a valid summary, or whose     it replays (reads) this and all later segments, batch by batch,
     file sizes or transaction index do not match    and rebuilds their indexes and summaries
     its summary
-    a segment that is replayed, and whose batch     Corrupt, as above: the summary has a CRC of all batch headers. The
+    a segment that is replayed, and whose batch     DamageError, as above: the summary has a CRC of all batch headers.
+        The
     headers do not match its summary                CRC of a batch does not cover its base offset and leader epoch
     an abort marker without its index entry         the same as for a segment without a valid summary: the entries
                                                     are rebuilt from the markers

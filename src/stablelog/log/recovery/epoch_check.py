@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stablelog.batch.header import BatchHeader
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, NewerFormat, Unavailable
+from stablelog.errors import DamageError, NewerFormatError, UnavailableError
 from stablelog.log.files.epochs import EPOCH_FILE, UNKNOWN, LeaderEpochs
 from stablelog.log.files.names import LOG, file_path, log_offsets
 from stablelog.log.segments.scan import check_crc, scan_batches
@@ -31,7 +31,7 @@ def latest_epoch(disk: Disk, directory: Path, known: int) -> int:
     """
     try:
         entries = LeaderEpochs.decode(disk.read_bytes(directory / EPOCH_FILE)).entries
-    except (FileNotFoundError, Corrupt, NewerFormat):
+    except (FileNotFoundError, DamageError, NewerFormatError):
         entries = None
     later = [entry for entry in entries or () if entry[0] > known]
     if entries is not None and not later:
@@ -62,14 +62,14 @@ def latest_epoch_of_all(disk: Disk, directories: Iterable[Path], known: int) -> 
         known: the epoch in `cluster.json`; the result if no partition has a greater epoch.
     """
     for directory in directories:
-        with contextlib.suppress(FileNotFoundError, Unavailable):
+        with contextlib.suppress(FileNotFoundError, UnavailableError):
             known = latest_epoch(disk, directory, known)
     return known
 
 
 def _whole_batches(disk: Disk, path: Path) -> Iterator[BatchHeader]:
     """Yield the headers of a log file's batches, up to the first one that is damaged or torn."""
-    with contextlib.closing(disk.open(path)) as file, contextlib.suppress(Corrupt):
+    with contextlib.closing(disk.open(path)) as file, contextlib.suppress(DamageError):
         for position, header, batch in scan_batches(file.read, 0, file.size):
             check_crc(header, batch, position)
             yield header
@@ -94,7 +94,7 @@ def check_epochs(epochs: LeaderEpochs, segments: Segments, path: Path) -> None:
         path: the path of that file, for the error message.
 
     Raises:
-        Corrupt: the file contradicts the log.
+        DamageError: the file contradicts the log.
     """
     _check_first(epochs, segments, path)
     for epoch, start in epochs.entries:
@@ -130,8 +130,8 @@ def _check_first(epochs: LeaderEpochs, segments: Segments, path: Path) -> None:
         raise _wrong(path, epoch, start, header)
 
 
-def _wrong(path: Path, epoch: int, start: int, header: BatchHeader) -> Corrupt:
-    return Corrupt(
+def _wrong(path: Path, epoch: int, start: int, header: BatchHeader) -> DamageError:
+    return DamageError(
         f"{path} says that leader epoch {epoch} begins at offset {start}, but the batch of offset {header.base_offset} has "
         f"epoch {header.leader_epoch}. Stop the broker and remove the file. The next start rebuilds it"
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stablelog.batch.header import BatchHeader, crc_holds
 from stablelog.env.disk import File
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.directory import PartitionDirectory
 from stablelog.log.files.log_start import LOG_START_FILE, read_log_start
 from stablelog.log.files.names import (
@@ -233,7 +233,7 @@ class Examination:
         """Return the base offsets of the log files, without the segments that end before the log start offset."""
         bases, listing = self._directory.bases, self._directory.listing
         if not bases:
-            raise Corrupt(
+            raise DamageError(
                 f"{listing.directory} holds no log file: there is nothing to repair. Restore its files from a backup"
             )
         starts = {name: self._read_start(name) for name in (LOG_START_FILE, VIEW_START_FILE)}
@@ -243,7 +243,7 @@ class Examination:
         start = starts[LOG_START_FILE]
         self._log_start = bases[0] if start is None else start
         if bases[0] > self._log_start:
-            raise Corrupt(
+            raise DamageError(
                 f"{first_segment_path(listing.directory, listing.names, self._log_start)} is missing: the log begins at offset "
                 f"{self._log_start}, but the first segment that exists begins at offset {bases[0]}. `stablelog repair` cannot repair this. Restore the "
                 "missing files from a backup"
@@ -254,14 +254,15 @@ class Examination:
         """Read the file with the start of the log or of its view; return None if the file is missing and need not
         exist.
 
-        Raises Corrupt if the file must exist: a start of the broker refuses the partition without it, and no truncation
+        Raises DamageError if the file must exist: a start of the broker refuses the partition without it, and no
+            truncation
         changes that.
         """
         path = self._directory.listing.path(name)
         start = read_log_start(self._disk, path)
         if start is None and name in self._expected.start_files:
             what = "log" if name == LOG_START_FILE else "view"
-            raise Corrupt(
+            raise DamageError(
                 f"{path} is missing: where the {what} begins is not known, and records that were deleted "
                 "could be read again. `stablelog repair` cannot repair this. Restore the file from a backup"
             )
@@ -334,7 +335,7 @@ class Examination:
             try:
                 for _ in prove_headers(self._disk, walk.path, mark.log_size, mark.log_crc):
                     pass
-            except Corrupt:
+            except DamageError:
                 return walk.at_first_odd()
         if summary is not None and size < summary.log_size:
             return walk.at_end(f"the file has only {size} bytes, but {summary.log_size} were durable")
@@ -396,7 +397,7 @@ class _Walk:
                 if damage is not None:
                     return damage
                 self._take(header)
-        except Corrupt as error:
+        except DamageError as error:
             return self.at_end(str(error))
         return None
 
@@ -419,7 +420,7 @@ class _Walk:
             The damage, if this batch shows that an earlier one is damaged; otherwise None.
 
         Raises:
-            Corrupt: this batch is damaged.
+            DamageError: this batch is damaged.
         """
         last = self._last
         if header.base_offset < self.end_offset:
@@ -428,30 +429,32 @@ class _Walk:
                 # This batch has an offset in the gap before the previous batch. So the offset of the previous batch has
                 # changed.
                 return Damage(self.path, last.position, last.end_offset, why)
-            raise Corrupt(why)
+            raise DamageError(why)
         if header.last_offset - self._base > RELATIVE_OFFSET_MAX or (
             self._following is not None and header.next_offset > self._following
         ):
-            raise Corrupt(f"the offset of a batch, {header.base_offset}, is beyond the end of this segment")
+            raise DamageError(
+                f"the offset of a batch, {header.base_offset}, is beyond the end of this segment"
+            )
         damage = self._check_epoch(header)
         if damage is not None:
             return damage
         self._is_whole = crc_holds(batch, 0, header)
         if not self._is_whole and header.next_offset > self.unread_end:
-            raise Corrupt(f"the CRC of the batch of offset {header.base_offset} does not match its bytes")
+            raise DamageError(f"the CRC of the batch of offset {header.base_offset} does not match its bytes")
         return None
 
     def _check_epoch(self, header: BatchHeader) -> Damage | None:
         last, expected = self._last, self._expected
         is_gapless = self.is_growing and header.leader_epoch >= expected.gapless_epoch
         if is_gapless and header.base_offset != self.end_offset:
-            raise Corrupt(
+            raise DamageError(
                 f"the offsets {self.end_offset} to {header.base_offset - 1} are missing, or the offset of the next batch has changed"
             )
         if expected.gapless_epoch == NEVER:
             return None
         if header.leader_epoch > expected.leader_epoch:
-            raise Corrupt(
+            raise DamageError(
                 f"the batch of offset {header.base_offset} has leader epoch {header.leader_epoch}, but the last start of the broker had only epoch "
                 f"{expected.leader_epoch}"
             )
@@ -459,7 +462,7 @@ class _Walk:
             why = f"a batch of leader epoch {header.leader_epoch} follows one of {self._leader_epoch}"
             if last is not None and last.raises_epoch and header.leader_epoch >= last.leader_epoch:
                 return Damage(self.path, last.position, last.end_offset, why)
-            raise Corrupt(why)
+            raise DamageError(why)
         return None
 
     def _take(self, header: BatchHeader) -> None:

@@ -12,7 +12,7 @@ import contextlib
 from pathlib import Path
 from typing import Final
 
-from stablelog.errors import Corrupt, naming, refuse_newer
+from stablelog.errors import DamageError, naming, refuse_newer
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import LOG_START_FILE, decode_log_start
@@ -36,7 +36,7 @@ def check_formats(listing: Listing) -> None:
         listing: the listing of the partition's directory.
 
     Raises:
-        NewerFormat: a later release has written a file. The message names it.
+        NewerFormatError: a later release has written a file. The message names it.
     """
     found: dict[str, list[str]] = {}
     for name in listing.names:  # the names are in the order of the offsets
@@ -46,7 +46,7 @@ def check_formats(listing: Listing) -> None:
     for kind, names in found.items():
         for name in names if kind in COMPACTED else names[-1:]:
             path = listing.path(name)
-            with contextlib.suppress(Corrupt, FileNotFoundError), naming(path):
+            with contextlib.suppress(DamageError, FileNotFoundError), naming(path):
                 # A log may have thousands of transaction indexes, and recovery reads only the last one. The listing
                 # caches only this last index.
                 is_kept = kind != TXNINDEX or name == names[-1]
@@ -55,13 +55,14 @@ def check_formats(listing: Listing) -> None:
 
 
 def _check(kind: str, head: bytes, path: Path) -> None:
-    """Check the version at the beginning of a file. Raises NewerFormat, and Corrupt for damage."""
+    """Check the version at the beginning of a file. Raises NewerFormatError, and DamageError for damage."""
     if kind in _NUMBERED:  # the version is the first two bytes
         what, known = _NUMBERED[kind]
         refuse_newer(what, int.from_bytes(head[INT16], "big"), known)
     elif kind == EPOCH_FILE:
         # The version is in the first line, and `head` has at least this line. If the file is longer than `head`, its
-        # end is missing here, and the decoder raises Corrupt. The caller ignores Corrupt and sees only NewerFormat.
+        # end is missing here, and the decoder raises DamageError. The caller ignores DamageError and sees only
+        # NewerFormatError.
         LeaderEpochs.decode(head)
     else:
         decode_log_start(head, path)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.directory import PartitionDirectory
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import LOG_START_FILE, decode_log_start
@@ -105,12 +105,12 @@ class Planner:
         """Make the plan; return None if the partition is new.
 
         Raises:
-            Corrupt: durable bytes are missing. No log file was changed.
+            DamageError: durable bytes are missing. No log file was changed.
         """
         directory, bases = self._directory, self._directory.bases
         written = self._read_log_start(bases)
         if bases and bases[0] > self._log_start:
-            raise Corrupt(
+            raise DamageError(
                 f"{self._first_segment_path()} is missing: the log begins at offset {self._log_start}, but the first segment "
                 f"that exists begins at offset {bases[0]}. Restore the missing files"
             )
@@ -174,7 +174,7 @@ class Planner:
         is_there = LOG_START_FILE in self._listing
         said = decode_log_start(self._listing.read(LOG_START_FILE), path) if is_there else None
         if said is None and self._known.is_established:
-            raise Corrupt(
+            raise DamageError(
                 f"{path} is missing: where the log begins is not known, and records that were deleted could be read "
                 "again. Restore the file"
             )
@@ -220,7 +220,7 @@ class Planner:
             first_place: the index in `bases` of the first segment that stays.
 
         Raises:
-            Corrupt: a log file is missing that was not deleted.
+            DamageError: a log file is missing that was not deleted.
         """
         for name in self._listing.names:
             suffix = name[OFFSET_DIGITS:]
@@ -229,7 +229,7 @@ class Planner:
             path, base = self._listing.path(name), offset_of(name)
             deleted = base < (bases[first_place] if bases else self._log_start)
             if suffix == SUMMARY and not deleted and self._directory.summary(base) is not None:
-                raise Corrupt(
+                raise DamageError(
                     f"{path.with_suffix(LOG)} is missing, and was durable. Restore it; or, to go on without its records, run "
                     "`stablelog repair`, which first shows what is lost. Only if another program has compacted the log, "
                     f"remove {path}"
@@ -237,9 +237,9 @@ class Planner:
             self._disk.remove(path)
 
     def _check_is_new(self, *, written: bool) -> None:
-        """Raise Corrupt if a directory without a log file once had one."""
+        """Raise DamageError if a directory without a log file once had one."""
         if self._directory.snapshots or self._known.is_established or written:
-            raise Corrupt(
+            raise DamageError(
                 f"{self._first_segment_path()} is missing: the directory holds no log "
                 "file, but the partition had one. Restore its files"
             )
@@ -265,7 +265,7 @@ class Planner:
         # The summary of a segment is written only after the log file of the next segment is durable in the directory.
         # So if the last segment has a summary, the log file of a next segment is missing.
         if summaries[-1] is not None:
-            raise Corrupt(
+            raise DamageError(
                 f"{self.segment(summaries[-1].end_offset).path(LOG)} is missing, and was durable. Restore it"
             )
         point = self._known.recovery_point
@@ -279,7 +279,7 @@ class Planner:
         return SyncedEnd(offset, self._known.is_clean, is_recorded=point is not None)
 
     def _check_sizes(self, segments: list[Segment], summaries: list[Summary | None]) -> None:
-        """Raise Corrupt if a log file is shorter than it was when the segment's summary was written.
+        """Raise DamageError if a log file is shorter than it was when the segment's summary was written.
 
         Without this check, a file that lost whole batches at its end would look like one from which compaction has
         removed them.
@@ -287,17 +287,17 @@ class Planner:
         for segment, summary in zip(segments, summaries, strict=True):
             path = segment.path(LOG)
             if summary is not None and (size := self._disk.size(path)) < summary.log_size:
-                raise Corrupt(
+                raise DamageError(
                     f"{path} has only {size} bytes, but {summary.log_size} were durable. Restore the file from a backup. To go on "
                     "without these records, run `stablelog repair`, which first shows what is lost; if another program has "
                     f"compacted the log, remove {segment.path(SUMMARY)}"
                 )
 
     def _check_gaps(self, segments: list[Segment]) -> None:
-        """Raise Corrupt if a segment is missing between segments that are opened by their summaries."""
+        """Raise DamageError if a segment is missing between segments that are opened by their summaries."""
         for segment, following in pairwise(segments):
             if segment.end_offset != following.base_offset:
-                raise Corrupt(
+                raise DamageError(
                     f"{self.segment(segment.end_offset).path(LOG)} is missing: the segments of offsets "
                     f"{segment.end_offset} to {following.base_offset - 1} were durable. Restore their files"
                 )

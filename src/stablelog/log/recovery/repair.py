@@ -11,7 +11,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, naming
+from stablelog.errors import DamageError, naming
 from stablelog.log.directory import PartitionDirectory
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start, read_log_start
@@ -48,8 +48,8 @@ def examine(disk: Disk, directory: Path, expected: Expected | None = None) -> Da
         expected: what the data directory records about the partition.
 
     Raises:
-        NewerFormat: a later release has written to the directory; nothing was changed.
-        Corrupt: the directory is damaged in a way that no truncation can repair.
+        NewerFormatError: a later release has written to the directory; nothing was changed.
+        DamageError: the directory is damaged in a way that no truncation can repair.
         DiskError: a file cannot be read.
     """
     listing = Listing(disk, directory)
@@ -142,7 +142,7 @@ def _refuse_starts(disk: Disk, damage: Damage) -> None:
     path = damage.path.with_suffix(SUMMARY)
     try:
         summary = Summary.decode(disk.read_bytes(path))
-    except (FileNotFoundError, Corrupt):
+    except (FileNotFoundError, DamageError):
         if not damage.later and not damage.has_gaps:
             return
     else:
@@ -211,7 +211,7 @@ def _summary_of(disk: Disk, damage: Damage) -> Summary:
 
 
 def _check_unchanged(disk: Disk, directory: Path, damage: Damage) -> None:
-    """Raise Corrupt if the log files have changed since `examine`."""
+    """Raise DamageError if the log files have changed since `examine`."""
     bases = log_offsets(disk.list_dir(directory))
     size = sum(
         disk.size(path) - max(position, 0)
@@ -219,7 +219,7 @@ def _check_unchanged(disk: Disk, directory: Path, damage: Damage) -> None:
         if offset_of(path.name) in bases
     )
     if tuple(base for base in bases if base > int(damage.path.stem)) != damage.later or size != damage.size:
-        raise Corrupt(
+        raise DamageError(
             f"{directory} has changed since it was examined; nothing was truncated. Stop the program that writes to it, and run "
             "`stablelog repair` again"
         )

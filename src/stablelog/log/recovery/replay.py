@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stablelog.batch.header import HEADER, BatchHeader, crc_holds
 from stablelog.env.disk import Buffer, Disk
-from stablelog.errors import Corrupt, DiskError, naming
+from stablelog.errors import DamageError, DiskError, naming
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
@@ -67,8 +67,8 @@ def recover(
         progress: called with (bytes done, bytes in all) while the log is read.
 
     Raises:
-        NewerFormat: a later release has written to the directory; nothing was changed.
-        Corrupt: durable bytes are damaged or missing. No log file was changed.
+        NewerFormatError: a later release has written to the directory; nothing was changed.
+        DamageError: durable bytes are damaged or missing. No log file was changed.
         DiskError: the disk failed.
     """
     check_formats(listing)
@@ -138,7 +138,7 @@ class _Replay:
         if self._epochs.truncate_to(end_offset) or self._epochs_changed:
             self._write_epochs()
         if plan.log_start > end_offset:
-            raise Corrupt(
+            raise DamageError(
                 f"{self._directory / LOG_START_FILE} says that the log begins at offset {plan.log_start}, but the log "
                 f"ends at {end_offset}. Restore the file, or the log files"
             )
@@ -165,7 +165,7 @@ class _Replay:
         the broker's own leader epoch.
 
         Raises:
-            Corrupt: a batch of a segment that was opened by its summary has a greater epoch than the broker's own
+            DamageError: a batch of a segment that was opened by its summary has a greater epoch than the broker's own
                 leader epoch.
         """
         epochs = self._plan.directory.epochs()
@@ -178,7 +178,7 @@ class _Replay:
             for _, header in segment.walk_unproven(0):
                 self._note_epoch(header)
             if self._known.is_established and self._epochs.latest > self._known.leader_epoch:
-                raise Corrupt(
+                raise DamageError(
                     f"{segment.path(LOG)} has a batch of leader epoch {self._epochs.latest}, but this start of the broker has only epoch "
                     f"{self._known.leader_epoch}. Restore the file, or {self._directory.parent / 'cluster.json'}"
                 )
@@ -258,10 +258,10 @@ class _Replay:
         offset is missing.
 
         Raises:
-            Corrupt: the two segments overlap.
+            DamageError: the two segments overlap.
         """
         if following.base_offset < segment.end_offset:
-            raise Corrupt(
+            raise DamageError(
                 f"{following.path(LOG)} begins before the end of the segment before it. Restore both files"
             )
         if following.base_offset == segment.end_offset or self._synced.is_clean:
@@ -275,7 +275,7 @@ class _Replay:
         kept.
 
         Raises:
-            Corrupt: headers or markers have changed since they were written.
+            DamageError: headers or markers have changed since they were written.
         """
         segment.prove_now()
         for position, header in segment.walk(0):
@@ -283,7 +283,7 @@ class _Replay:
             if header.base_offset >= start.offset:
                 batch = segment.log.read(position, header.size) if header.is_control else b""
                 if batch and not crc_holds(batch, 0, header):
-                    raise Corrupt(bad_crc(segment.path(LOG), header, position))
+                    raise DamageError(bad_crc(segment.path(LOG), header, position))
                 txn = start.producers.take(header, batch, self._known.now_ms)
                 if txn is not None:
                     start.producers.ended(txn)
@@ -295,7 +295,7 @@ class _Replay:
             The damage at which the segment was truncated; None if the segment is whole.
 
         Raises:
-            Corrupt: durable bytes of the segment are damaged.
+            DamageError: durable bytes of the segment are damaged.
         """
         if start.progress is not None and start.progress.base_offset == segment.base_offset:
             segment.open_growing(start.progress, start.indexes)
@@ -315,10 +315,10 @@ class _Replay:
                 self._advance(header.size)
                 if marks.get(segment.size, segment.log_crc) != segment.log_crc:
                     changed_size = segment.size
-        except Corrupt as error:
+        except DamageError as error:
             damage = str(error)
         if changed_size:
-            raise Corrupt(
+            raise DamageError(
                 f"{segment.path(LOG)}: the offset or the leader epoch of a batch in the first {changed_size} bytes has "
                 "changed since they were durable. Restore the file, or run `stablelog repair`, which first shows what is lost"
             )
@@ -327,8 +327,8 @@ class _Replay:
         return damage
 
     def _check_place(self, header: BatchHeader, segment: Segment, position: int) -> None:
-        """Raise Corrupt if the base offset or the leader epoch of a batch is impossible at this position. No CRC of the
-        batch covers these two fields.
+        """Raise DamageError if the base offset or the leader epoch of a batch is impossible at this position. No CRC of
+        the batch covers these two fields.
         """
         if header.base_offset < segment.end_offset:
             wanted = f"which must be greater than {segment.end_offset - 1}"
@@ -342,13 +342,13 @@ class _Replay:
             self._known.is_established
             and not self._latest_epoch <= header.leader_epoch <= self._known.leader_epoch
         ):
-            raise Corrupt(
+            raise DamageError(
                 f"the batch at offset {header.base_offset}, byte {position}, has leader epoch {header.leader_epoch}, but only "
                 f"{self._latest_epoch} to {self._known.leader_epoch} are possible"
             )
         else:
             return
-        raise Corrupt(f"the batch at byte {position} begins at offset {header.base_offset}, {wanted}")
+        raise DamageError(f"the batch at byte {position} begins at offset {header.base_offset}, {wanted}")
 
     def _take(
         self, segment: Segment, header: BatchHeader, position: int, batch: Buffer, start: Start
@@ -372,7 +372,7 @@ class _Replay:
         """Truncate a segment after its last whole batch, and keep the removed bytes in a `.cut` file.
 
         Raises:
-            Corrupt: the bytes to be removed were durable, or may have been durable.
+            DamageError: the bytes to be removed were durable, or may have been durable.
         """
         path, file = segment.path(LOG), segment.growing_log
         check_cut(path, file, segment.size, segment.end_offset, damage, self._synced)
@@ -402,10 +402,10 @@ class _Replay:
         """Make the last segment durable and ready for appends, and remove all later segments.
 
         Raises:
-            Corrupt: the log ends before an offset that was durable, or durable bytes would be removed.
+            DamageError: the log ends before an offset that was durable, or durable bytes would be removed.
         """
         if segment.end_offset < self._synced.offset:
-            raise Corrupt(
+            raise DamageError(
                 f"{segment.path(LOG)} ends at offset {segment.end_offset - 1}; records up to offset "
                 f"{self._synced.offset - 1} were durable, so the disk has lost them. Restore the file, or run "
                 "`stablelog repair`, which first shows what is lost"
@@ -428,7 +428,7 @@ class _Replay:
         """Remove the segments after the log's new end, and keep the bytes of their log files in `.cut` files.
 
         Raises:
-            Corrupt: these segments were durable, or may have been durable.
+            DamageError: these segments were durable, or may have been durable.
         """
         damage = f"the segment follows {last.path(LOG)}, where the log was truncated: {damage}"
         for segment in later:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, BatchHeader, crc_holds, read_header
 from stablelog.env.disk import Disk, File
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.files.names import CUT, LOG
 from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
 
@@ -88,19 +88,21 @@ def check_cut(path: Path, file: File, position: int, end_offset: int, damage: st
         synced: the offset up to which the log was synced.
 
     Raises:
-        Corrupt: the bytes to be removed were synced, or may have been synced. Nothing changed.
+        DamageError: the bytes to be removed were synced, or may have been synced. Nothing changed.
     """
     advice = (
         "Restore the file from a backup, or, to go on without these records, run `stablelog repair`, which "
         "first shows what is lost"
     )
     if synced.covers(end_offset):
-        raise Corrupt(f"{path}: {damage}; {synced}, so the disk has lost or changed these bytes. {advice}")
+        raise DamageError(
+            f"{path}: {damage}; {synced}, so the disk has lost or changed these bytes. {advice}"
+        )
     if synced.is_recorded:
         return
     following = next(batches_behind(file, position, end_offset), None)
     if following is not None:
-        raise Corrupt(
+        raise DamageError(
             f"{path}: {damage}; a whole batch of offset {following[1].base_offset} follows at byte {following[0]}, "
             f"and it is not recorded up to which offset the log was durable. {advice}"
         )
@@ -183,7 +185,7 @@ class _Search:
     def _plausible(self, content: bytes, place: int, position: int, end_offset: int) -> BatchHeader | None:
         try:
             header = read_header(content, place)
-        except Corrupt:
+        except DamageError:
             return None
         is_plausible = (
             header.size <= self._file.size - position

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.directory import PartitionDirectory
 from stablelog.log.indexes.sealed_indexes import are_files_of
 from stablelog.log.indexes.summary import Summary
@@ -143,7 +143,7 @@ class Trust:
             try:
                 if any(header.leader_epoch > self._leader_epoch for _, header in segment.walk_unproven(0)):
                     yield base
-            except Corrupt:
+            except DamageError:
                 yield base
             finally:
                 segment.close()

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, BatchHeader, read_header
 from stablelog.env.disk import File
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.files.names import LOG, PathOf
 
 WALK_READ_SIZE = 64 << 10
@@ -43,7 +43,7 @@ def walk(
         read_size: the number of bytes of one read.
 
     Raises:
-        Corrupt: the bytes at a position are no batch.
+        DamageError: the bytes at a position are no batch.
     """
     while position < size:
         chunk = log().read(position, min(read_size, size - position))
@@ -55,7 +55,7 @@ def walk(
             at += header.size
             reached = position + at
         if reached == position:
-            raise Corrupt(
+            raise DamageError(
                 f"{path_of(LOG)}: the {size - position} bytes at byte {position} are no batch. Restore the file"
             )
         position = reached
@@ -73,7 +73,7 @@ def seek(path_of: PathOf, log: File, position: int, size: int, *, offset: int, e
         end: a batch that ends after this position is a result, whatever its offsets are.
 
     Raises:
-        Corrupt: the bytes at a position are no batch.
+        DamageError: the bytes at a position are no batch.
     """
     unpack = OFFSETS.unpack_from
     while position < size:
@@ -83,14 +83,14 @@ def seek(path_of: PathOf, log: File, position: int, size: int, *, offset: int, e
             base_offset, batch_length, last_offset_delta = unpack(view, at)
             batch_size = batch_length + LENGTH_AND_OFFSET_SIZE
             if batch_size < HEADER.size or last_offset_delta < 0:
-                raise Corrupt(
+                raise DamageError(
                     f"{path_of(LOG)}: the bytes at byte {position + at} are no batch. Restore the file"
                 )
             if base_offset + last_offset_delta >= offset or position + at + batch_size > end:
                 return Found(position + at, batch_size, base_offset, base_offset + last_offset_delta)
             at += batch_size
         if at == 0:
-            raise Corrupt(
+            raise DamageError(
                 f"{path_of(LOG)}: the {size - position} bytes at byte {position} are no batch. Restore the file"
             )
         position += at

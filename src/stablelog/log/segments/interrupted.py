@@ -20,7 +20,7 @@ from pathlib import Path
 
 from stablelog.batch.header import headers_in
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.names import (
     DELETED,
@@ -126,7 +126,7 @@ def _summary_of_swap(disk: Disk, directory: Path, base_offset: int) -> Summary |
     """Return the `.swap` summary of a compacted segment; None if Kafka has made the segment, because Kafka has no
     summaries.
     """
-    with contextlib.suppress(FileNotFoundError, Corrupt):
+    with contextlib.suppress(FileNotFoundError, DamageError):
         return Summary.decode(disk.read_bytes(directory / f"{base_offset:020d}{SUMMARY}{SWAP}"))
     return None
 

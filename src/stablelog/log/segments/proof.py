@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, BatchHeader, crc_holds, read_header
 from stablelog.env.disk import Disk, File
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.segments.scan import check_crc, scan_batches
 
 SCRUB_SIZE = 1 << 20  # about how many bytes the scrub reads at a time
@@ -69,7 +69,7 @@ def scrub(disk: Disk, path: Path, size: int) -> Iterator[int | DamagedBatch]:
     Raises:
         FileNotFoundError: retention or compaction has deleted the segment.
         DiskError: the file cannot be read.
-        Corrupt: the bytes at the position of a header are no header.
+        DamageError: the bytes at the position of a header are no header.
     """
     with closing(disk.open(path)) as file:
         position = read_size = 0
@@ -105,16 +105,17 @@ def prove_headers(
             so that the readers need not wait for the disk.
 
     Raises:
-        Corrupt: the file does not hold these batches. The message names the first damaged batch, if it can be found.
+        DamageError: the file does not hold these batches. The message names the first damaged batch, if it can be
+            found.
         DiskError: the file cannot be read.
     """
     try:
         file = disk.open(path)
     except FileNotFoundError:
-        raise Corrupt(f"{path} is missing, and was durable. Restore it") from None
+        raise DamageError(f"{path} is missing, and was durable. Restore it") from None
     with closing(file):
         if file.size < size:
-            raise Corrupt(f"{path} holds only {file.size} bytes, but {size} were durable. Restore it")
+            raise DamageError(f"{path} holds only {file.size} bytes, but {size} were durable. Restore it")
         yield from _walk(file, path, size, crc, mapped)
 
 
@@ -166,7 +167,7 @@ def _is_ready(file: File, mapped: memoryview | None, begin: int, end: int) -> bo
     return mapped is not None and file.populate(mapped[begin:end])
 
 
-def _damaged(file: File, path: Path, size: int) -> Corrupt:
+def _damaged(file: File, path: Path, size: int) -> DamageError:
     """Return the error for a failed proof. Its message names the first batch whose CRC is wrong or whose offset does
     not follow the batch before it.
     """
@@ -176,12 +177,12 @@ def _damaged(file: File, path: Path, size: int) -> Corrupt:
         for position, header, batch in scan_batches(file.read, 0, size):
             check_crc(header, batch, position)
             if header.base_offset < end_offset:
-                raise Corrupt(
+                raise DamageError(
                     f"the batch of offset {header.base_offset}, byte {position}, does not follow offset {end_offset - 1} of the batch before it"
                 )
             end_offset = header.next_offset
-    except Corrupt as error:
+    except DamageError as error:
         why = str(error)
-    return Corrupt(
+    return DamageError(
         f"{path}: the batches are not those that were synced; {why}. No read gets a batch of this segment. Restore the file"
     )

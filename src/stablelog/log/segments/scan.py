@@ -6,14 +6,14 @@ Recovery, verification, the repair tools and Spark's directory reader read log f
 from collections.abc import Callable, Iterator
 
 from stablelog.batch.header import HEADER, BatchHeader, Buffer, crc_holds, read_header
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 
 BATCHES_READ_SIZE = 4 << 20  # how many bytes are read at a time; more for a larger batch
 HEADERS_READ_SIZE = 64 << 10
 Read = Callable[[int, int], bytes]
 
 
-class Torn(Corrupt):
+class TornError(DamageError):
     """A log file that ends inside a batch: a write is not finished, or a crash or a disk fault has removed the end of
     the file.
     """
@@ -30,8 +30,8 @@ def scan_batches(read: Read, begin: int, end: int) -> Iterator[tuple[int, BatchH
         end: the end of the last batch, exclusive.
 
     Raises:
-        Torn: the last batch ends after `end`.
-        Corrupt: the bytes where a header is expected are not a header.
+        TornError: the last batch ends after `end`.
+        DamageError: the bytes where a header is expected are not a header.
     """
     return _scan(read, begin, end, BATCHES_READ_SIZE, with_bodies=True)
 
@@ -55,7 +55,7 @@ def _scan(
         header = read_header(chunk, position - chunk_begin, chunk_begin)
         needed = header.size if with_bodies else HEADER.size
         if header.size > end - position:
-            raise Torn(
+            raise TornError(
                 f"a torn batch at byte {position}: only {end - position} of its {header.size} bytes are there"
             )
         if position + needed > chunk_begin + len(chunk):
@@ -68,15 +68,15 @@ def _scan(
 def _read_chunk(read: Read, position: int, end: int, needed: int, read_size: int) -> memoryview:
     chunk = memoryview(read(position, min(max(needed, read_size), end - position)))
     if len(chunk) < needed:
-        raise Torn(f"a torn batch at byte {position}: only {len(chunk)} of {needed} bytes are there")
+        raise TornError(f"a torn batch at byte {position}: only {len(chunk)} of {needed} bytes are there")
     return chunk
 
 
 def check_crc(header: BatchHeader, batch: Buffer, position: int) -> None:
-    """Raise Corrupt if the CRC of a batch does not match its bytes. `position` is that of the batch in its log file,
-    for the message.
+    """Raise DamageError if the CRC of a batch does not match its bytes. `position` is that of the batch in its log
+    file, for the message.
     """
     if not crc_holds(batch, 0, header):
-        raise Corrupt(
+        raise DamageError(
             f"the CRC of the batch at offset {header.base_offset}, byte {position}, does not match its bytes"
         )

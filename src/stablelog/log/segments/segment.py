@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from stablelog.batch.header import DELETE_HORIZON, BatchHeader
 from stablelog.env.disk import Buffer, Disk, File
-from stablelog.errors import Corrupt, DiskError, Unproven
+from stablelog.errors import DamageError, DiskError, UnprovenError
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.names import LOG, PathOf, segment_path
 from stablelog.log.indexes.growing_indexes import GrowingIndexes
@@ -143,7 +143,7 @@ class Segment:
             indexes: the content of the indexes up to this snapshot, in the order of INDEX_SUFFIXES.
 
         Raises:
-            Corrupt: a batch before the snapshot is damaged.
+            DamageError: a batch before the snapshot is damaged.
         """
         self._log = self.disk.open(self.path(LOG))
         if progress is None:
@@ -157,7 +157,7 @@ class Segment:
             # The batch with the greatest timestamp comes after the last indexed batch, so the headers are read.
             for position, header in self.walk_unproven(self._indexed_position):
                 if not self.base_offset <= header.last_offset < self.end_offset:
-                    raise Corrupt(
+                    raise DamageError(
                         f"{self.path(LOG)}: the batch at byte {position} begins at offset {header.base_offset}, but the "
                         f"batches that were synced end at {self.end_offset}. Restore the file"
                     )
@@ -340,7 +340,7 @@ class Segment:
             mapped: these bytes of the memory-mapped file, from which readers will read.
 
         Raises:
-            Corrupt: the log file has changed since it was written. All reads of it are refused from now on.
+            DamageError: the log file has changed since it was written. All reads of it are refused from now on.
             DiskError: the log file cannot be read.
         """
         unproven = self._unproven  # a local copy, because another thread may finish the proof meanwhile
@@ -348,7 +348,7 @@ class Segment:
             return
         try:
             yield from prove_headers(self.disk, self.path(LOG), *unproven, mapped)
-        except Corrupt as error:
+        except DamageError as error:
             self.damage = str(error)
             raise
         self._unproven = None
@@ -365,40 +365,40 @@ class Segment:
         return True
 
     def check_undamaged(self, begin: int, end: int) -> None:
-        """Raise Corrupt if a batch in the bytes [begin, end) of the log file is known to be damaged."""
+        """Raise DamageError if a batch in the bytes [begin, end) of the log file is known to be damaged."""
         for batch in self.damaged_batches:
             if begin < batch.position + batch.size and batch.position < end:
-                raise Corrupt(f"{self.path(LOG)} has a damaged batch: {batch}")
+                raise DamageError(f"{self.path(LOG)} has a damaged batch: {batch}")
 
     def damaged_behind(self, position: int) -> DamagedBatch | None:
         """Return the first damaged batch that begins at or after this position; None if there is none."""
         return next((batch for batch in self.damaged_batches if batch.position >= position), None)
 
     def prove_now(self) -> None:
-        """Run all steps of `prove` at once. Raises Corrupt and DiskError, as `prove` does."""
+        """Run all steps of `prove` at once. Raises DamageError and DiskError, as `prove` does."""
         for _ in self.prove():
             pass
 
-    def unproven(self) -> Unproven:
+    def unproven(self) -> UnprovenError:
         """Return the error for a read before the log file is proven. It carries the proof for the caller to run."""
         mapped, unproven = None, self._unproven
         if unproven is not None:
-            with contextlib.suppress(Corrupt, DiskError):  # if this fails, the proof will report the reason
+            with contextlib.suppress(DamageError, DiskError):  # the proof will report the reason
                 log = self._opened_log()
                 if log.size >= unproven[0]:
                     mapped = log.view(0, unproven[0])
-        return Unproven(self.path(LOG), partial(self.prove, mapped))
+        return UnprovenError(self.path(LOG), partial(self.prove, mapped))
 
     @property
     def log(self) -> File:
         """The open log file.
 
         Raises:
-            Corrupt: the file is missing or damaged.
-            Unproven: the file has not been proven since the start of the broker.
+            DamageError: the file is missing or damaged.
+            UnprovenError: the file has not been proven since the start of the broker.
         """
         if self.damage is not None:
-            raise Corrupt(self.damage)
+            raise DamageError(self.damage)
         if self._unproven is not None:
             raise self.unproven()
         return self._opened_log()
@@ -416,7 +416,7 @@ class Segment:
             try:
                 self._log = self.disk.open(self.path(LOG))
             except FileNotFoundError:
-                raise Corrupt(f"{self.path(LOG)} is missing, and was durable. Restore it") from None
+                raise DamageError(f"{self.path(LOG)} is missing, and was durable. Restore it") from None
         return self._log
 
     @property
@@ -431,7 +431,7 @@ class Segment:
 
     @property
     def txn_index(self) -> TransactionIndex:
-        """The transaction index, mapped from its file if the segment is durable. Raises Corrupt."""
+        """The transaction index, mapped from its file if the segment is durable. Raises DamageError."""
         if self._txn_index is None:
             assert self.summary is not None
             self.open_files.used(self)
@@ -460,7 +460,7 @@ class Segment:
     # -- searching ---------------------------------------------------------------------------------------------
 
     def walk(self, position: int, read_size: int = WALK_READ_SIZE) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield (position, header) of each batch from `position` on. Raises Corrupt and Unproven, as `log` does."""
+        """Yield (position, header) of each batch from `position` on. Raises the errors of `log`."""
         return walk(self.path, lambda: self.log, position, self.size, read_size)
 
     def walk_unproven(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -468,8 +468,8 @@ class Segment:
         return walk(self.path, self._opened_log, position, self.size, WALK_READ_SIZE)
 
     def find(self, offset: int) -> Found | None:
-        """Return the first batch whose last offset is at least `offset`; None if there is none. Raises Corrupt and
-        Unproven, as `log` does.
+        """Return the first batch whose last offset is at least `offset`; None if there is none. Raises DamageError and
+        UnprovenError, as `log` does.
         """
         return self._seek(self.offset_index.position_before(offset), offset, self.size)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from stablelog.env.disk import Disk
-from stablelog.errors import Unproven
+from stablelog.errors import UnprovenError
 from stablelog.log.files.names import LOG, SEGMENT_SUFFIXES, SUMMARY
 from stablelog.log.indexes.minima import Minima
 from stablelog.log.indexes.transaction_index import AbortedTxn
@@ -71,8 +71,8 @@ class Segments:
 
         Returns:
             Four values: the end offset of the log after the truncation, the size of the last log file after the
-            truncation, the segment of this file, and the later segments, which must be removed. Raises Corrupt and
-            Unproven, as `Segment.find` does.
+            truncation, the segment of this file, and the later segments, which must be removed. Raises DamageError and
+            UnprovenError, as `Segment.find` does.
         """
         place = self.place_of(offset)
         segment, later = self._row[place], self._row[place + 1 :]
@@ -91,7 +91,7 @@ class Segments:
         """Return the segments with this base offset or a greater one."""
         return self._row[bisect_right(self.bases, base_offset - 1) :]
 
-    def unproven_ahead(self, offset: int) -> Unproven | None:
+    def unproven_ahead(self, offset: int) -> UnprovenError | None:
         """Look at the segment that a reader at `offset` reads next, after the present one. If its log file has not
         passed the proof yet, return the error that the reader will get there. The error carries the proof for the
         caller to run.

@@ -11,13 +11,13 @@ from crc32c import crc32c
 
 from stablelog.batch.header import HEADER, BatchHeader
 from stablelog.env.disk import File
-from stablelog.errors import Corrupt, NewerFormat
+from stablelog.errors import DamageError, NewerFormatError
 from stablelog.log.files.names import INDEX, INDEX_SUFFIXES, LOG, SUMMARY, TIMEINDEX, TXNINDEX
 from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.log.indexes.summary import NOTHING, Summary
 from stablelog.log.indexes.time_index import TimeIndex
 from stablelog.log.indexes.transaction_index import ENTRY, AbortedTxn, TransactionIndex
-from stablelog.log.segments.scan import Torn, check_crc, scan_batches
+from stablelog.log.segments.scan import TornError, check_crc, scan_batches
 from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
 from stablelog.log.verify.snapshots import SnapshotProof
 from stablelog.log.verify.state import Finding, LogState
@@ -108,7 +108,7 @@ class SegmentProof:
             is_whole = True
             try:
                 yield from self._prove_batches(file)
-            except Corrupt as error:
+            except DamageError as error:
                 is_whole = False
                 yield self._finding(LOG, str(error))
         state.end_offset = max(state.end_offset, seen.end_offset)
@@ -133,7 +133,7 @@ class SegmentProof:
         start truncates the log there.
 
         Raises:
-            Corrupt: the bytes at the position of a batch are no batch, or have changed since they were written.
+            DamageError: the bytes at the position of a batch are no batch, or have changed since they were written.
         """
         marks = self._snapshots.marks(self._base_offset) if self._is_last else {}
         seen = self._seen
@@ -149,19 +149,19 @@ class SegmentProof:
                         LOG, f"the headers of the batches up to byte {seen.size} have changed"
                     )
                     marks = {}
-        except Torn:
+        except TornError:
             if not self._is_last:
                 raise
 
     def _check_offsets(self, header: BatchHeader, position: int) -> None:
-        """Raise Corrupt if the offset of a batch does not follow that of the previous batch."""
+        """Raise DamageError if the offset of a batch does not follow that of the previous batch."""
         end_offset = self._seen.end_offset
         begins = f"the batch at byte {position} begins at offset {header.base_offset}"
         if header.base_offset < end_offset:
-            raise Corrupt(f"{begins}, which must be greater than {end_offset - 1}")
+            raise DamageError(f"{begins}, which must be greater than {end_offset - 1}")
         is_gapless = self._is_last and header.leader_epoch >= self._gapless_epoch
         if is_gapless and header.base_offset > end_offset:
-            raise Corrupt(
+            raise DamageError(
                 f"{begins}; the offsets from {end_offset} on are missing, or the offset of this batch has changed"
             )
 
@@ -300,7 +300,7 @@ class SegmentProof:
             return  # the segment grows, or was sealed and is not durable yet
         try:
             summary = Summary.decode(self._summary)
-        except (Corrupt, NewerFormat) as error:
+        except (DamageError, NewerFormatError) as error:
             yield self._finding(SUMMARY, str(error))
             return
         path = self._state.path(self._base_offset, SUMMARY)

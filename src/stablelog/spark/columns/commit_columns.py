@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.client.cluster import Cluster
 from stablelog.client.commits import describe_commits
 from stablelog.client.cuts import describe_cut
-from stablelog.errors import InvalidConfig, Refused, Unavailable
+from stablelog.errors import RefusedError, UnavailableError, UsageError
 from stablelog.spark.planning import Piece
 from stablelog.spark.schema import OF_COMMITS
 from stablelog.wire.extension.commits import COUNT_MAX
@@ -37,13 +37,13 @@ def group_of(cluster: Cluster, topic: str) -> str:
     """Return the transaction group of a topic.
 
     Raises:
-        InvalidConfig: the topic is not commit-ordered.
+        UsageError: the topic is not commit-ordered.
     """
     try:
         return describe_cut(cluster, [topic]).group
-    except Refused as refused:
+    except RefusedError as refused:
         if refused.code is ErrorCode.invalid_request:
-            raise InvalidConfig(f"columns of commits: {refused}") from refused
+            raise UsageError(f"columns of commits: {refused}") from refused
         raise
 
 
@@ -68,7 +68,7 @@ class CommitColumns:
         """Return the batch with the wanted columns. Offsets must increase within the batch and from batch to batch.
 
         Raises:
-            Unavailable: the records were removed meanwhile, so their commits are unknown.
+            UnavailableError: the records were removed meanwhile, so their commits are unknown.
         """
         offsets = batch.column("offset").to_numpy()
         if len(offsets):
@@ -96,7 +96,7 @@ class CommitColumns:
                 self._cluster, self._piece.topic, self._piece.partition, offset=max(self._reached, start)
             )
             if found.start_offset > start:
-                raise Unavailable(
+                raise UnavailableError(
                     f"{self._piece.topic}-{self._piece.partition} begins at offset {found.start_offset} now: offsets "
                     f"{start} to {min(found.start_offset, end) - 1} were removed while they were read, so the commits "
                     "of their records are unknown. Read from a later offset, or raise the topic's retention"

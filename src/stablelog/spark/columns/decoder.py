@@ -15,7 +15,7 @@ from crc32c import crc32c
 from stablelog.batch.aborted import Aborted, AbortedFilter
 from stablelog.batch.compression import SIZE_MAX, decompress
 from stablelog.batch.header import CODEC_MASK, CONTROL, CRC_START, TRANSACTIONAL, Buffer, Codec
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.spark.columns.builder import ColumnBuilder
 from stablelog.spark.kernels import decode as k
 
@@ -81,8 +81,8 @@ class Decoder:
                 third element is the offset of the abort marker; entries whose marker is before the data have no effect.
 
         Raises:
-            Corrupt: some bytes are not a record batch, a CRC is wrong, or records contradict their batch header. The
-                message names the partition and the offset. The batches that were yielded before are correct.
+            DamageError: some bytes are not a record batch, a CRC is wrong, or records contradict their batch header.
+                The message names the partition and the offset. The batches that were yielded before are correct.
         """
         source = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
         view = memoryview(source)
@@ -102,7 +102,7 @@ class Decoder:
                 return
         if status != k.DONE:
             position = int(state[k.SCAN_POSITION])
-            raise Corrupt(
+            raise DamageError(
                 f"{self._name} after offset {self.next_offset - 1}: the bytes at position {position} of the data are "
                 "not the header of a version 2 record batch"
             )
@@ -136,7 +136,7 @@ class Decoder:
         ):
             if crc32c(view[start:end]) != crc:
                 offset = int(table[positions + CRC_START == start][0, k.BASE_OFFSET])
-                raise Corrupt(f"{self._name}: the CRC of the batch at offset {offset} is wrong")
+                raise DamageError(f"{self._name}: the CRC of the batch at offset {offset} is wrong")
 
     def _aborted(self, view: memoryview, table: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return for each batch in `table` (a row for each batch) whether its transaction is aborted."""
@@ -153,8 +153,8 @@ class Decoder:
     def _pass_control(self, view: memoryview, position: int, producer_id: int, last_offset: int) -> None:
         try:
             self._filter.pass_control(view, position, producer_id, last_offset)
-        except Corrupt as error:
-            raise Corrupt(f"{self._name}: the marker at byte {position} of the data: {error}") from error
+        except DamageError as error:
+            raise DamageError(f"{self._name}: the marker at byte {position} of the data: {error}") from error
 
     def _unpacked(self, view: memoryview, table: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
         """Decompress the records of the batches in `table` (a row for each batch), and yield the table in parts. The
@@ -182,13 +182,13 @@ class Decoder:
         position, offset = int(row[k.POSITION]), int(row[k.BASE_OFFSET])
         end = position + int(row[k.SIZE])
         if codec not in set(Codec):
-            raise Corrupt(
+            raise DamageError(
                 f"{self._name}: the batch at offset {offset} has the unknown compression codec {codec}"
             )
         try:
             return decompress(Codec(codec), view[end - int(row[k.RECORDS_SIZE]) : end], SIZE_MAX)
-        except Corrupt as error:
-            raise Corrupt(f"{self._name}: the batch at offset {offset}: {error}") from error
+        except DamageError as error:
+            raise DamageError(f"{self._name}: the batch at offset {offset}: {error}") from error
 
     def _fill(self, table: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
         """Append the records of the batches in `table` (a row for each batch) to the columns. Yield the columns as an
@@ -204,4 +204,4 @@ class Decoder:
                 yield from self._builder.take()
             else:
                 offset = int(table[state[k.BATCH], k.BASE_OFFSET])
-                raise Corrupt(f"{self._name}: the batch at offset {offset} is not valid: {WRONG[status]}")
+                raise DamageError(f"{self._name}: the batch at offset {offset} is not valid: {WRONG[status]}")

@@ -25,7 +25,7 @@ from stablelog.batch.header import (
     Codec,
 )
 from stablelog.client.buffers import Buffers
-from stablelog.errors import InvalidConfig
+from stablelog.errors import UsageError
 from stablelog.spark.kernels import encode as k
 from stablelog.spark.option_table import BATCH_SIZE_MAX
 from stablelog.types import TopicPartition
@@ -68,7 +68,7 @@ class Encoder:
         first_partition: the partition of the first rows without key and partition. It should differ from task to task.
 
     Raises:
-        InvalidConfig: the size of batches is out of range.
+        UsageError: the size of batches is out of range.
     """
 
     def __init__(
@@ -81,9 +81,7 @@ class Encoder:
         first_partition: int = 0,
     ) -> None:
         if not k.HEADER_SIZE < batch_bytes_max <= 1 << 30:
-            raise InvalidConfig(
-                f"batches of {batch_bytes_max} bytes are not possible: 62 to {1 << 30} is valid"
-            )
+            raise UsageError(f"batches of {batch_bytes_max} bytes are not possible: 62 to {1 << 30} is valid")
         self._codec = Codec[codec.upper()]
         self._batch_bytes_max = min(batch_bytes_max, message_bytes_max)
         self._message_bytes_max = message_bytes_max
@@ -119,7 +117,7 @@ class Encoder:
             timestamp_ms: the timestamp of these records; by default the current time.
 
         Raises:
-            InvalidConfig: a column is missing or has a wrong type, or a row cannot be written; the message names the
+            UsageError: a column is missing or has a wrong type, or a row cannot be written; the message names the
                 column. Batches with earlier rows may have been yielded already.
         """
         state = np.zeros(k.STATE_WIDTH, np.int64)
@@ -155,7 +153,7 @@ class Encoder:
         for number, name in enumerate(names):
             count = partition_counts.get(name, 0)
             if count < 1:
-                raise InvalidConfig(f"the topic {name!r} of the column topic does not exist")
+                raise UsageError(f"the topic {name!r} of the column topic does not exist")
             if (name, count) not in self._places:
                 self._places[name, count] = len(self._owners)
                 self._owners += [(name, partition) for partition in range(count)]
@@ -213,7 +211,7 @@ class Encoder:
         if self._codec is not Codec.NONE:
             batch = bytearray(HEADER.size) + compress(self._codec, memoryview(batch)[HEADER.size :])
         if len(batch) > self._message_bytes_max:
-            raise InvalidConfig(
+            raise UsageError(
                 f"{topic}-{partition}: {count} records are {len(batch)} bytes with codec {self._codec.name.lower()}, "
                 f"but a request holds at most {self._message_bytes_max}: make batchBytes or the row smaller"
             )
@@ -247,9 +245,9 @@ def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
         try:
             columns[name] = column.cast(kind)
         except pa.ArrowException as error:
-            raise InvalidConfig(f"the column {name} is {column.type}, not {kind}: {error}") from error
+            raise UsageError(f"the column {name} is {column.type}, not {kind}: {error}") from error
     if "value" not in columns:
-        raise InvalidConfig(f"there is no column value, only the columns {', '.join(batch.schema.names)}")
+        raise UsageError(f"there is no column value, only the columns {', '.join(batch.schema.names)}")
     return columns
 
 
@@ -261,7 +259,7 @@ def _point_to(state: npt.NDArray[np.int64], columns: Mapping[str, pa.Array]) -> 
     if "headers" in columns:
         entries = columns["headers"].values
         if entries.null_count:
-            raise InvalidConfig("the column headers contains a null header: remove it from the list")
+            raise UsageError("the column headers contains a null header: remove it from the list")
         _point(state, k.LISTS, columns["headers"])
         _point(state, k.NAME, entries.field(0))
         _point(state, k.CONTENT, entries.field(1))
@@ -287,9 +285,9 @@ def _topics_of(columns: Mapping[str, pa.Array], topic: str | None) -> tuple[list
         return [topic], None
     column = columns.get("topic")
     if column is None:
-        raise InvalidConfig("the rows have no topic: give the option topic or a column topic")
+        raise UsageError("the rows have no topic: give the option topic or a column topic")
     if column.null_count:
-        raise InvalidConfig("the column topic is null in a row, and the option topic is not given")
+        raise UsageError("the column topic is null in a row, and the option topic is not given")
     found = column.dictionary_encode()
     return found.dictionary.to_pylist(), found.indices
 
@@ -300,19 +298,19 @@ def _refusal(
     columns: Mapping[str, pa.Array],
     topic: str | None,
     partition_counts: Mapping[str, int],
-) -> InvalidConfig:
+) -> UsageError:
     """Make the error for the invalid row at which the kernel has stopped."""
     row = int(state[k.ROW])
     if status == k.BAD_HEADER:
-        return InvalidConfig(f"the column headers has a header without a key in row {row} of its batch")
+        return UsageError(f"the column headers has a header without a key in row {row} of its batch")
     if status == k.TOO_LARGE:
-        return InvalidConfig(
+        return UsageError(
             f"the row {row} of its batch makes a record of {int(state[k.NEEDED])} bytes, and a request holds "
             f"{int(state[k.RECORD_SIZE_MAX])}: make the row smaller"
         )
     assert status == k.BAD_PARTITION, status
     name = str(columns["topic"][row]) if topic is None else topic
-    return InvalidConfig(
+    return UsageError(
         f"the column partition says {columns['partition'][row]}, and the topic {name!r} has {partition_counts[name]} "
         "partitions"
     )

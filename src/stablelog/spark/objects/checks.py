@@ -6,7 +6,7 @@ from crc32c import crc32c
 
 from stablelog.batch.header import CRC_START
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import Corrupt, NewerFormat, ObjectMissing
+from stablelog.errors import DamageError, NewerFormatError, ObjectMissingError
 from stablelog.spark.kernels import decode as k
 from stablelog.spark.objects.download import downloaded
 from stablelog.spark.objects.whole_batches import WholeBatches
@@ -37,9 +37,9 @@ def fault_of(store: ObjectStore, partition: RemotePartition, segment: RemoteSegm
             _check_log(store, key, segment)
         else:
             check_indexes(store.get(key), key, segment.summary, segment.commit)
-    except ObjectMissing:
+    except ObjectMissingError:
         return "the object is missing" if _is_named(store, partition, segment) else None
-    except (Corrupt, NewerFormat) as error:
+    except (DamageError, NewerFormatError) as error:
         return str(error).removeprefix(f"{key}: ")
     return None
 
@@ -51,9 +51,9 @@ def _check_log(store: ObjectStore, key: str, segment: RemoteSegment) -> None:
         for _ in whole.of(content):
             pass
     if not whole.is_complete:
-        raise Corrupt("its last batch is incomplete")
+        raise DamageError("its last batch is incomplete")
     if segment.summary is not None and whole.header_crc != segment.summary.log_crc:
-        raise Corrupt("the headers of its batches are not those that its summary describes")
+        raise DamageError("the headers of its batches are not those that its summary describes")
     _check_size(store, key, segment)
 
 
@@ -61,9 +61,9 @@ def _check_size(store: ObjectStore, key: str, segment: RemoteSegment) -> None:
     """Check that nothing follows the last batch: then a range that begins there cannot be read."""
     try:
         store.get_range(key, segment.size, 1)
-    except Corrupt:
+    except DamageError:
         return
-    raise Corrupt(f"the object has more than the {segment.size} bytes of its segment")
+    raise DamageError(f"the object has more than the {segment.size} bytes of its segment")
 
 
 class _BatchCheck:
@@ -79,7 +79,7 @@ class _BatchCheck:
         least = np.concatenate(([self._next_offset], nexts[:-1]))
         if (bases < least).any() or nexts[-1] > self._end_offset:
             place = int(np.argmax((bases < least) | (nexts > self._end_offset)))
-            raise Corrupt(
+            raise DamageError(
                 f"the batch with the base offset {bases[place]} has offsets that are not expected there"
             )
         self._next_offset = int(nexts[-1])
@@ -87,7 +87,7 @@ class _BatchCheck:
         rows = zip(positions.tolist(), table[:, k.SIZE].tolist(), table[:, k.CRC].tolist(), strict=True)
         for number, (position, size, crc) in enumerate(rows):
             if crc32c(view[position + CRC_START : position + size]) != crc:
-                raise Corrupt(
+                raise DamageError(
                     f"the CRC of the batch with the base offset {bases[number]} does not match its bytes"
                 )
 

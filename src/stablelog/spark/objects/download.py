@@ -21,9 +21,9 @@ def downloaded(store: ObjectStore, parts: Sequence[ObjectRange]) -> Iterator[tup
         The number of a part, and its next bytes.
 
     Raises:
-        ObjectMissing: an object does not exist any more.
+        ObjectMissingError: an object does not exist any more.
         StoreError: the store does not answer, or rejects a request.
-        Corrupt: an object ends before the end of a part.
+        DamageError: an object ends before the end of a part.
     """
     ranges = _ranges(parts)
     coming: deque[tuple[int, Future[Buffer]]] = deque()

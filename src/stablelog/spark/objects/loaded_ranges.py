@@ -7,7 +7,7 @@ from typing import Final
 
 from stablelog.env.disk import Buffer
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import ObjectMissing
+from stablelog.errors import ObjectMissingError
 from stablelog.spark.objects.at_once import at_once
 from stablelog.types import ObjectRange
 
@@ -36,9 +36,9 @@ class LoadedRanges:
         """Return the bytes of a range. A whole object that does not exist is empty.
 
         Raises:
-            ObjectMissing: a range of an object was wanted, and the object does not exist.
+            ObjectMissingError: a range of an object was wanted, and the object does not exist.
             StoreError: the store does not answer, or rejects the request.
-            Corrupt: the object ends before the range.
+            DamageError: the object ends before the range.
         """
         if wanted in self._loaded:
             self._loaded.move_to_end(wanted)
@@ -99,5 +99,5 @@ class LoadedRanges:
             return self._store.get_range(wanted.key, wanted.start, wanted.size)
         try:
             return self._store.get(wanted.key)
-        except ObjectMissing:
+        except ObjectMissingError:
             return b""

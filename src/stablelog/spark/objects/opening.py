@@ -12,7 +12,7 @@ def opened_store(url: str, settings: StoreSettings) -> ObjectStore:
     """Return the object store at a URL.
 
     Raises:
-        InvalidConfig: the URL or an option of the store is not valid, or the directory of the URL does not exist.
+        UsageError: the URL or an option of the store is not valid, or the directory of the URL does not exist.
     """
     return open_store(
         url, allow_http=settings.allow_http, options=dict(settings.options) or None, creates=False

@@ -16,7 +16,7 @@ from typing import Final
 from weakref import WeakSet
 
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import ObjectExists, StoreError, Unavailable
+from stablelog.errors import ObjectExistsError, StoreError, UnavailableError
 from stablelog.spark.objects.at_once import at_once
 from stablelog.spark.planning import ReadersPins
 from stablelog.tier.names import RemotePartition
@@ -71,7 +71,7 @@ class DriversPins:
 
         try:
             at_once(delete, list(self._starts))
-        except Unavailable as error:
+        except UnavailableError as error:
             log.info("pins stay in the store for an hour: %s", error)
         self._starts.clear()
 
@@ -109,7 +109,7 @@ def _create(
     pin = Pin(start, OFFSET_MAX, f"Spark, process {os.getpid()}")
     try:
         store.create(partition.pin_key(_pin_id(partition, read_id, period)), encode_pin(pin))
-    except ObjectExists:
+    except ObjectExistsError:
         return True  # Another task has created it.
     except StoreError as error:
         with _lock:

@@ -46,7 +46,7 @@ class Stretch(NamedTuple):
 
 
 def stretches_of(segments: Sequence[RemoteSegment]) -> list[Stretch]:
-    """Return the stretches of segments that follow each other. Raises Corrupt."""
+    """Return the stretches of segments that follow each other. Raises DamageError."""
     found: list[Stretch] = []
     size = 0
     for segment in segments:

@@ -42,8 +42,8 @@ class StoredSegment:
         """Do nothing: an object is never replaced."""
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield (position, header) of each batch from the one at `position` on. Raises StoreError, Corrupt and
-        ObjectMissing.
+        """Yield (position, header) of each batch from the one at `position` on. Raises StoreError, DamageError and
+        ObjectMissingError.
         """
         # This module imports NumPy, which a count by manifests does not use.
         from stablelog.spark.objects.whole_batches import WholeBatches
@@ -59,7 +59,7 @@ class StoredSegment:
                 position += batches.size
 
     def read(self, position: int, size: int) -> bytes:
-        """Read bytes of the log file. Raises StoreError, Corrupt and ObjectMissing."""
+        """Read bytes of the log file. Raises StoreError, DamageError and ObjectMissingError."""
         return bytes(self._store.get_range(self._key, position, size))
 
 
@@ -95,7 +95,7 @@ class StoredFiles:
         ]
 
     def parts(self, start: int, end: int) -> list[StoredPart]:
-        """Return the bytes of the log files that contain a range of offsets. Raises Unavailable and Corrupt."""
+        """Return the bytes of the log files that contain a range of offsets. Raises UnavailableError and DamageError."""
         return [
             StoredPart(self._segment(row), first, last)
             for row, first, last in self.stored.stretches(start, end)

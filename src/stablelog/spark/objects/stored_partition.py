@@ -7,7 +7,7 @@ from functools import cached_property
 from operator import attrgetter
 
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import Corrupt, Unavailable
+from stablelog.errors import DamageError, UnavailableError
 from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.read import finished
 from stablelog.spark.objects.loaded_ranges import LoadedRanges
@@ -133,15 +133,15 @@ class StoredPartition:
         """Return the segments with offsets from `start` to before `end`.
 
         Raises:
-            Unavailable: the store ends before the range.
-            Corrupt: the store does not have all segments of the range.
+            UnavailableError: the store ends before the range.
+            DamageError: the store does not have all segments of the range.
         """
         segments = self.manifest.segments
         begin = bisect_right(segments, start, key=attrgetter("end_offset"))
         after = bisect_right(segments, end - 1, begin, key=attrgetter("base_offset"))
         found = segments[begin:after]
         if end > self.manifest.end_offset:
-            raise Unavailable(
+            raise UnavailableError(
                 f"{self.partition.topic}-{self.partition.partition} ends at offset {self.manifest.end_offset} in "
                 f"{self._store.url}, and the read was planned up to offset {end}"
             )
@@ -150,7 +150,7 @@ class StoredPartition:
             one.end_offset == other.base_offset for one, other in itertools.pairwise(found)
         )
         if start < end and not (is_whole and all(one.state is SegmentState.COPY_FINISHED for one in found)):
-            raise Corrupt(
+            raise DamageError(
                 f"{self._store.url}/{self.partition.directory} does not have all segments with the offsets {start} to "
                 f"{end - 1}, and the log begins at offset {self.start_offset}"
             )
@@ -183,8 +183,8 @@ class StoredPartition:
         """Return the bytes of log files that contain a range of offsets: segment, first position and end position.
 
         Raises:
-            Unavailable: the store ends before the range.
-            Corrupt: the manifest does not name all segments of the range.
+            UnavailableError: the store ends before the range.
+            DamageError: the manifest does not name all segments of the range.
         """
         return [
             (one.segment, one.begin.position, one.end.position)
@@ -201,7 +201,7 @@ class StoredPartition:
 
     def aborted_txns(self, start: int, end: int) -> list[AbortedTxn]:
         """Return the aborted transactions with offsets in a range, sorted by first offset. Raises StoreError and
-        Corrupt.
+        DamageError.
         """
         remote = self._remote
         indexes = [
@@ -211,14 +211,14 @@ class StoredPartition:
         self._loaded.load_all([one for one in indexes if one is not None])
         found, is_complete = remote.aborted(start, end)
         if not is_complete:
-            raise Unavailable(
+            raise UnavailableError(
                 f"{self.url} does not have the ends of all transactions of {self.partition.topic}-"
                 f"{self.partition.partition} that began before offset {end}: their markers are not copied yet"
             )
         return sorted(found, key=attrgetter("first_offset"))
 
     def count_in_commit_order(self, start: int, end: int) -> int:
-        """Count the records at the positions from `start` to before `end`. Raises StoreError and Corrupt."""
+        """Count the records at the positions from `start` to before `end`. Raises StoreError and DamageError."""
         entries = StoredOrder(self._remote).entries(start, end)
         return sum(min(one.end, end) - max(one.start, start) for one in entries)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol
 
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import InvalidConfig, ObjectMissing
+from stablelog.errors import ObjectMissingError, UsageError
 from stablelog.spark.objects.at_once import at_once
 from stablelog.spark.objects.kafka_tiers.layouts import KNOWN, LAYOUTS, layout_of
 from stablelog.spark.objects.kafka_tiers.topics import KafkaTopics
@@ -34,7 +34,7 @@ class StoredTopics(Protocol):
     def of_topics(
         self, topics: Iterable[str], is_wanted: Callable[[TopicPartition], bool] = lambda _: True
     ) -> dict[TopicPartition, StoredPartition]:
-        """Read what the store has of the wanted partitions of some topics. Raises StoreError and Corrupt."""
+        """Read what the store has of the wanted partitions of some topics. Raises StoreError and DamageError."""
 
     def remove_pins(self) -> None:
         """Delete the pins of the read."""
@@ -48,7 +48,7 @@ def stored_topics(options: ReadOptions, pin_from: Callable[[RemotePartition], in
         pin_from: returns the first offset that the read may need of a partition; None to read without pins.
 
     Raises:
-        InvalidConfig: the URL has no tiered storage in a known layout.
+        UsageError: the URL has no tiered storage in a known layout.
         StoreError: the store does not answer, or rejects a request.
     """
     assert options.store_url is not None
@@ -57,10 +57,10 @@ def stored_topics(options: ReadOptions, pin_from: Callable[[RemotePartition], in
     prefix = Prefix(store)
     try:
         prefix.cluster_id()
-    except ObjectMissing:
+    except ObjectMissingError:
         layout = layout_of(store)
         if layout is None:
-            raise InvalidConfig(
+            raise UsageError(
                 f"{store.url} holds no tiered storage of stablelog, and none of Apache Kafka in a known layout ({KNOWN}): "
                 "give the URL that the broker has in stablelog.remote.url, or the directory, or bucket and key prefix, of "
                 "Kafka's plugin. A data directory is given as a path without file://"
@@ -186,6 +186,6 @@ def read_again(
 def _is_deleted(store: ObjectStore, partition: RemotePartition) -> bool:
     try:
         store.get(partition.deleted_key)
-    except ObjectMissing:
+    except ObjectMissingError:
         return False
     return True

@@ -12,7 +12,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, Buffer
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.spark.kernels import decode as k
 from stablelog.tier.cut_points import LENGTH, LENGTH_AT
 
@@ -29,7 +29,8 @@ class WholeBatches:
         size: bytes of the part.
         start: the offset at which the part begins.
         end: the offset at which it ends.
-        check: is called with the bytes of whole batches, and a table of them (`kernels.decode`); it may raise Corrupt.
+        check: is called with the bytes of whole batches, and a table of them (`kernels.decode`); it may raise
+            DamageError.
 
     Attributes:
         header_crc: the same, over the headers of all batches that were yielded, too.
@@ -51,7 +52,7 @@ class WholeBatches:
         """Yield the whole batches that end in the next bytes of the part.
 
         Raises:
-            Corrupt: some bytes are not the header of a batch, or a batch ends after the part.
+            DamageError: some bytes are not the header of a batch, or a batch ends after the part.
         """
         view = memoryview(content)
         at = self._complete(view) if self._rest else 0
@@ -83,13 +84,13 @@ class WholeBatches:
         self._rest[: len(view)] = view
 
     def _needed(self, view: Buffer, left: int) -> int:
-        """Return the size of a batch, or that of a header if its size is not known yet. Raises Corrupt."""
+        """Return the size of a batch, or that of a header if its size is not known yet. Raises DamageError."""
         if len(view) < HEADER.size:
             return HEADER.size
         length: int = LENGTH.unpack_from(view, LENGTH_AT)[0]
         size = LENGTH_AND_OFFSET_SIZE + length
         if not HEADER.size <= size <= left:
-            raise Corrupt(f"a batch of {size} bytes, of which the part has {left}")
+            raise DamageError(f"a batch of {size} bytes, of which the part has {left}")
         return size
 
     @property
@@ -133,14 +134,15 @@ class WholeBatches:
             if self._check is not None and count:
                 self._check(memoryview(source), self._table[:count])
             if status != k.DONE:
-                raise Corrupt(
+                raise DamageError(
                     f"the bytes at position {int(state[k.SCAN_POSITION])} of a range are not the header of a batch"
                 )
         return int(state[k.SCAN_POSITION])
 
     def _check_offsets(self, table: npt.NDArray[np.int64]) -> None:
-        """Raise Corrupt unless the batches in a table follow the earlier ones. The CRC of a batch does not cover its base
-        offset, but a changed one reaches into the batch before or after it, unless compaction has removed batches there.
+        """Raise DamageError unless the batches in a table follow the earlier ones. The CRC of a batch does not cover
+        its base offset, but a changed one reaches into the batch before or after it, unless compaction has removed
+        batches there.
         """
         base_offsets = table[:, k.BASE_OFFSET]
         ends = base_offsets + table[:, k.LAST_DELTA] + 1
@@ -148,7 +150,7 @@ class WholeBatches:
         wrong = np.flatnonzero((base_offsets < begins) | (ends > self._end))
         if wrong.size:
             place = int(wrong[0])
-            raise Corrupt(
+            raise DamageError(
                 f"a batch has the offsets {int(base_offsets[place])} to {int(ends[place]) - 1}, and those at its place are "
                 f"from {int(begins[place])} to before {self._end}"
             )

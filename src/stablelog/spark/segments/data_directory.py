@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from stablelog.errors import Corrupt, InvalidConfig, NewerFormat, Unavailable
+from stablelog.errors import DamageError, NewerFormatError, UnavailableError, UsageError
 from stablelog.log.files.kafka_files import (
     LOG_START_CHECKPOINT,
     META_FILE,
@@ -32,7 +32,7 @@ LOCK_FILE: Final = ".lock"
 def topic_id_of(directory: Path) -> str:
     """Return the id of the topic of a partition's directory; empty if no file contains it."""
     path = directory / METADATA_FILE
-    with contextlib.suppress(Unavailable, Corrupt, NewerFormat):
+    with contextlib.suppress(UnavailableError, DamageError, NewerFormatError):
         return decode_partition_metadata(read_or_nothing(path), path).hex
     return ""
 
@@ -48,7 +48,7 @@ def is_directory_of(directory: Path | None, topic_id: str) -> bool:
 
 def node_id_of(data: Path) -> int | None:
     """Return the id of the broker of a data directory; None if no file contains it."""
-    with contextlib.suppress(Unavailable):
+    with contextlib.suppress(UnavailableError):
         return node_id_in(decode_meta(read_or_nothing(data / META_FILE)))
     return None
 
@@ -64,9 +64,9 @@ def log_starts(data: Path) -> Offsets:
     """Return the log start offset of each partition, from the checkpoint file of the data directory.
 
     Raises:
-        NewerFormat: a later release has written the file.
-        Corrupt: the file is damaged.
-        Unavailable: the file cannot be read.
+        NewerFormatError: a later release has written the file.
+        DamageError: the file is damaged.
+        UnavailableError: the file cannot be read.
     """
     path = data / LOG_START_CHECKPOINT
     return decode_offset_checkpoint(read_or_nothing(path), path)
@@ -80,8 +80,8 @@ def check_is_closed(data: Path) -> None:
     not be visible.
 
     Raises:
-        InvalidConfig: a broker has the directory open.
-        Unavailable: the lock cannot be read.
+        UsageError: a broker has the directory open.
+        UnavailableError: the lock cannot be read.
     """
     path = data / LOCK_FILE
     try:
@@ -89,12 +89,12 @@ def check_is_closed(data: Path) -> None:
     except FileNotFoundError:
         return  # The directory has no lock file, because it is a copy of partitions.
     except OSError as error:
-        raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
+        raise UnavailableError(f"{path} cannot be read: {error.strerror}") from error
     try:
         for lock in (fcntl.flock, fcntl.lockf):
             lock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise InvalidConfig(
+        raise UsageError(
             f"{data} is in use by a running broker, and only that broker knows up to where its records are durable: "
             "give its address in the option kafka.bootstrap.servers, or stop it"
         ) from error

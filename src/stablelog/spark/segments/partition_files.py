@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from stablelog.batch.header import BatchHeader
 from stablelog.batch.markers import MarkerType, read_marker
-from stablelog.errors import Corrupt, Unavailable, naming
+from stablelog.errors import DamageError, UnavailableError, naming
 from stablelog.log.files.log_start import LOG_START_FILE, decode_log_start
 from stablelog.log.files.names import (
     LOG,
@@ -31,11 +31,17 @@ from stablelog.log.files.names import (
     log_offsets,
     snapshot_offsets,
 )
-from stablelog.log.indexes.summary import Summary
 from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.producer_state.snapshots import decode_producers, decode_snapshot
 from stablelog.spark.planning import Extent, Piece
-from stablelog.spark.segments.segment_file import Behind, Gone, SegmentFile, read_or_nothing, status_of
+from stablelog.spark.segments.segment_file import (
+    BehindError,
+    GoneError,
+    SegmentFile,
+    read_or_nothing,
+    read_summarized,
+    status_of,
+)
 
 TICK_NS = 100_000_000
 
@@ -99,12 +105,12 @@ class FileSpan:
         """Return the range as a piece of a task, with its parts of segment files and its aborted transactions.
 
         Raises:
-            Unavailable: a transaction index was removed after the range was planned.
+            UnavailableError: a transaction index was removed after the range was planned.
         """
         try:
             aborted = self._files.aborted(self.start, self.end)
-        except Gone as error:
-            raise Unavailable(f"{error} was removed while the read was planned") from error
+        except GoneError as error:
+            raise UnavailableError(f"{error} was removed while the read was planned") from error
         return Piece(
             self._files.topic,
             self._files.partition,
@@ -172,7 +178,7 @@ class PartitionFiles:
             anew: whether to read the files of sealed segments again, too.
 
         Raises:
-            Unavailable: the directory or a file cannot be read.
+            UnavailableError: the directory or a file cannot be read.
         """
         self._reached_end = 0
         try:
@@ -189,7 +195,7 @@ class PartitionFiles:
             # this time, and the next call would miss the change.
             self._changed_ns = changed_ns if changed_ns < looked_ns - TICK_NS else -1
         except OSError as error:
-            raise Unavailable(f"{self.directory} cannot be read: {error.strerror}") from error
+            raise UnavailableError(f"{self.directory} cannot be read: {error.strerror}") from error
         bases = log_offsets(names)
         summarized = {name for name in names if name.endswith(SUMMARY)}
         known = {segment.base_offset: segment for segment in self.segments if segment.sealed and not anew}
@@ -221,7 +227,7 @@ class PartitionFiles:
         last = self.segments[-1]
         try:
             found = status_of(last.path)
-        except Gone:
+        except GoneError:
             return False
         last.size = found.st_size
         return found.st_ino == last.inode
@@ -230,10 +236,10 @@ class PartitionFiles:
         path = f"{self.directory}/{base:020d}{LOG}"
         try:
             if sealed and f"{base:020d}{SUMMARY}" in summarized:
-                summary, found = _summarized(path, base)
+                summary, found = read_summarized(path, base)
             else:
                 summary, found = None, status_of(path)
-        except Gone:
+        except GoneError:
             return None  # The file was removed after the directory was listed.
         size = found.st_size
         if summary is not None and size != summary.log_size:
@@ -242,7 +248,7 @@ class PartitionFiles:
                 if size < summary.log_size
                 else "something was written after its last record"
             )
-            raise Corrupt(
+            raise DamageError(
                 f"{path} has {size} bytes, but had {summary.log_size} when it was sealed: {why}. Restore the file"
             )
         return SegmentFile(base, path, size, found.st_ino, sealed, summary)
@@ -256,7 +262,7 @@ class PartitionFiles:
         """Return the log start offset according to the directory's files; 0 if no file contains it.
 
         Raises:
-            Corrupt: the file with the log start offset is damaged.
+            DamageError: the file with the log start offset is damaged.
         """
         path = self.directory / LOG_START_FILE
         content = read_or_nothing(path)
@@ -266,12 +272,12 @@ class PartitionFiles:
         """Return the range of offsets from `start` to before `end` as a span. The files must contain it.
 
         Raises:
-            Gone: a file was removed since it was listed.
-            Unavailable: the files begin later or end earlier.
-            Corrupt: a file is damaged.
+            GoneError: a file was removed since it was listed.
+            UnavailableError: the files begin later or end earlier.
+            DamageError: a file is damaged.
         """
         if not self._bases or start < self._bases[0]:
-            raise Gone(
+            raise GoneError(
                 f"{self.directory} begins at offset {self.first_offset}, so offset {start} was removed"
             )
         parts = []
@@ -322,15 +328,15 @@ class PartitionFiles:
         because compaction may have removed its last records.
         """
         if next_base is None:
-            raise Unavailable(f"{segment.path} ends before offset {end}, which was in the log")
+            raise UnavailableError(f"{segment.path} ends before offset {end}, which was in the log")
 
     def aborted(self, start: int, end: int) -> list[AbortedTxn]:
         """Return the aborted transactions with offsets from `start` to before `end`, sorted by first offset.
 
         Raises:
-            Gone: a file was removed.
-            Behind: the files end before `known_end`, so an abort marker of a transaction in the range may be missing.
-            Corrupt: a transaction index is damaged.
+            GoneError: a file was removed.
+            BehindError: the files end before `known_end`, so an abort marker of a transaction in the range may be missing.
+            DamageError: a transaction index is damaged.
         """
         found = {txn[:3]: txn for txn in self._scanned if txn.first_offset < end and txn.last_offset >= start}
         first = max(bisect_right(self._bases, start) - 1, 0)
@@ -361,13 +367,13 @@ class PartitionFiles:
         """Check that the files contain all records up to `known_end`.
 
         Raises:
-            Behind: some of these records are missing.
+            BehindError: some of these records are missing.
         """
         if self._reached_end >= self.known_end:
             return
         last = self.segments[-1] if self.segments else None
         if last is None or (last.base_offset < self.known_end and last.locate(self.known_end - 1) is None):
-            raise Behind(
+            raise BehindError(
                 f"{self.directory}, as this machine sees it, ends before offset {self.known_end - 1}, which its broker "
                 "has. It is a copy, or a mount that caches names or sizes for too long: leave out scan and path, or "
                 "use scan=fetch"
@@ -381,8 +387,8 @@ class PartitionFiles:
         summary.
 
         Raises:
-            Gone: a file was removed.
-            Corrupt: a file is damaged.
+            GoneError: a file was removed.
+            DamageError: a file is damaged.
         """
         self._scanned = []
         if not self.segments:
@@ -412,7 +418,7 @@ class PartitionFiles:
             try:
                 with naming(path):
                     producers = decode_snapshot(read_or_nothing(path), 0)
-            except Corrupt:
+            except DamageError:
                 continue
             if offset <= self._aborts_known_to(offset):
                 return offset, {
@@ -449,7 +455,7 @@ class PartitionFiles:
         try:
             with naming(path):
                 _, progress = decode_producers(read_or_nothing(path))
-        except Corrupt:
+        except DamageError:
             return None
         if progress.base_offset != last.base_offset:
             return None
@@ -471,28 +477,3 @@ class PartitionFiles:
         if marker is not None and marker.type is MarkerType.ABORT:
             stable = min(open_txns.values(), default=header.next_offset)
             self._scanned.append(AbortedTxn(header.producer_id, first, header.last_offset, stable))
-
-
-def _summarized(path: str, base: int) -> tuple[Summary | None, os.stat_result]:
-    """Read the summary of a log file, and the log file's status. If the summary is missing or damaged, return None in
-    its place.
-
-    Compaction removes the summary, replaces the log file and writes a new summary, in this order. The summary belongs
-    to the log file if the file's inode is the same before and after the summary is read.
-
-    Raises:
-        Gone: the log file was removed.
-    """
-    beside = f"{path.removesuffix(LOG)}{SUMMARY}"
-    while True:
-        before = status_of(path)
-        try:
-            with naming(beside):
-                summary = Summary.decode(read_or_nothing(beside))
-        except Corrupt:
-            summary = None  # Without a summary, the reader reads more of the log file.
-        if summary is not None and summary.base_offset != base:
-            summary = None
-        found = status_of(path, summary)
-        if found.st_ino == before.st_ino:
-            return summary, found

@@ -14,11 +14,11 @@ from crc32c import crc32c
 
 from stablelog.batch.header import HEADER
 from stablelog.env.local_disk import LocalDisk
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.segments.proof import prove_headers
 from stablelog.spark.kernels import decode as k
 from stablelog.spark.planning import Extent
-from stablelog.spark.segments.segment_file import Gone, status_of
+from stablelog.spark.segments.segment_file import GoneError, status_of
 
 SCAN_COUNT_MAX = 1024  # maximum of batch headers that one call of a kernel reads
 PROVEN_MAX = 100_000  # maximum of proven segments that a process remembers
@@ -34,9 +34,9 @@ def prove_segment(descriptor: int, extent: Extent) -> None:
         extent: a part of the log file, with the size and CRC from the summary.
 
     Raises:
-        Gone: the headers differ, and the file was removed or replaced meanwhile.
-        Corrupt: the headers do not match the summary. The message names the file and, if it can be found, the damaged
-            batch.
+        GoneError: the headers differ, and the file was removed or replaced meanwhile.
+        DamageError: the headers do not match the summary. The message names the file and, if it can be found, the
+            damaged batch.
         DiskError: the file cannot be read.
     """
     if extent.proof is None:
@@ -60,12 +60,12 @@ def _name_damage(extent: Extent, inode: int) -> None:
             pass
         size = status_of(extent.path).st_size
         if size != extent.proof[0]:
-            raise Corrupt(
+            raise DamageError(
                 f"{extent.path} has {size} bytes, but had {extent.proof[0]} when it was sealed. Restore the file"
             )
-    except Corrupt:
+    except DamageError:
         if status_of(extent.path).st_ino != inode:
-            raise Gone(extent.path) from None
+            raise GoneError(extent.path) from None
         raise
 
 

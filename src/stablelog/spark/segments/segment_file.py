@@ -16,25 +16,25 @@ from crc32c import crc32c
 
 from stablelog.batch.header import HEADER, BatchHeader, read_header
 from stablelog.env.local_disk import LocalDisk
-from stablelog.errors import Corrupt, Unavailable
-from stablelog.log.files.names import INDEX, LOG, TXNINDEX
+from stablelog.errors import DamageError, UnavailableError, naming
+from stablelog.log.files.names import INDEX, LOG, SUMMARY, TXNINDEX
 from stablelog.log.indexes.offset_index import ENTRY as INDEX_ENTRY
 from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.indexes.transaction_index import ENTRY as TXN_ENTRY
 from stablelog.log.indexes.transaction_index import TransactionIndex
 from stablelog.log.segments.proof import prove_headers
-from stablelog.log.segments.scan import Torn, scan_headers
+from stablelog.log.segments.scan import TornError, scan_headers
 
 READ_SIZE = 4096
 MARK_SIZE = 64 << 10  # bytes between two batches of a growing segment whose positions are remembered
 
 
-class Gone(Exception):
+class GoneError(Exception):
     """A listed segment file does not exist any more, because retention or compaction has removed it."""
 
 
-class Behind(Gone):
+class BehindError(GoneError):
     """The visible files lack data that the broker has. They are a copy, or a network mount shows an earlier state."""
 
 
@@ -91,15 +91,15 @@ class SegmentFile:
         missing.
 
         Raises:
-            Gone: compaction is replacing the file, or has replaced it.
+            GoneError: compaction is replacing the file, or has replaced it.
         """
         found = status_of(self.path, self.summary)
         if found.st_ino != self.inode or (self.sealed and found.st_size != self.size):
-            raise Gone(self.path)
+            raise GoneError(self.path)
         if self.summary is not None and next_base is not None and self.summary.end_offset < next_base:
             # Compaction by stablelog leaves no gap between segments. So a gap means that compaction is replacing files
             # by a merged segment now.
-            raise Gone(
+            raise GoneError(
                 f"{os.path.dirname(self.path)}, with the offsets {self.summary.end_offset} to {next_base - 1},"
             )
 
@@ -110,18 +110,18 @@ class SegmentFile:
         check before it reads the file.
 
         Raises:
-            Gone: the file was removed or replaced.
-            Corrupt: the headers do not match the summary. The message names the file and the damaged batch.
-            Unavailable: the file cannot be read.
+            GoneError: the file was removed or replaced.
+            DamageError: the headers do not match the summary. The message names the file and the damaged batch.
+            UnavailableError: the file cannot be read.
         """
         if self.proof is None or self._is_proven:
             return
         try:
             for _ in prove_headers(LocalDisk(read_only=True), Path(self.path), *self.proof):
                 pass
-        except Corrupt:
+        except DamageError:
             if status_of(self.path).st_ino != self.inode:
-                raise Gone(self.path) from None
+                raise GoneError(self.path) from None
             raise
         self._is_proven = True
 
@@ -129,8 +129,8 @@ class SegmentFile:
         """Return the batch that contains `offset`, or the next one after `offset`; None if there is none.
 
         Raises:
-            Gone: the file was removed.
-            Corrupt: the file is damaged. The message names the file and the position.
+            GoneError: the file was removed.
+            DamageError: the file is damaged. The message names the file and the position.
         """
         descriptor = self.open()
         try:
@@ -167,8 +167,8 @@ class SegmentFile:
         segment against the summary (`prove`).
 
         Raises:
-            Gone: the file was removed.
-            Corrupt: the file is damaged.
+            GoneError: the file was removed.
+            DamageError: the file is damaged.
         """
         self.prove()
         descriptor = self.open()
@@ -189,8 +189,8 @@ class SegmentFile:
         """Open the log file for reading. Return its descriptor.
 
         Raises:
-            Gone: it was removed.
-            Unavailable: it cannot be read.
+            GoneError: it was removed.
+            UnavailableError: it cannot be read.
         """
         return open_log_file(self.path)
 
@@ -199,13 +199,13 @@ class SegmentFile:
         try:
             for at, header, _ in scan_headers(partial(_read_at, descriptor), position, self.size):
                 yield at, header
-        except Torn:
+        except TornError:
             return
-        except Corrupt as error:
+        except DamageError as error:
             # If the segment has a summary, `prove` raises an error that names the damaged batch. Without a summary,
             # `prove` does nothing.
             self.prove()
-            raise Corrupt(f"{self.path}: {error}") from error
+            raise DamageError(f"{self.path}: {error}") from error
 
     def _known_before(self, descriptor: int, offset: int) -> int:
         """Return the position of a batch at or before the batch with this offset, from the offset index or from
@@ -225,7 +225,7 @@ class SegmentFile:
         content = os.pread(descriptor, HEADER.size, position)
         try:
             header = read_header(content)
-        except Corrupt:
+        except DamageError:
             return None
         index = self._offset_index()
         place = bisect_left(range(len(index)), position, key=lambda at: index[at][1])
@@ -247,7 +247,7 @@ class SegmentFile:
         """Return the aborted transactions whose abort marker is in this segment.
 
         Raises:
-            Corrupt: the transaction index does not agree with the summary.
+            DamageError: the transaction index does not agree with the summary.
         """
         if self._txn_index is not None:
             return self._txn_index
@@ -256,8 +256,8 @@ class SegmentFile:
         content = b"" if is_empty else read_or_nothing(path)
         if summary is not None and not is_empty and crc32c(content) != summary.txnindex_crc:
             if not os.path.exists(self.path):
-                raise Gone(self.path)
-            raise Corrupt(
+                raise GoneError(self.path)
+            raise DamageError(
                 f"{path} is damaged, so it is unknown which transactions were aborted there. Restart its broker, which rebuilds it"
             )
         index = TransactionIndex(content[: len(content) // TXN_ENTRY.size * TXN_ENTRY.size])
@@ -274,15 +274,15 @@ def open_log_file(path: str) -> int:
     """Open a segment's log file for reading. Return its descriptor.
 
     Raises:
-        Gone: it was removed.
-        Unavailable: it cannot be read.
+        GoneError: it was removed.
+        UnavailableError: it cannot be read.
     """
     try:
         return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     except FileNotFoundError as error:
-        raise Gone(path) from error
+        raise GoneError(path) from error
     except OSError as error:
-        raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
+        raise UnavailableError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def status_of(path: str, summary: Summary | None = None) -> os.stat_result:
@@ -293,14 +293,14 @@ def status_of(path: str, summary: Summary | None = None) -> os.stat_result:
     the open file.
 
     Raises:
-        Gone: the file was removed.
-        Unavailable: it cannot be read.
+        GoneError: the file was removed.
+        UnavailableError: it cannot be read.
     """
     if summary is not None:
         try:
             found = os.stat(path)
         except FileNotFoundError as error:
-            raise Gone(path) from error
+            raise GoneError(path) from error
         if found.st_size == summary.log_size:
             return found
     descriptor = open_log_file(path)
@@ -310,6 +310,31 @@ def status_of(path: str, summary: Summary | None = None) -> os.stat_result:
         os.close(descriptor)
 
 
+def read_summarized(path: str, base: int) -> tuple[Summary | None, os.stat_result]:
+    """Read the summary of a log file, and the log file's status. If the summary is missing or damaged, return None in
+    its place.
+
+    Compaction removes the summary, replaces the log file and writes a new summary, in this order. The summary belongs
+    to the log file if the file's inode is the same before and after the summary is read.
+
+    Raises:
+        GoneError: the log file was removed.
+    """
+    beside = f"{path.removesuffix(LOG)}{SUMMARY}"
+    while True:
+        before = status_of(path)
+        try:
+            with naming(beside):
+                summary = Summary.decode(read_or_nothing(beside))
+        except DamageError:
+            summary = None  # Without a summary, the reader reads more of the log file.
+        if summary is not None and summary.base_offset != base:
+            summary = None
+        found = status_of(path, summary)
+        if found.st_ino == before.st_ino:
+            return summary, found
+
+
 def read_or_nothing(path: Path | str) -> bytes:
     """Return the content of a small file; empty if the file does not exist."""
     try:
@@ -317,7 +342,7 @@ def read_or_nothing(path: Path | str) -> bytes:
     except FileNotFoundError:
         return b""
     except OSError as error:
-        raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
+        raise UnavailableError(f"{path} cannot be read: {error.strerror}") from error
     try:
         content = os.read(descriptor, READ_SIZE)  # one read is enough for most files: a summary has 118 bytes
         if len(content) < READ_SIZE:

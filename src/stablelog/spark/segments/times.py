@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from stablelog.batch.header import BatchHeader, Buffer
 from stablelog.batch.records import decode_records
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.spark.segments.partition_files import PartitionFiles
 from stablelog.spark.segments.segment_file import SegmentFile
 
@@ -26,8 +26,8 @@ def first_in_files(files: PartitionFiles, time_ms: int, start: int, end: int) ->
         The offset of the record; None if there is none.
 
     Raises:
-        Gone: a file was removed since it was listed.
-        Corrupt: a file is damaged. The message names the file and the position.
+        GoneError: a file was removed since it was listed.
+        DamageError: a file is damaged. The message names the file and the position.
     """
     for segment, position, header in _batches(files, time_ms, start):
         if header.base_offset >= end:
@@ -35,8 +35,8 @@ def first_in_files(files: PartitionFiles, time_ms: int, start: int, end: int) ->
         if may_hold(header, time_ms, start):
             try:
                 found = first_in_batch(segment.read(position, header.size), 0, time_ms, start)
-            except Corrupt as error:
-                raise Corrupt(f"{segment.path}, at byte {position}: {error}") from error
+            except DamageError as error:
+                raise DamageError(f"{segment.path}, at byte {position}: {error}") from error
             if found is not None:
                 return found if found < end else None
     return None
@@ -56,7 +56,7 @@ def first_in_batch(data: Buffer, position: int, time_ms: int, start: int) -> int
         The offset of the record; None if there is none.
 
     Raises:
-        Corrupt: the records contradict the batch's header.
+        DamageError: the records contradict the batch's header.
     """
     for record in decode_records(data, position):
         if record.timestamp_ms >= time_ms and record.offset >= start:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stablelog.errors import InvalidConfig, Unavailable
+from stablelog.errors import UnavailableError, UsageError
 from stablelog.spark.offsets import StreamOffsets
 from stablelog.types import TopicPartition
 
@@ -37,7 +37,7 @@ def plan_digest(checkpoint: str | None, batch_id: int) -> str:
     """
     try:
         lines = _entry(checkpoint, batch_id)
-    except (InvalidConfig, Unavailable):
+    except (UsageError, UnavailableError):
         return ""
     if len(lines) <= METADATA_LINES:
         return ""
@@ -58,12 +58,12 @@ def progress(checkpoint: str | None, batch_id: int) -> dict[TopicPartition, int]
     """Return the offsets at which a micro-batch ends in its sources' topics, from the checkpoint's log of offsets.
 
     Raises:
-        InvalidConfig: the query reads no topics, or the checkpoint is not in a local directory.
-        Unavailable: the log of offsets cannot be read.
+        UsageError: the query reads no topics, or the checkpoint is not in a local directory.
+        UnavailableError: the log of offsets cannot be read.
     """
     lines = _entry(checkpoint, batch_id)
     if lines[:1] != [OFFSETS_LOG_VERSION]:
-        raise Unavailable(
+        raise UnavailableError(
             f"commitGroup: offsets/{batch_id} of the checkpoint is {lines[:1]}, not a log of offsets of version v1"
         )
     found: dict[TopicPartition, int] = {}
@@ -72,7 +72,7 @@ def progress(checkpoint: str | None, batch_id: int) -> dict[TopicPartition, int]
             # If two sources read one topic, use the smaller offset, up to which both have read.
             found[place] = min(offset, found.get(place, offset))
     if not found:
-        raise InvalidConfig(
+        raise UsageError(
             "commitGroup: the query reads no topic, so there are no offsets to commit: leave the option out"
         )
     return found
@@ -84,7 +84,7 @@ def _entry(checkpoint: str | None, batch_id: int) -> list[str]:
     try:
         return path.read_text().splitlines()
     except (OSError, ValueError) as error:
-        raise Unavailable(f"commitGroup: {path} cannot be read: {error}") from error
+        raise UnavailableError(f"commitGroup: {path} cannot be read: {error}") from error
 
 
 def _topic_offsets(line: str) -> StreamOffsets:
@@ -101,15 +101,15 @@ def local_checkpoint(checkpoint: str | None) -> Path:
     """Return the local directory of a checkpoint.
 
     Raises:
-        InvalidConfig: there is no checkpoint, or it is not in a local directory.
+        UsageError: there is no checkpoint, or it is not in a local directory.
     """
     if not checkpoint:
-        raise InvalidConfig("commitGroup requires a checkpoint: give the option checkpointLocation")
+        raise UsageError("commitGroup requires a checkpoint: give the option checkpointLocation")
     scheme, colon, rest = checkpoint.partition(":")
     if not colon or "/" in scheme:
         return Path(checkpoint)
     if scheme != "file":
-        raise InvalidConfig(
+        raise UsageError(
             f"commitGroup reads the source's progress from the checkpoint, which must be in a local directory: {checkpoint}"
         )
     return Path(rest.removeprefix("//"))  # Like Hadoop, do not decode %-escapes: the path is not URL-quoted.

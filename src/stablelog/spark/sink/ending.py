@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
 from stablelog.client.producer import Producer
-from stablelog.errors import Refused, StablelogError, Unavailable
+from stablelog.errors import RefusedError, StablelogError, UnavailableError
 from stablelog.spark.options import WriteOptions
 from stablelog.spark.sink.parts import Child, Part, Written, cluster_of, explained
 from stablelog.types import TopicPartition
@@ -33,10 +33,10 @@ def commit_parts(
         digest: digest of the plan of this write (its source offsets); empty if unknown.
 
     Raises:
-        Refused: the write cannot be committed, and no row of it is committed. Or the same micro-batch or write was
+        RefusedError: the write cannot be committed, and no row of it is committed. Or the same micro-batch or write was
             committed before with another plan, that is, with other source offsets.
-        Unavailable: no broker responds, so it is unknown whether the write is committed; repeat the call. Or Spark has
-            not passed the message of each task; then nothing is committed.
+        UnavailableError: no broker responds, so it is unknown whether the write is committed; repeat the call. Or Spark
+            has not passed the message of each task; then nothing is committed.
     """
     written = _all_written(messages)
     children = [message.child for message in written if message.child is not None]
@@ -78,13 +78,13 @@ def _all_written(messages: Iterable[Any]) -> list[Written]:
     """Check the messages of a job's tasks, and return them. All must belong to the same joint commit.
 
     Raises:
-        Unavailable: a message is missing or not of this joint commit, so the commit would lack rows of its task.
+        UnavailableError: a message is missing or not of this joint commit, so the commit would lack rows of its task.
     """
     written: list[Written] = []
     for number, message in enumerate(messages):
         if not isinstance(message, Written) or (written and message.part != written[0].part):
             wanted = "a Written" if not written else f"a Written of {written[0].part}"
-            raise Unavailable(
+            raise UnavailableError(
                 f"the write is not committed: the message of task {number} is {message!r}, not {wanted}, so the rows "
                 "of this task are unknown. Run the query again"
             )
@@ -102,8 +102,8 @@ def _check_repeated(part: Part, digest: str, committed: str, *, by_another: bool
         by_another: whether another start of the query or job made the joint commit after these tasks had begun.
 
     Raises:
-        Refused: the joint commit was made with another plan, and rows of this write would be lost if they were skipped.
-            Or another driver uses the same checkpoint.
+        RefusedError: the joint commit was made with another plan, and rows of this write would be lost if they were
+            skipped. Or another driver uses the same checkpoint.
     """
     what = f"micro-batch {part.version} of query {part.key}"
     if not part.in_sequence:
@@ -112,14 +112,14 @@ def _check_repeated(part: Part, digest: str, committed: str, *, by_another: bool
     else:
         reason = "was committed with another plan than the checkpoint has for it now: the checkpoint has lost the plan of its last micro-batch (by a power failure, or because it is a restored copy), and Spark has planned it again. The sink would skip rows that are not written. Restore the lost files in the directory offsets of the checkpoint. Or begin with a new checkpoint and set startingOffsets to the end of the output (with commitGroup, these are the group's offsets)"
     if digest and committed and digest != committed:
-        raise Refused(ErrorCode.producer_fenced, f"{what} {reason}")
+        raise RefusedError(ErrorCode.producer_fenced, f"{what} {reason}")
     if committed and not digest and part.in_sequence:
         _log.warning(
             "%s is committed already and is skipped, but its plan was not compared with the committed one, because this process cannot read the checkpoint",
             what,
         )
     if by_another and part.in_sequence:
-        raise Refused(
+        raise RefusedError(
             ErrorCode.producer_fenced,
             f"{what} was committed by another driver while this one wrote it, and no row of this driver was committed: both use the same checkpoint. Stop one of them",
         )
@@ -139,7 +139,7 @@ def abort_parts(options: WriteOptions, messages: Iterable[Any]) -> None:
             return
         for child in children:
             # The broker refuses to abort a committed transaction, which stays committed.
-            with contextlib.suppress(Refused):
+            with contextlib.suppress(RefusedError):
                 _end(cluster_of(options), child, commit=False)
     except StablelogError as error:
         _log.warning(

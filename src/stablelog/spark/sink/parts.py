@@ -10,7 +10,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
-from stablelog.errors import ProducerFencedError, Refused
+from stablelog.errors import ProducerFencedError, RefusedError
 from stablelog.spark.options import WriteOptions
 
 EXACTLY_ONCE = "exactly-once"
@@ -77,12 +77,12 @@ def explained(options: WriteOptions, part: Part) -> Iterator[None]:
     """Context in which the error of a fenced request is extended by the possible causes, for the user of the query.
 
     Raises:
-        Refused: the broker has refused a request.
+        RefusedError: the broker has refused a request.
         ProducerFencedError: the request was fenced; the message is the extended one.
     """
     try:
         yield
-    except Refused as refused:
+    except RefusedError as refused:
         if refused.code is not ErrorCode.producer_fenced:
             raise
         raise ProducerFencedError(

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
 from stablelog.client.producer import Producer
-from stablelog.errors import InvalidConfig, Refused, StablelogError
+from stablelog.errors import RefusedError, StablelogError, UsageError
 from stablelog.spark.options import WriteOptions
 from stablelog.spark.sink.parts import EXACTLY_ONCE, Part, Written, cluster_of, explained
 from stablelog.spark.worker import tune_worker
@@ -67,11 +67,11 @@ def _skipped(part: Part, begun: joint.Begun, rows: Iterator[Any]) -> Written:
     committed. Spark requires that a task reads its rows.
 
     Raises:
-        Refused: later micro-batches of the query are committed. So the checkpoint is an older copy, and its plan of
-            this micro-batch may have other rows than the committed one.
+        RefusedError: later micro-batches of the query are committed. So the checkpoint is an older copy, and its plan
+            of this micro-batch may have other rows than the committed one.
     """
     if part.in_sequence and begun.last_version > part.version:
-        raise Refused(
+        raise RefusedError(
             ErrorCode.producer_fenced,
             f"the checkpoint is at micro-batch {part.version} of query {part.key}, but micro-batch {begun.last_version} is committed: the checkpoint is an older copy, or another driver continues the query. The sink would skip rows that are not written. Stop the other driver. Or begin with a new checkpoint and set startingOffsets to the end of the output",
         )
@@ -115,8 +115,8 @@ def write_rows(options: WriteOptions, transactional_id: str, number: int, rows: 
             # If this abort fails, the broker aborts the transaction after its timeout.
             with contextlib.suppress(StablelogError):
                 producer.end(commit=False, deadline_s=ABORT_DEADLINE_S)
-        if isinstance(error, Refused) and error.code is ErrorCode.message_too_large:
-            raise Refused(
+        if isinstance(error, RefusedError) and error.code is ErrorCode.message_too_large:
+            raise RefusedError(
                 error.code,
                 f"{error}. A batch has at most {options.batch_size_max} bytes (option batchBytes), or one larger row: "
                 "reduce batchBytes, or increase max.message.bytes of the topic",
@@ -138,7 +138,7 @@ def _encoded(encoder: Any, cluster: Cluster, topic: str | None, rows: Iterator[A
             continue
         topics = {topic} if topic is not None else set(batch.column("topic").unique().to_pylist())
         if None in topics:
-            raise InvalidConfig("a row has no topic: give the option topic, which applies to all rows")
+            raise UsageError("a row has no topic: give the option topic, which applies to all rows")
         if topics - counts.keys():
             counts |= cluster.partition_counts(sorted(topics - counts.keys()))
         yield from encoder.encode(batch, partition_counts=counts, topic=topic)

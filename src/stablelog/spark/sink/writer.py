@@ -33,7 +33,7 @@ from pyspark.sql.datasource import (
 )
 
 from stablelog.client import joint
-from stablelog.errors import InvalidConfig, Refused, Unavailable, did_you_mean
+from stablelog.errors import RefusedError, UnavailableError, UsageError, did_you_mean
 from stablelog.spark.offsets import by_topic
 from stablelog.spark.options import WriteOptions, write_options
 from stablelog.spark.sink.checkpoint import digest_of, local_checkpoint, plan_digest, progress
@@ -86,7 +86,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         assert context is not None
         query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if not query_id or batch_id is None:
-            raise Unavailable(
+            raise UnavailableError(
                 "Spark has not passed the ids of the query and of the micro-batch, without which the sink cannot identify the commit"
             )
         run = context.getLocalProperty(RUN_ID) or self.run
@@ -135,17 +135,17 @@ def stream_writer(given: Mapping[str, str], schema: Any) -> StreamWriter:
     """Return a writer for the rows of a stream.
 
     Raises:
-        InvalidConfig: an option or a column is unknown, contradictory or of a wrong type.
-        Refused: the topic does not exist, or the broker does not support the guarantee.
-        Unavailable: no broker answers.
+        UsageError: an option or a column is unknown, contradictory or of a wrong type.
+        RefusedError: the topic does not exist, or the broker does not support the guarantee.
+        UnavailableError: no broker answers.
     """
     options = write_options(given)
     if options.app_id is not None:
-        raise InvalidConfig(
+        raise UsageError(
             "txnAppId and txnVersion are for batch writes: the checkpoint of a stream identifies its commits, and one txnVersion for all of its micro-batches would skip all but the first"
         )
     if options.source_offsets is not None:
-        raise InvalidConfig("sourceOffsets are for batch writes: a stream's are in its checkpoint")
+        raise UsageError("sourceOffsets are for batch writes: a stream's are in its checkpoint")
     if options.commit_group is not None:
         local_checkpoint(options.checkpoint)
     check_columns(schema, options.topic)
@@ -157,15 +157,15 @@ def batch_writer(given: Mapping[str, str], schema: Any, *, overwrite: bool) -> B
     """Return a writer for the rows of a batch.
 
     Raises:
-        InvalidConfig: an option or a column is unknown, contradictory or of a wrong type.
-        Refused: the topic does not exist, or the broker does not support the guarantee.
-        Unavailable: no broker answers.
+        UsageError: an option or a column is unknown, contradictory or of a wrong type.
+        RefusedError: the topic does not exist, or the broker does not support the guarantee.
+        UnavailableError: no broker answers.
     """
     options = write_options(given)
     if overwrite:
-        raise InvalidConfig("a log cannot be overwritten, only appended to: use .mode('append')")
+        raise UsageError("a log cannot be overwritten, only appended to: use .mode('append')")
     if options.commit_group is not None and options.source_offsets is None:
-        raise InvalidConfig(
+        raise UsageError(
             "commitGroup of a batch write: give the offsets to commit in the option sourceOffsets"
         )
     check_columns(schema, options.topic)
@@ -181,7 +181,7 @@ def _next_order(options: WriteOptions) -> int:
     broker recognizes and refuses tasks of earlier starts. Return NO_ORDER if the guarantee is at-least-once.
 
     Raises:
-        Unavailable: no broker responds.
+        UnavailableError: no broker responds.
     """
     return joint.next_order(cluster_of(options)) if options.guarantee == EXACTLY_ONCE else joint.NO_ORDER
 
@@ -190,7 +190,7 @@ def check_columns(schema: Any, topic: str | None) -> None:
     """Check that rows of this schema can be written.
 
     Raises:
-        InvalidConfig: a column is missing, unknown, or of an unsupported type. The message names the column.
+        UsageError: a column is missing, unknown, or of an unsupported type. The message names the column.
     """
     types = {field.name: field.dataType for field in schema.fields}
     for name, found in types.items():
@@ -198,14 +198,14 @@ def check_columns(schema: Any, topic: str | None) -> None:
             continue
         if name not in COLUMNS:
             hint = did_you_mean(name, COLUMNS) or f"; there are {', '.join(COLUMNS)}"
-            raise InvalidConfig(f"column {name!r} is unknown to the sink{hint}")
+            raise UsageError(f"column {name!r} is unknown to the sink{hint}")
         written = found.simpleString()
         if written not in COLUMNS[name]:
-            raise InvalidConfig(f"column {name!r} is {written}: it has to be {' or '.join(COLUMNS[name])}")
+            raise UsageError(f"column {name!r} is {written}: it has to be {' or '.join(COLUMNS[name])}")
     if "value" not in types:
-        raise InvalidConfig(f"there is no column 'value'; the rows have {', '.join(types) or 'no columns'}")
+        raise UsageError(f"there is no column 'value'; the rows have {', '.join(types) or 'no columns'}")
     if topic is None and "topic" not in types:
-        raise InvalidConfig("the rows have no topic: give the option topic or a column topic")
+        raise UsageError("the rows have no topic: give the option topic or a column topic")
 
 
 _checked: set[tuple[str, str | None, str]] = set()
@@ -218,7 +218,7 @@ def _check_broker(options: WriteOptions) -> None:
         return
     cluster = cluster_of(options)
     if options.guarantee == EXACTLY_ONCE and not joint.supported(cluster):
-        raise Refused(
+        raise RefusedError(
             ErrorCode.unsupported_version,
             f"{options.bootstrap} is no stablelog broker: it cannot commit the transactions of many tasks as one, which guarantee=exactly-once requires (Kafka's two-phase commit is not sufficient, see docs/spark.md). Option guarantee=at-least-once commits each task's transaction when Spark commits the micro-batch: readers never see rows of failed tasks, but after a crash rows may be repeated, or only a part of a micro-batch may be visible",
         )

@@ -12,8 +12,8 @@ from typing import Any
 from stablelog.batch.header import BatchHeader, headers_in
 from stablelog.client import joint
 from stablelog.client.cluster import EARLIEST, LATEST, Cluster
-from stablelog.client.responses import Missing
-from stablelog.errors import Corrupt, InvalidConfig, OffsetOutOfRange, Unavailable
+from stablelog.client.responses import UnknownTopicOrPartitionError
+from stablelog.errors import DamageError, OffsetOutOfRangeError, UnavailableError, UsageError
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import FetchSpan, Piece, Span, shares
 from stablelog.spark.segments.partition_files import PartitionFiles
@@ -71,7 +71,7 @@ class BrokerLog:
         if options.assigned:
             missing = set(options.assigned) - set(found)
             if missing and not there_only:
-                raise InvalidConfig(
+                raise UsageError(
                     f"the option assign names {name(min(missing))}, but there is no such partition"
                 )
             found = {place: found[place] for place in options.assigned if place in found}
@@ -134,7 +134,7 @@ class BrokerLog:
         if key not in self._record_sizes:
             try:
                 fetched = self.cluster.fetch(*wanted.place, wanted.start, SAMPLE_SIZE, isolation)
-            except OffsetOutOfRange:
+            except OffsetOutOfRangeError:
                 return (
                     RECORD_SIZE_GUESS  # Use a guess: the task that later reads the range reports the error.
                 )
@@ -225,9 +225,9 @@ def answers(
         isolation: the isolation level of the reader.
 
     Raises:
-        OffsetOutOfRange: the range was removed.
-        Unavailable: the broker does not respond, or the log ends before the end of the range.
-        Corrupt: the response does not reach the requested offset.
+        OffsetOutOfRangeError: the range was removed.
+        UnavailableError: the broker does not respond, or the log ends before the end of the range.
+        DamageError: the response does not reach the requested offset.
     """
     offset = wanted.start
     while offset < wanted.end:
@@ -245,16 +245,16 @@ def after_nothing(fetched: Fetched, wanted: Range, offset: int, isolation: str) 
     """Return the next offset to fetch after a response without records at `offset` or later.
 
     Raises:
-        Unavailable: the log ends at or before `offset`.
-        Corrupt: the response contains only records before `offset`.
+        UnavailableError: the log ends at or before `offset`.
+        DamageError: the response contains only records before `offset`.
     """
     visible = fetched.high_watermark if isolation == "read_uncommitted" else fetched.last_stable_offset
     if visible <= offset:
-        raise Unavailable(
+        raise UnavailableError(
             f"{name(wanted.place)} ends at offset {visible} now, but the read was planned up to offset {wanted.end}"
         )
     if len(fetched.records):  # Do not retry, because a retry would return the same records.
-        raise Corrupt(
+        raise DamageError(
             f"{name(wanted.place)}: a fetch from offset {offset} returned only records before this offset"
         )
     # The log continues after `offset`. Compaction has removed all records from `offset` to the end that the reader can
@@ -279,9 +279,9 @@ def first_record(
         The offset of the record; None if there is none.
 
     Raises:
-        OffsetOutOfRange: the offset was removed.
-        Unavailable: the broker does not respond, or the log ends before the offset.
-        Corrupt: the response does not reach the requested offset.
+        OffsetOutOfRangeError: the offset was removed.
+        UnavailableError: the broker does not respond, or the log ends before the offset.
+        DamageError: the response does not reach the requested offset.
     """
     for _, header in headers_in(cluster.fetch(*place, start, LOOK_SIZE, isolation).records):
         if not header.is_control and header.base_offset <= start:
@@ -307,8 +307,8 @@ def read(options: ReadOptions, cluster: Cluster, piece: Piece, decoder: Any) -> 
         decoder: a decoder for this partition and the columns to read.
 
     Raises:
-        Unavailable: the broker does not respond, or a part of the piece was removed meanwhile.
-        Corrupt: a record batch is damaged. The message names the offset.
+        UnavailableError: the broker does not respond, or a part of the piece was removed meanwhile.
+        DamageError: a record batch is damaged. The message names the offset.
     """
     if _is_another_topic(cluster, piece):
         lost(options, f"{piece.topic} was deleted and created again after the read was planned")
@@ -318,7 +318,7 @@ def read(options: ReadOptions, cluster: Cluster, piece: Piece, decoder: Any) -> 
     while offset < piece.end:
         try:
             fetched = cluster.fetch(piece.topic, piece.partition, offset, FETCH_SIZE, options.isolation)
-        except OffsetOutOfRange:
+        except OffsetOutOfRangeError:
             offset = _after_loss(options, cluster, piece, offset)
             continue
         yield from decoder.feed(fetched.records, offset, piece.end, fetched.aborted)
@@ -333,13 +333,16 @@ def check_topics(cluster: Cluster, pieces: Iterable[Piece]) -> None:
     because it identifies a topic by name, not by id.
 
     Raises:
-        Unavailable: a topic was deleted and created again meanwhile, and the records may be those of the new topic.
+        UnavailableError: a topic was deleted and created again meanwhile, and the records may be those of the new
+            topic.
     """
     cluster.forget_metadata()
     for piece in {piece.topic: piece for piece in pieces}.values():
-        with contextlib.suppress(Missing):  # The topic was deleted after the read, which does not matter.
+        with contextlib.suppress(
+            UnknownTopicOrPartitionError
+        ):  # The topic was deleted after the read, which does not matter.
             if _is_another_topic(cluster, piece):
-                raise Unavailable(f"{piece.topic} was deleted and created again while it was read")
+                raise UnavailableError(f"{piece.topic} was deleted and created again while it was read")
 
 
 def _is_another_topic(cluster: Cluster, piece: Piece) -> bool:
@@ -357,7 +360,7 @@ def _after_loss(options: ReadOptions, cluster: Cluster, piece: Piece, offset: in
     if first <= offset:
         gone = lost_range(cluster, place, offset)
         if gone is None:
-            raise Unavailable(
+            raise UnavailableError(
                 f"{name(place)} ends before offset {offset}, which existed when the read was planned"
             )
         report(options, place, offset, gone)

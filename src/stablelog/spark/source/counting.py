@@ -33,7 +33,7 @@ class CountedSegment(Protocol):
         """The summary of the segment; None if it has none."""
 
     def check(self, next_base: int | None) -> None:
-        """Check that the segment is still the one that was listed. Raises Gone."""
+        """Check that the segment is still the one that was listed. Raises GoneError."""
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Yield (position, header) of each whole batch from the one at `position` on."""
@@ -111,9 +111,9 @@ def files_count(files: CountedFiles, start: int, end: int, *, committed: bool) -
         committed: whether the reader is read-committed.
 
     Raises:
-        Gone: a file was removed since it was listed.
-        Unavailable: the files begin after `start` or end before `end`.
-        Corrupt: a file is damaged.
+        GoneError: a file was removed since it was listed.
+        UnavailableError: the files begin after `start` or end before `end`.
+        DamageError: a file is damaged.
     """
     total, reached = 0, start
     sealed = files.sealed

@@ -15,8 +15,8 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
-from stablelog.client.responses import Missing
-from stablelog.errors import InvalidConfig
+from stablelog.client.responses import UnknownTopicOrPartitionError
+from stablelog.errors import UsageError
 from stablelog.spark.offsets import StreamOffsets
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import plan
@@ -136,7 +136,7 @@ class CutStreamReader(StablelogStreamReader):
             elif start.point.commit_sequence <= end.point.commit_sequence and end.next_offsets[place] > 0:
                 try:
                     begun[place] = self.cuts.begins(place, start.point)
-                except Missing:
+                except UnknownTopicOrPartitionError:
                     if self.options.fail_on_data_loss:
                         raise
         return begun
@@ -171,13 +171,13 @@ def _check_history(options: ReadOptions, before: StreamOffsets, last: StreamOffs
     """Check that the broker's last cut is not older than the cut up to which the stream has read.
 
     Raises:
-        InvalidConfig: the topics belong to another transaction group now.
-        Unavailable: the commit log was lost or replaced, so its commit sequences begin again.
+        UsageError: the topics belong to another transaction group now.
+        UnavailableError: the commit log was lost or replaced, so its commit sequences begin again.
     """
     if not before.next_offsets or not last.next_offsets:
         return  # Without topics, the transaction group is unknown.
     if before.point.group != last.point.group:
-        raise InvalidConfig(
+        raise UsageError(
             f"the checkpoint belongs to transaction group {before.point.group!r}, but the topics to {last.point.group!r}: "
             "begin with a new checkpoint"
         )

@@ -18,8 +18,8 @@ from kio.schema.errors import ErrorCode
 from stablelog.client.cluster import Cluster
 from stablelog.client.commits import Commit, Commits, describe_commits
 from stablelog.client.cuts import Cut, describe_cut
-from stablelog.client.responses import Missing
-from stablelog.errors import InvalidConfig, Refused, Unavailable
+from stablelog.client.responses import UnknownTopicOrPartitionError
+from stablelog.errors import RefusedError, UnavailableError, UsageError
 from stablelog.spark.offsets import Bound, CutPoint, StreamOffsets
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.source import broker_log, resolve
@@ -120,21 +120,21 @@ class Cuts:
         """
         try:
             return self.at(commit_sequence)
-        except InvalidConfig:
+        except UsageError:
             return None
 
     def _ask(self, commit_sequence: int, places: Iterable[TopicPartition] | None = None) -> Cut:
         topics = {topic for topic, _ in (self._partitions if places is None else places)}
         try:
             return describe_cut(self._cluster, sorted(topics), commit_sequence)
-        except Refused as refused:
-            if isinstance(refused, Missing) and places is None:
+        except RefusedError as refused:
+            if isinstance(refused, UnknownTopicOrPartitionError) and places is None:
                 # List the topics again. With failOnDataLoss=true, this raises an error for a missing topic.
                 before, self._partitions = self._partitions, self._there()
                 if self._partitions.keys() != before.keys():
                     return self._ask(commit_sequence)
             if refused.code is ErrorCode.invalid_request:
-                raise InvalidConfig(f"cut=true: {refused}") from refused
+                raise UsageError(f"cut=true: {refused}") from refused
             raise
 
     def _through(self, cut: Cut) -> StreamOffsets:
@@ -149,7 +149,7 @@ class Cuts:
                 break
             cut = self._ask(cut.commit_sequence)
         else:
-            raise Unavailable(
+            raise UnavailableError(
                 "topics of the read are created and deleted so often that they cannot be listed: run the query again"
             )
         point = CutPoint(cut.commit_sequence, cut.group)
@@ -169,9 +169,9 @@ class Cuts:
             latest: the last cut.
 
         Raises:
-            InvalidConfig: the offsets of the option divide a transaction.
-            Unavailable: records at the cut have been removed from the log, or the broker does not know yet that all
-                commits before the cut have their markers.
+            UsageError: the offsets of the option divide a transaction.
+            UnavailableError: records at the cut have been removed from the log, or the broker does not know yet that
+                all commits before the cut have their markers.
         """
         if bound.kind == "latest":
             return latest
@@ -181,7 +181,7 @@ class Cuts:
             return self._at_time(bound.timestamp_ms, option, latest)
         if bound.kind == "cut":
             if bound.commit_sequence > latest.point.commit_sequence:
-                raise InvalidConfig(
+                raise UsageError(
                     f"{option.replace('Offsets', 'Cut')}={bound.commit_sequence}: the last commit that is resolved is "
                     f"{latest.point.commit_sequence}"
                 )
@@ -263,13 +263,13 @@ class Cuts:
         them as a cut.
 
         Raises:
-            InvalidConfig: the offsets are not a cut.
+            UsageError: the offsets are not a cut.
         """
         commit_sequence = latest.point.commit_sequence
         for place, offset in offsets.items():
             for commit in self._first(place, offset).commits:
                 if commit.start_offset < offset:
-                    raise InvalidConfig(
+                    raise UsageError(
                         f"{option}: offset {offset} of {name(place)} is inside the transaction with commit sequence "
                         f"{commit.commit_sequence}, which has the offsets {commit.start_offset} to {commit.end_offset - 1}"
                     )
@@ -277,7 +277,7 @@ class Cuts:
         at = self.at(commit_sequence)
         behind = [place for place, offset in offsets.items() if at.next_offsets.get(place, offset) < offset]
         if behind:
-            raise InvalidConfig(
+            raise UsageError(
                 f"{option} is no cut: the transactions after commit sequence {commit_sequence} are before it in "
                 f"{names(behind)}, and not in other partitions"
             )
@@ -289,7 +289,7 @@ class Cuts:
         firsts = {place: offset for place, offset in times.items() if offset is not None}
         if not firsts:
             if option == "startingOffsets" and not self._options.latest_if_late:
-                raise Unavailable(
+                raise UnavailableError(
                     f"no record has time {timestamp_ms} or later: give an earlier time, or "
                     "startingOffsetsByTimestampStrategy=latest to begin at the end"
                 )
@@ -392,9 +392,9 @@ def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str
     divide no transaction.
 
     Raises:
-        InvalidConfig: the offsets of an option do not match the partitions, or divide a transaction although the option
+        UsageError: the offsets of an option do not match the partitions, or divide a transaction although the option
             cut is set.
-        Unavailable: requested offsets are not in the log.
+        UnavailableError: requested offsets are not in the log.
     """
     if not options.cut:
         return resolve.batch_ranges(options, log_)
@@ -403,7 +403,7 @@ def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str
     end = cuts.resolve(options.ending, "endingOffsets", latest)
     start = cuts.resolve(options.starting, "startingOffsets", latest)
     if start.point.commit_sequence > end.point.commit_sequence:
-        raise InvalidConfig(
+        raise UsageError(
             f"the read begins after commit sequence {start.point.commit_sequence} and ends after "
             f"{end.point.commit_sequence}, which is before it"
         )

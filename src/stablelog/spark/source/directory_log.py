@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from stablelog.client.cluster import LATEST
-from stablelog.client.responses import Missing
+from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.env.local_disk import LocalDisk
-from stablelog.errors import InvalidConfig, Unavailable
+from stablelog.errors import UnavailableError, UsageError
 from stablelog.log.files.restored import read_restored
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Span
@@ -28,7 +28,7 @@ from stablelog.spark.segments.data_directory import (
     topic_id_of,
 )
 from stablelog.spark.segments.partition_files import PartitionFiles
-from stablelog.spark.segments.segment_file import Behind, Gone
+from stablelog.spark.segments.segment_file import BehindError, GoneError
 from stablelog.spark.segments.times import first_in_files
 from stablelog.spark.source.broker_log import BrokerLog
 from stablelog.spark.source.counting import files_limited
@@ -61,16 +61,16 @@ def steadily(files: PartitionFiles, attempt: Callable[[], _Found]) -> _Found:
     for tried in range(1, TRIES):
         try:
             return attempt()
-        except Gone:
+        except GoneError:
             # Compaction may be replacing the file, which takes no longer than this pause.
             time.sleep(tried * PAUSE_S)
             files.refresh(anew=True)
     try:
         return attempt()
-    except Behind as error:
-        raise Unavailable(str(error)) from error
-    except Gone as error:
-        raise Unavailable(f"{error} was removed while the read was planned") from error
+    except BehindError as error:
+        raise UnavailableError(str(error)) from error
+    except GoneError as error:
+        raise UnavailableError(f"{error} was removed while the read was planned") from error
 
 
 class DirectoryLog:
@@ -95,13 +95,11 @@ class DirectoryLog:
         topics = {topic for topic, _ in found}
         missing = {*options.topics, *(topic for topic, _ in options.assigned)} - topics
         if missing and not there_only:
-            raise Missing(f"there is no topic {min(missing)!r} in {self._data}")
+            raise UnknownTopicOrPartitionError(f"there is no topic {min(missing)!r} in {self._data}")
         if options.assigned:
             gone = set(options.assigned) - set(found)
             if gone and not there_only:
-                raise InvalidConfig(
-                    f"the option assign names {name(min(gone))}, but there is no such partition"
-                )
+                raise UsageError(f"the option assign names {name(min(gone))}, but there is no such partition")
             return {place: found[place] for place in options.assigned if place in found}
         pattern = re.compile(options.pattern) if options.pattern is not None else None
 
@@ -120,21 +118,21 @@ class DirectoryLog:
         try:
             names = sorted(os.listdir(self._data))
         except OSError as error:
-            raise Unavailable(f"{self._data} cannot be read: {error.strerror}") from error
+            raise UnavailableError(f"{self._data} cannot be read: {error.strerror}") from error
         found = {}
         for entry in names:
             match = _PARTITION_DIRECTORY.fullmatch(entry)
             if match and (self._data / entry).is_dir():
                 found[match["topic"], int(match["index"])] = topic_id_of(self._data / entry)
         if not found:
-            raise Unavailable(f"{self._data} is no data directory: it contains no partition")
+            raise UnavailableError(f"{self._data} is no data directory: it contains no partition")
         return dict(sorted(found.items()))
 
     def _of(self, place: TopicPartition) -> PartitionFiles:
         directory = self._data / f"{place[0]}-{place[1]}"
         if self._options.isolation == "read_committed" and place not in self._offset_ordered:
             if is_commit_ordered(directory):
-                raise InvalidConfig(
+                raise UsageError(
                     f"{place[0]!r} is in commit order, which only a broker can provide: give kafka.bootstrap.servers, or with "
                     "isolation=read_uncommitted read the order of the writes"
                 )
@@ -201,8 +199,8 @@ class DirectoryLog:
         count_max: int | None,
         size_max: int | None,
     ) -> dict[TopicPartition, int]:
-        """Raise InvalidConfig, because only a stream has limits, and a stream requires a broker."""
-        raise InvalidConfig("a stream requires a broker: give the option kafka.bootstrap.servers")
+        """Raise UsageError, because only a stream has limits, and a stream requires a broker."""
+        raise UsageError("a stream requires a broker: give the option kafka.bootstrap.servers")
 
     def close(self) -> None:
         """Do nothing, because there is no connection to close."""
@@ -212,20 +210,20 @@ class DirectoryLog:
 
 
 def _check_is_local(files: PartitionFiles, start: int) -> None:
-    """Raise Unavailable if records from `start` on are only in the object store, where no reader of files reads, or if a
-    restore did not find the offset.
+    """Raise UnavailableError if records from `start` on are only in the object store, where no reader of files reads,
+    or if a restore did not find the offset.
     """
     disk = LocalDisk(read_only=True)
     restored = read_restored(disk, files.directory)
     lost_range = None if restored is None else restored.lost_range(start)
     if lost_range is not None:
-        raise Unavailable(
+        raise UnavailableError(
             f"offset {start} of {files.directory} is gone with the disk of a lost broker: the restored log ends at offset "
             f"{lost_range[0]}, and new records begin at {lost_range[1]}"
         )
     local_start = max(files.first_offset, files.log_start_offset())
     if start < local_start and LocalState(disk, files.directory).read() is not None:
-        raise Unavailable(
+        raise UnavailableError(
             f"the records of {files.directory} from offset {start} to {local_start - 1} are only in the object store: read "
             f"them through the broker (kafka.bootstrap.servers), or begin at offset {local_start} (startingOffsets)"
         )
@@ -273,7 +271,7 @@ class SharedLog(BrokerLog):
     def _spans_of(self, files: PartitionFiles, wanted: Range, topic_ids: Mapping[str, str]) -> Iterable[Span]:
         try:
             return [_span(files, wanted.start, wanted.end, topic_ids.get(wanted.place[0], ""))]
-        except Unavailable as error:
+        except UnavailableError as error:
             # Retention removed a file, or the files lack data. Fetch the range from the broker instead; the task
             # reports lost records.
             log.info("%s is fetched from the broker, not read from its files: %s", name(wanted.place), error)
@@ -315,7 +313,7 @@ class SharedLog(BrokerLog):
             return None
         if self._options.scan == "files" or self._options.path is not None:
             where = self._options.path or "any directory that its broker names"
-            raise Unavailable(
+            raise UnavailableError(
                 f"the files of {name(place)} are not in {where}, or cannot be read: leave out path and scan, or use "
                 "scan=fetch"
             )
@@ -336,7 +334,7 @@ class SharedLog(BrokerLog):
         if found is None or self._options.isolation != "read_committed" or not is_commit_ordered(found):
             return found
         if self._options.scan == "files":
-            raise InvalidConfig(
+            raise UsageError(
                 f"{place[0]!r} is in commit order, which only a broker can provide: leave out scan=files"
             )
         self._commit_ordered.add(place)
@@ -347,7 +345,7 @@ class SharedLog(BrokerLog):
             return self.cluster.retrying(
                 f"looking for the leader of {name(place)}", lambda: self.cluster.leader(*place)
             )
-        except Unavailable:
+        except UnavailableError:
             return -1  # the partition has no leader now
 
     def limited(
@@ -367,6 +365,6 @@ class SharedLog(BrokerLog):
         committed = self._options.isolation == "read_committed"
         try:
             ends = files_limited(seen, count_max, size_max, committed=committed)
-        except Gone:  # Retention removed a file, or the files lack data.
+        except GoneError:  # Retention removed a file, or the files lack data.
             return super().limited(ranges, topic_ids, count_max, size_max)
         return {wanted.place: end for wanted, end in ends.items()}

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from stablelog.batch.header import headers_in
 from stablelog.client.cluster import Cluster
-from stablelog.errors import Corrupt, Unavailable
+from stablelog.errors import DamageError, UnavailableError
 from stablelog.log.files.names import DELETED
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Extent, Piece
 from stablelog.spark.segments.data_directory import topic_id_of
-from stablelog.spark.segments.segment_file import Gone, open_log_file
+from stablelog.spark.segments.segment_file import GoneError, open_log_file
 from stablelog.spark.source import broker_log
 from stablelog.spark.source.resolve import lost
 
@@ -37,8 +37,8 @@ def read(options: ReadOptions, cluster: Cluster | None, piece: Piece, decoder: A
         decoder: a decoder for this partition and the columns to read.
 
     Raises:
-        Unavailable: a file was removed meanwhile, and no broker can be asked for its records.
-        Corrupt: a file is damaged. The message names the file and the offset. If the summary reveals the damage, no
+        UnavailableError: a file was removed meanwhile, and no broker can be asked for its records.
+        DamageError: a file is damaged. The message names the file and the offset. If the summary reveals the damage, no
             record of the file was returned before.
     """
     opened: list[int] = []
@@ -48,12 +48,12 @@ def read(options: ReadOptions, cluster: Cluster | None, piece: Piece, decoder: A
         if piece.extents and piece.topic_id:
             directory = Path(piece.extents[0].path).parent
             if topic_id_of(directory) != piece.topic_id:
-                raise Gone(str(directory))
+                raise GoneError(str(directory))
         for place, extent in enumerate(piece.extents):
             if place >= len(opened):
                 opened.append(_open(extent))
             yield from _read_extent(opened[place], extent, piece, decoder)
-    except (Gone, Unavailable) as error:
+    except (GoneError, UnavailableError) as error:
         reached = max(decoder.next_offset, piece.start)
         if cluster is None:
             lost(
@@ -71,12 +71,12 @@ def read(options: ReadOptions, cluster: Cluster | None, piece: Piece, decoder: A
 def _open(extent: Extent) -> int:
     try:
         descriptor = open_log_file(extent.path)
-    except Gone:
+    except GoneError:
         # Read the renamed file: the broker keeps removed files under another name, by default for a minute.
         descriptor = open_log_file(extent.path + DELETED)
     if os.fstat(descriptor).st_ino != extent.inode:
         os.close(descriptor)
-        raise Gone(extent.path)
+        raise GoneError(extent.path)
     return descriptor
 
 
@@ -86,14 +86,14 @@ def _read_extent(descriptor: int, extent: Extent, piece: Piece, decoder: Any) ->
 
     size = os.fstat(descriptor).st_size
     if size < extent.position + extent.size:
-        raise Corrupt(
+        raise DamageError(
             f"{extent.path} has {size} bytes, and {extent.position + extent.size} when the read was planned: it was cut. "
             "Restore the file"
         )
     try:
         prove_segment(descriptor, extent)
-    except Corrupt as error:
-        raise Corrupt(f"{piece.topic}-{piece.partition} cannot be read: {error}") from error
+    except DamageError as error:
+        raise DamageError(f"{piece.topic}-{piece.partition} cannot be read: {error}") from error
     skipped = extent.position % mmap.ALLOCATIONGRANULARITY
     mapped = mmap.mmap(
         descriptor, extent.size + skipped, access=mmap.ACCESS_READ, offset=extent.position - skipped
@@ -104,8 +104,8 @@ def _read_extent(descriptor: int, extent: Extent, piece: Piece, decoder: Any) ->
         yield from decoder.feed(view, piece.start, piece.end, piece.aborted)
         if decoder.next_offset < piece.end:
             _check_whole(view, decoder.next_offset)
-    except Corrupt as error:
-        raise Corrupt(f"{extent.path}, from byte {extent.position}: {error}") from error
+    except DamageError as error:
+        raise DamageError(f"{extent.path}, from byte {extent.position}: {error}") from error
 
 
 def _check_whole(view: memoryview, next_offset: int) -> None:
@@ -113,10 +113,12 @@ def _check_whole(view: memoryview, next_offset: int) -> None:
     incomplete batch at the end without an error.
 
     Raises:
-        Corrupt: the extent ends inside a batch.
+        DamageError: the extent ends inside a batch.
     """
     end = 0
     for position, header in headers_in(view):
         end = position + header.size
     if end != len(view):
-        raise Corrupt(f"the batch at byte {end} of the file, after offset {next_offset - 1}, is incomplete")
+        raise DamageError(
+            f"the batch at byte {end} of the file, after offset {next_offset - 1}, is incomplete"
+        )

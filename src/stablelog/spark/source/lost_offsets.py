@@ -8,7 +8,7 @@ end, also if the log has only a few records between the lost offsets of two rest
 from typing import Final, NamedTuple
 
 from stablelog.client.cluster import Cluster
-from stablelog.errors import OffsetOutOfRange
+from stablelog.errors import OffsetOutOfRangeError
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.source.resolve import Range, lost, name
 from stablelog.types import TopicPartition
@@ -35,7 +35,7 @@ def is_lost(cluster: Cluster, place: TopicPartition, offset: int) -> bool:
     """Whether a fetch at an offset, which is between the log start offset and the log end offset, is out of range."""
     try:
         cluster.fetch(*place, offset, 1, "read_uncommitted", wait_ms=0)
-    except OffsetOutOfRange:
+    except OffsetOutOfRangeError:
         return True
     return False
 
@@ -64,7 +64,7 @@ def readable(options: ReadOptions, cluster: Cluster, wanted: Range) -> list[Rang
     half as many offsets needs no request.
 
     Raises:
-        Unavailable: the range begins among lost offsets, and failOnDataLoss is true.
+        UnavailableError: the range begins among lost offsets, and failOnDataLoss is true.
     """
     found, start, step = [], wanted.start, LOST_COUNT_MIN // 2
     while wanted.end - start >= step:
@@ -83,7 +83,7 @@ def readable(options: ReadOptions, cluster: Cluster, wanted: Range) -> list[Rang
 
 
 def report(options: ReadOptions, place: TopicPartition, offset: int, gone: LostRange) -> None:
-    """Report that a reader is at a lost offset. Raises Unavailable unless failOnDataLoss is false."""
+    """Report that a reader is at a lost offset. Raises UnavailableError unless failOnDataLoss is false."""
     lost(
         options,
         f"{name(place)} cannot be read from offset {offset}: all records from offset {gone.start} on are gone with the disk "

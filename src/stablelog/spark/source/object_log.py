@@ -5,8 +5,8 @@ import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from stablelog.client.responses import Missing
-from stablelog.errors import Corrupt, InvalidConfig, ObjectMissing
+from stablelog.client.responses import UnknownTopicOrPartitionError
+from stablelog.errors import DamageError, ObjectMissingError, UsageError
 from stablelog.spark.objects.at_once import at_once
 from stablelog.spark.objects.stored_files import StoredFiles
 from stablelog.spark.objects.stored_partition import StoredPartition
@@ -61,7 +61,7 @@ class ObjectLog:
         if options.assigned:
             gone = set(options.assigned) - set(self._found)
             if gone and not there_only:
-                raise InvalidConfig(
+                raise UsageError(
                     f"the option assign names {name(min(gone))}, but there is no such partition in {self._stored.store.url}"
                 )
         missing = set(options.topics) - {topic for topic, _ in self._found}
@@ -70,7 +70,7 @@ class ObjectLog:
                 self._stored.topics()
             )  # They may have other partitions than those that are wanted.
         if missing and not there_only:
-            raise Missing(
+            raise UnknownTopicOrPartitionError(
                 f"there is no topic {min(missing)!r} in {self._stored.store.url}: either it is not tiered, or no segment "
                 "of it was copied yet"
             )
@@ -100,7 +100,9 @@ class ObjectLog:
         ):  # A stream that was started again asks for offsets before it lists partitions.
             self._found |= self._stored.of_topics([place[0]], lambda one: one == place)
         if place not in self._found:
-            raise Missing(f"there is no partition {name(place)} in {self._stored.store.url}")
+            raise UnknownTopicOrPartitionError(
+                f"there is no partition {name(place)} in {self._stored.store.url}"
+            )
         return self._found[place]
 
     def earliest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -132,14 +134,14 @@ class ObjectLog:
         the headers of batches elsewhere.
 
         Raises:
-            Unavailable: the store does not answer.
-            Corrupt: an object is damaged or missing.
+            UnavailableError: the store does not answer.
+            DamageError: an object is damaged or missing.
         """
         stored = self._of(wanted.place)
         try:
             return sum(self._counted(stored, part) for part in readable(self._options, stored, wanted))
-        except ObjectMissing as missing:
-            raise Corrupt(f"{missing}, and {stored.listed_by}: restore the object") from missing
+        except ObjectMissingError as missing:
+            raise DamageError(f"{missing}, and {stored.listed_by}: restore the object") from missing
 
     def _counted(self, stored: StoredPartition, part: Range) -> int:
         if stored.is_in_commit_order:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from stablelog.client.cluster import Cluster
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import Corrupt, ObjectMissing
+from stablelog.errors import DamageError, ObjectMissingError
 from stablelog.log.model import Slice
 from stablelog.spark.objects.loaded_ranges import LoadedRanges
 from stablelog.spark.objects.opening import opened_store
@@ -44,8 +44,8 @@ def read(options: ReadOptions, cluster: Cluster | None, piece: Piece, decoder: A
         decoder: a decoder for this partition and the columns to read.
 
     Raises:
-        Unavailable: the store does not answer, or records were deleted meanwhile.
-        Corrupt: an object is damaged or missing. The message names it.
+        UnavailableError: the store does not answer, or records were deleted meanwhile.
+        DamageError: an object is damaged or missing. The message names it.
     """
     assert piece.stored is not None
     assert options.store_url is not None
@@ -58,7 +58,7 @@ def read(options: ReadOptions, cluster: Cluster | None, piece: Piece, decoder: A
         batches = _in_commit_order if stored.segments else _in_log_order
         try:
             yield from batches(store, stored, piece, decoder)
-        except ObjectMissing as missing:
+        except ObjectMissingError as missing:
             rest = replace(piece, start=max(decoder.next_offset, piece.start))
             if cluster is not None:
                 yield from broker_log.read(options, cluster, replace(rest, stored=None), decoder)
@@ -86,19 +86,19 @@ def _in_log_order(store: ObjectStore, stored: StoredPiece, piece: Piece, decoder
                 yield from decoder.feed(batches, piece.start, piece.end, piece.aborted)
             if size == extent.size:
                 _check_end(whole, extent.crc_after)
-        except Corrupt as error:
+        except DamageError as error:
             # The command cannot verify what Apache Kafka has written.
             advice = f". `stablelog storage verify {store.url}` names all damaged objects"
-            raise Corrupt(
+            raise DamageError(
                 f"{store.url}/{extent.key}, from byte {extent.position}: {error}{advice if stored.cluster_id else ''}"
             ) from error
 
 
 def _check_end(whole: Any, crc: int | None) -> None:
     if not whole.is_complete:
-        raise Corrupt("the part that was read ends in the middle of a batch")
+        raise DamageError("the part that was read ends in the middle of a batch")
     if crc is not None and whole.header_crc is not None and whole.header_crc != crc:
-        raise Corrupt("the headers of its batches are not those that the manifest describes")
+        raise DamageError("the headers of its batches are not those that the manifest describes")
 
 
 def _in_commit_order(store: ObjectStore, stored: StoredPiece, piece: Piece, decoder: Any) -> Iterator[Any]:
@@ -113,7 +113,7 @@ def _in_commit_order(store: ObjectStore, stored: StoredPiece, piece: Piece, deco
             if found.end_offset == position:
                 # The last offsets may be those of markers, which have no position.
                 if any(order.entries(position, piece.end)):
-                    raise Corrupt(f"{stored.partition.directory} has no batches for position {position}")
+                    raise DamageError(f"{stored.partition.directory} has no batches for position {position}")
                 break
             if found.end_offset < piece.end:
                 loaded.load_ahead(remote.view.ahead(found.end_offset))
@@ -124,13 +124,13 @@ def _in_commit_order(store: ObjectStore, stored: StoredPiece, piece: Piece, deco
 
 
 def _after_deletion(
-    options: ReadOptions, store: ObjectStore, rest: Piece, missing: ObjectMissing
+    options: ReadOptions, store: ObjectStore, rest: Piece, missing: ObjectMissingError
 ) -> list[Piece]:
     """Return what is left of a piece after an object was found to be missing. Report the records that are gone.
 
     Raises:
         DataLossError: records are gone, and failOnDataLoss is true.
-        Corrupt: the store still lists the object.
+        DamageError: the store still lists the object.
     """
     assert rest.stored is not None
     partition = rest.stored.partition
@@ -141,7 +141,7 @@ def _after_deletion(
         return []
     needed = {extent.key for extent in rest.stored.extents} | _log_keys(partition, rest.stored.segments)
     if needed <= _log_keys(partition, stored.manifest.segments):
-        raise Corrupt(f"{missing}, and {stored.listed_by}: restore the object") from missing
+        raise DamageError(f"{missing}, and {stored.listed_by}: restore the object") from missing
     log_start, place = stored.start_offset, f"{rest.topic}-{rest.partition}"
     runs = stored.runs(rest.start, rest.end)
     now = f"while the query read them: the log begins at offset {log_start} now"

@@ -18,8 +18,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from stablelog.client.responses import Missing
-from stablelog.errors import InvalidConfig
+from stablelog.client.responses import UnknownTopicOrPartitionError
+from stablelog.errors import UsageError
 from stablelog.spark.offsets import StreamOffsets
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Limits, Piece, plan
@@ -85,16 +85,16 @@ def read_offsets(value: Mapping[str, Any], *, at_cuts: bool) -> StreamOffsets:
         at_cuts: whether the stream has the option cut=true, so that each micro-batch contains only whole transactions.
 
     Raises:
-        InvalidConfig: the offsets belong to a stream with another value of the option cut.
+        UsageError: the offsets belong to a stream with another value of the option cut.
     """
     found = StreamOffsets.from_json(value)
     if at_cuts and found.cut is None:
-        raise InvalidConfig(
+        raise UsageError(
             "the checkpoint is of a query without cut=true, whose offsets are not a cut: leave out cut, or begin with a new "
             "checkpoint"
         )
     if not at_cuts and found.cut is not None:
-        raise InvalidConfig(
+        raise UsageError(
             "the checkpoint is of a query with cut=true: set cut=true again, or begin with a new checkpoint"
         )
     return found
@@ -104,7 +104,7 @@ def check_columns(columns: Columns, log: Log, topics: Iterable[str]) -> None:
     """Check that the topics are commit-ordered if the read has a column of commits, such as `commitSequence`.
 
     Raises:
-        InvalidConfig: a topic is not commit-ordered.
+        UsageError: a topic is not commit-ordered.
     """
     if columns.of_commits:
         from stablelog.spark.columns.commit_columns import group_of
@@ -269,7 +269,7 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             self._list()
         try:
             self._latest = self.source.latest(self._partitions)
-        except Missing:  # A topic was deleted after its partitions were listed.
+        except UnknownTopicOrPartitionError:  # A topic was deleted after its partitions were listed.
             self._list()
             self._latest = self.source.latest(self._partitions)
         return self._latest

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from stablelog.client.responses import Missing
-from stablelog.errors import DataLossError, InvalidConfig, Unavailable
+from stablelog.client.responses import UnknownTopicOrPartitionError
+from stablelog.errors import DataLossError, UnavailableError, UsageError
 from stablelog.spark.offsets import EARLIEST, LATEST, Bound, StreamOffsets
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Span
@@ -39,7 +39,7 @@ class Log(Protocol):
             there_only: skip named topics and partitions that do not exist.
 
         Raises:
-            Refused: a named topic or partition does not exist.
+            RefusedError: a named topic or partition does not exist.
         """
 
     def earliest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -126,8 +126,8 @@ def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str
     """Return the ranges that a batch reads, and the ids of its topics.
 
     Raises:
-        InvalidConfig: the offsets of an option do not match the partitions.
-        Unavailable: requested offsets are not in the log.
+        UsageError: the offsets of an option do not match the partitions.
+        UnavailableError: requested offsets are not in the log.
     """
     partitions = log_.partitions()
     places = sorted(partitions)
@@ -140,7 +140,7 @@ def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str
     for place in places:
         start, end = starts[place], ends[place]
         if start > end and options.starting.kind == "offsets" and options.ending.kind == "offsets":
-            raise InvalidConfig(f"{name(place)}: startingOffsets={start} is after endingOffsets={end}")
+            raise UsageError(f"{name(place)}: startingOffsets={start} is after endingOffsets={end}")
         if start < end:
             ranges.append(Range(place, start, end))
     return ranges, topic_ids_of(partitions)
@@ -157,8 +157,8 @@ def resolve(
     """Return the offset of each partition at which a read begins or ends, and check that it is in the log.
 
     Raises:
-        InvalidConfig: the bound names other partitions than the read has.
-        Unavailable: an offset is not in the log, or no record has the time or a later one.
+        UsageError: the bound names other partitions than the read has.
+        UnavailableError: an offset is not in the log, or no record has the time or a later one.
     """
     if bound.kind == "earliest":
         return dict(earliest)
@@ -189,9 +189,9 @@ def resolve(
 def _check_places(option: str, bound: Bound, places: set[TopicPartition]) -> None:
     named = set(bound.by_partition)
     if named - places:
-        raise InvalidConfig(f"{option} names {names(named - places)}, which the read does not include")
+        raise UsageError(f"{option} names {names(named - places)}, which the read does not include")
     if places - named:
-        raise InvalidConfig(
+        raise UsageError(
             f"{option} does not name {names(places - named)}: name every partition, with -2 for earliest and -1 for latest"
         )
 
@@ -206,7 +206,7 @@ def _at_times(
     found = {}
     for place, offset in log_.at_times(times).items():
         if offset is None and option == "startingOffsets" and not options.latest_if_late:
-            raise Unavailable(
+            raise UnavailableError(
                 f"{name(place)} has no record of time {times[place]} or later; "
                 "startingOffsetsByTimestampStrategy=latest begins at its end"
             )
@@ -226,7 +226,7 @@ def stream_ranges(options: ReadOptions, log_: Log, start: StreamOffsets, end: St
     ranges = ranges_between(known, end.next_offsets)
     try:
         earliest = log_.earliest([wanted.place for wanted in ranges])
-    except Missing:
+    except UnknownTopicOrPartitionError:
         if options.fail_on_data_loss:
             raise
         there = log_.partitions(there_only=True)

@@ -16,7 +16,7 @@ def readable(options: ReadOptions, stored: StoredPartition, wanted: Range, topic
         topic_id: the id of the topic at the time of planning; empty if unknown.
 
     Raises:
-        Unavailable: records of the range are gone, and failOnDataLoss is true.
+        UnavailableError: records of the range are gone, and failOnDataLoss is true.
     """
     if topic_id and stored.partition.topic_id.hex != topic_id:
         lost(options, f"{wanted.place[0]} was deleted and created again after {name(wanted.place)} was read")

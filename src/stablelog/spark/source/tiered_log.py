@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
-from stablelog.client.responses import Missing
+from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.client.topics import EARLIEST_LOCAL
-from stablelog.errors import Corrupt, NewerFormat, ObjectMissing, Refused, Unavailable
+from stablelog.errors import DamageError, NewerFormatError, ObjectMissingError, RefusedError, UnavailableError
 from stablelog.spark.objects.stored_partition import StoredPartition
 from stablelog.spark.objects.stored_topics import OwnTopics, stored_topics
 from stablelog.spark.options import ReadOptions
@@ -71,7 +71,7 @@ class TieredLog(SharedLog):
                 # What a span loads when it becomes a piece is loaded here, where an error has this way out.
                 stored.aborted(part.start, part.end)
             return [stored.span(part.start, part.end, topic_id) for part in parts]
-        except (Corrupt, Unavailable, ObjectMissing, NewerFormat) as error:
+        except (DamageError, UnavailableError, ObjectMissingError, NewerFormatError) as error:
             log.warning("%s is read through its broker: %s", name(wanted.place), error)
             return None
 
@@ -91,7 +91,7 @@ class TieredLog(SharedLog):
         try:
             for stored in self._load(unknown) if unknown else ():
                 self._known[stored.place] = now_s, stored
-        except (Corrupt, Unavailable, NewerFormat) as error:
+        except (DamageError, UnavailableError, NewerFormatError) as error:
             log.warning("the store is not read, and the brokers serve all records: %s", error)
         for one, topic_id in wanted.items():
             known = self._known.get(one.place)
@@ -123,9 +123,9 @@ class TieredLog(SharedLog):
         places = [wanted.place for wanted in ranges]
         try:
             found = self.cluster.list_offsets(dict.fromkeys(places, EARLIEST_LOCAL), "read_uncommitted")
-        except Missing:
+        except UnknownTopicOrPartitionError:
             raise
-        except Refused:
+        except RefusedError:
             return dict.fromkeys(places, 0)  # A broker without tiered storage.
         return {place: found[place].offset for place in places}
 

@@ -13,7 +13,7 @@ from stablelog.coordinators.transactions.joint.child_checks import Checked
 from stablelog.coordinators.transactions.joint.records import decode_joint
 from stablelog.coordinators.transactions.records import JointKey, read_key
 from stablelog.coordinators.transactions.states import State
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.wire.extension.children import JointName, child_id
 from tests.coordinators.transactions.test_coordinator import T0, T1, add, coordinator, end, init, marked
 
@@ -257,5 +257,5 @@ def test_a_child_that_is_named_twice_is_refused() -> None:
         "the request names a child more than once",
     )
     checks = log.coordinator.joint.checks
-    with pytest.raises(Refused, match="more than once"):
+    with pytest.raises(RefusedError, match="more than once"):
         checks.check_all(NAME, 0, [one, one], checks.begin(NAME))

@@ -6,7 +6,7 @@ import pytest
 
 from stablelog.coordinators.transactions.joint.records import JointState, decode_joint, encode_joint
 from stablelog.coordinators.transactions.transaction import Identity
-from stablelog.errors import Corrupt, NewerFormat
+from stablelog.errors import DamageError, NewerFormatError
 
 FULL = JointState(7, 42, 8, -1, 1_700_000_000_000, "r", ("p", "q"), "o", "of offsets", 99)
 ACCEPTING = replace(FULL, accepted=(Identity(2**40, 3), Identity(5, 0)))
@@ -38,11 +38,11 @@ def test_records_of_version_0_are_read() -> None:
 def test_records_that_are_cut_or_newer_are_refused(state: JointState) -> None:
     written = encode_joint(state)
     for size in range(len(written)):
-        with pytest.raises(Corrupt):
+        with pytest.raises(DamageError):
             decode_joint(written[:size])
-    with pytest.raises(Corrupt, match="follow the last field"):
+    with pytest.raises(DamageError, match="follow the last field"):
         decode_joint(written + b"\0")
-    with pytest.raises(NewerFormat, match=r"a joint commit's key of version 3; .* up to 2"):
+    with pytest.raises(NewerFormatError, match=r"a joint commit's key of version 3; .* up to 2"):
         decode_joint(b"\0\3" + written[2:])
-    with pytest.raises(Corrupt, match="version -1; versions 0 to 2 can be read"):
+    with pytest.raises(DamageError, match="version -1; versions 0 to 2 can be read"):
         decode_joint(b"\xff\xff" + written[2:])

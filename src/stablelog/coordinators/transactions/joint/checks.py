@@ -5,7 +5,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.transactions.joint.answers import ChildShown
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.wire.extension.children import VERSION_MAX, Child, JointName, child_of
 from stablelog.wire.extension.transaction_groups import is_group_name
 
@@ -27,26 +27,30 @@ def check_names(name: JointName, version: int, run: str | None) -> None:
     """Refuse a request whose key, version, transaction group or run is not valid.
 
     Raises:
-        Refused: invalid_request.
+        RefusedError: invalid_request.
     """
     if not 0 < len(name.key.encode()) <= KEY_SIZE_MAX:
-        raise Refused(ErrorCode.invalid_request, f"the key of a joint commit has 1 to {KEY_SIZE_MAX} bytes")
+        raise RefusedError(
+            ErrorCode.invalid_request, f"the key of a joint commit has 1 to {KEY_SIZE_MAX} bytes"
+        )
     if not 0 <= version <= VERSION_MAX:
-        raise Refused(ErrorCode.invalid_request, f"version {version} is not valid: versions begin at 0")
+        raise RefusedError(ErrorCode.invalid_request, f"version {version} is not valid: versions begin at 0")
     if not is_group_name(name.group):
-        raise Refused(ErrorCode.invalid_request, f"{name.group!r} is not the name of a transaction group")
+        raise RefusedError(
+            ErrorCode.invalid_request, f"{name.group!r} is not the name of a transaction group"
+        )
     if run is not None and len(run.encode()) > RUN_SIZE_MAX:
-        raise Refused(ErrorCode.invalid_request, f"the name of a run has at most {RUN_SIZE_MAX} bytes")
+        raise RefusedError(ErrorCode.invalid_request, f"the name of a run has at most {RUN_SIZE_MAX} bytes")
 
 
 def check_child_count(count: int) -> None:
     """Refuse a commit of too many children.
 
     Raises:
-        Refused: invalid_request.
+        RefusedError: invalid_request.
     """
     if count > CHILD_COUNT_MAX:
-        raise Refused(
+        raise RefusedError(
             ErrorCode.invalid_request,
             f"the joint commit has {count} children, and at most {CHILD_COUNT_MAX} are allowed: write the same records "
             "with fewer transactions, for example with fewer tasks",
@@ -57,11 +61,11 @@ def check_belongs(name: JointName, version: int, shown: ChildShown) -> None:
     """Refuse a request that names a transaction which is not a child of this version of the joint commit.
 
     Raises:
-        Refused: invalid_request.
+        RefusedError: invalid_request.
     """
     child = child_of(shown.transactional_id)
     if child is None or child.name != name or child.version != version:
-        raise Refused(
+        raise RefusedError(
             ErrorCode.invalid_request,
             f"{shown.transactional_id} is not a child of version {version} of joint commit {name.key!r} in "
             f"transaction group {name.group or 'default'!r}",

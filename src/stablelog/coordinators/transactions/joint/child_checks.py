@@ -17,7 +17,7 @@ from stablelog.coordinators.transactions.refusals import turned_away
 from stablelog.coordinators.transactions.states import State
 from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.coordinators.transactions.transaction import Identity, Transaction
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.wire.extension.children import Child, JointName, child_of
 
 _ABORTED: Final = (State.PREPARE_ABORT, State.COMPLETE_ABORT)
@@ -55,7 +55,7 @@ class ChildChecks:
         """Refuse to open a child of a joint commit that comes too late to be committed.
 
         Raises:
-            Refused: the child's version of the joint commit, or a later one, is committed; or another start of the
+            RefusedError: the child's version of the joint commit, or a later one, is committed; or another start of the
                 writer has begun this version since.
         """
         child = child_of(transactional_id)
@@ -63,7 +63,7 @@ class ChildChecks:
             return
         state = self._joints.get(child.name)
         if child.version <= state.last_version:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.producer_fenced,
                 f"{transactional_id} comes too late: version {state.last_version} of joint commit "
                 f"{child.name.key!r} was committed as commit {state.commit_sequence}",
@@ -82,26 +82,26 @@ class ChildChecks:
         """Return the state of a child, after a check that its joint commit can commit it.
 
         Raises:
-            Refused: the child cannot be committed; the message names the reason.
+            RefusedError: the child cannot be committed; the message names the reason.
         """
         transactional_id, *identity = shown
         check_belongs(name, version, shown)
         self.check_open(transactional_id)
         txn = self._table.get(transactional_id)
         if txn is None:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_producer_id_mapping,
                 f"child {transactional_id} is unknown: it was not begun, or was forgotten",
             )
         if txn.client != Identity(*identity):
             what = "was aborted" if txn.state in _ABORTED else "was fenced"
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.producer_fenced,
                 f"child {transactional_id} of producer {shown.producer_id} with epoch {shown.producer_epoch} {what}; "
                 f"producer {txn.client.producer_id} with epoch {txn.client.producer_epoch} holds the id",
             )
         if txn.state not in (State.EMPTY, State.ONGOING):
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_txn_state,
                 f"child {transactional_id} has no open transaction: it is in state {txn.state.label}",
             )
@@ -119,7 +119,7 @@ class ChildChecks:
         """Check children of a commit, and note the results in `checked`.
 
         Raises:
-            Refused: a child cannot be committed, or is named twice.
+            RefusedError: a child cannot be committed, or is named twice.
         """
         for shown in children:
             transactional_id = shown.transactional_id
@@ -144,14 +144,14 @@ def _lost_version(child: Child, state: JointState) -> bool:
     return child.version == state.open_version and bool(child.run) and not is_current
 
 
-def superseded(name: JointName, version: int, run: str, state: JointState) -> Refused:
+def superseded(name: JointName, version: int, run: str, state: JointState) -> RefusedError:
     """Return the error for a run (a start of the writer) that no longer has a version of a joint commit."""
     by = f"run {state.run!r} has begun it since" if state.run else "it was given up"
-    return Refused(
+    return RefusedError(
         ErrorCode.producer_fenced,
         f"run {run!r} no longer has version {version} of joint commit {name.key!r}: {by}",
     )
 
 
-def _named_twice() -> Refused:
-    return Refused(ErrorCode.invalid_request, "the request names a child more than once")
+def _named_twice() -> RefusedError:
+    return RefusedError(ErrorCode.invalid_request, "the request names a child more than once")

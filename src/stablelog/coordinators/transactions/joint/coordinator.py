@@ -47,7 +47,7 @@ from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.states import State
 from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.coordinators.transactions.transaction import TV2, Transaction
-from stablelog.errors import Refused
+from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import Child, JointName, child_id, child_of
 
@@ -113,8 +113,8 @@ class JointCommits:
                 answer = replace(committed_before(state, version), last_version=state.last_version)
             elif run and (version, run) != (state.open_version, state.run):
                 self._take_over(name, state, version, run, order, draft)
-        except Refused as refused:
-            answer = replace(answer, error=refused.code, message=str(refused))
+        except RefusedError as refused:
+            answer = replace(answer, error=ErrorCode(refused.code), message=str(refused))
         return draft.decision(answer)
 
     def _take_over(
@@ -168,8 +168,8 @@ class JointCommits:
             if run and state.open_version == version and run != state.run:
                 raise superseded(name, version, run, state)
             self._table.sequences.check()
-        except Refused as refused:
-            return JointAnswer(refused.code, str(refused))
+        except RefusedError as refused:
+            return JointAnswer(ErrorCode(refused.code), str(refused))
         return None
 
     def commit(
@@ -212,9 +212,9 @@ class JointCommits:
                 checked = self.checks.begin(name)
                 self.checks.check_all(name, version, children, checked)
             if len((digest or "").encode()) > DIGEST_SIZE_MAX:
-                raise Refused(ErrorCode.invalid_request, f"a digest has at most {DIGEST_SIZE_MAX} bytes")
-        except Refused as refused:
-            return Decision(JointAnswer(refused.code, str(refused)))
+                raise RefusedError(ErrorCode.invalid_request, f"a digest has at most {DIGEST_SIZE_MAX} bytes")
+        except RefusedError as refused:
+            return Decision(JointAnswer(ErrorCode(refused.code), str(refused)))
         assert len(checked.snapshots) == len(children)
         draft = Draft(now_ms)
         is_long = len(checked.opened) > self.at_once
@@ -274,8 +274,8 @@ class JointCommits:
         try:
             for shown in children:
                 check_belongs(name, version, shown)
-        except Refused as refused:
-            known = JointAnswer(refused.code, str(refused))
+        except RefusedError as refused:
+            known = JointAnswer(ErrorCode(refused.code), str(refused))
         if known is not None:
             return Decision(known)
         draft = Draft(now_ms)
@@ -301,8 +301,8 @@ class JointCommits:
         state = self._joints.get(name)
         try:
             check_names(name, version, run)
-        except Refused as refused:
-            return JointAnswer(refused.code, str(refused))
+        except RefusedError as refused:
+            return JointAnswer(ErrorCode(refused.code), str(refused))
         return committed_before(state, version) if version <= state.last_version else None
 
     def is_open(self, shown: ChildShown) -> bool:
@@ -347,11 +347,11 @@ class JointCommits:
         transaction, the commit cannot include that other transaction by mistake.
 
         Raises:
-            Refused: the request would commit a child alone.
+            RefusedError: the request would commit a child alone.
         """
         child = child_of(transactional_id)
         if child is not None and commit:
-            raise Refused(
+            raise RefusedError(
                 ErrorCode.invalid_txn_state,
                 f"{transactional_id} cannot be committed alone: it is a part of version {child.version} of the joint "
                 f"commit {child.name.key!r}. Send CommitJoint, which commits all its parts together",

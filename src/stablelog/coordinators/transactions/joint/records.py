@@ -105,8 +105,8 @@ def decode_joint(value: bytes) -> JointState:
     """Decode the state of the key of a joint commit from the value of its record.
 
     Raises:
-        NewerFormat: a later release has written the value.
-        Corrupt: the value is damaged.
+        NewerFormatError: a later release has written the value.
+        DamageError: the value is damaged.
     """
     version = FieldReader(value, JOINT_VALUE).version(VALUE_VERSION_ACCEPTED)
     reader = FieldReader(value, JOINT_VALUE)

@@ -55,7 +55,7 @@ class JointTable:
         """Apply a record of the commit log to the table. Returns the commit sequence in the record.
 
         Raises:
-            Corrupt: the record is damaged.
+            DamageError: the record is damaged.
         """
         if value is None:
             self._states.pop(name, None)

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import Corrupt, InvalidConfig, in_words
+from stablelog.errors import DamageError, UsageError, in_words
 from stablelog.spark.objects.kafka_tiers.names import AivenPartition, Upload, aiven_topic_of
 from stablelog.spark.objects.kafka_tiers.segment import KafkaSegment
 from stablelog.tier.index_object import IndexKind
@@ -69,7 +69,7 @@ class Aiven:
             _check_names(upload, manifest["remoteLogSegmentMetadata"])
             return _segment(upload, manifest)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Corrupt(
+            raise DamageError(
                 f"{store.url}/{key} is no manifest of this segment by Aiven's plugin: {in_words(error)}"
             ) from error
 
@@ -81,7 +81,7 @@ def _numbers(store: ObjectStore, directory: str) -> list[int]:
 def _refuse_changed(place: str, manifest: dict[str, Any]) -> None:
     for setting in ("compression", "encryption"):
         if manifest["compression"] if setting == "compression" else manifest.get(setting) is not None:
-            raise InvalidConfig(
+            raise UsageError(
                 f"{place}: Aiven's plugin has written this segment with {setting}, so its log file is not Kafka's. {ADVICE}"
             )
 

@@ -41,10 +41,10 @@ class Layout(Protocol):
         """Return the segment with these objects, which has all the required ones.
 
         Raises:
-            ObjectMissing: an object does not exist any more.
+            ObjectMissingError: an object does not exist any more.
             StoreError: the store does not answer, or rejects a request.
-            InvalidConfig: the plugin has changed the log file.
-            Corrupt: an object is damaged.
+            UsageError: the plugin has changed the log file.
+            DamageError: an object is damaged.
         """
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import Corrupt
+from stablelog.errors import DamageError
 from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.spark.objects.kafka_tiers.names import LocalPartition, Upload, local_partition_of, uploads_of
 from stablelog.spark.objects.kafka_tiers.segment import KafkaSegment, batches_from
@@ -70,13 +70,13 @@ class LocalTiered:
         offsets = places[IndexKind.OFFSETS]
         index = OffsetIndex(upload.base_offset, store.get_range(*offsets) if offsets.size else b"")
         if index.last_position >= log.size:
-            raise Corrupt(
+            raise DamageError(
                 f"{store.url}/{log.key} has {log.size} bytes, and its offset index has a batch at byte "
                 f"{index.last_position}: restore the file"
             )
         headers = [header for _, header in batches_from(store, log.key, index.last_position, log.size)]
         if len(index) and headers[0].last_offset != index[len(index) - 1][0]:
-            raise Corrupt(
+            raise DamageError(
                 f"{store.url}/{log.key}: the batch at byte {index.last_position} is not that of the offset index"
             )
         return KafkaSegment(

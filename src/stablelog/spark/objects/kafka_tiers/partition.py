@@ -7,7 +7,7 @@ from functools import cached_property
 from operator import attrgetter
 
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import Corrupt, naming
+from stablelog.errors import DamageError, naming
 from stablelog.log.indexes.transaction_index import ENTRY, VERSION, AbortedTxn, TransactionIndex
 from stablelog.log.producer_state.snapshots import decode_snapshot
 from stablelog.spark.objects.at_once import at_once
@@ -51,7 +51,7 @@ class KafkaPartition(StoredPartition):
     @cached_property
     def end_offset(self) -> int:
         """The end of what the reader can read from the store: for a read-committed reader, the first offset of the oldest
-        transaction that is open at the end of the last segment. Raises Unavailable and Corrupt.
+        transaction that is open at the end of the last segment. Raises UnavailableError and DamageError.
         """
         if not self._segments:
             return 0
@@ -71,7 +71,7 @@ class KafkaPartition(StoredPartition):
         return [*found, (start, self.end_offset)]
 
     def runs(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the parts of a range of offsets that the reader can read. Raises Unavailable and Corrupt."""
+        """Return the parts of a range of offsets that the reader can read. Raises UnavailableError and DamageError."""
         clipped = ((max(first, start), min(last, end)) for first, last in self._runs)
         return [(first, last) for first, last in clipped if first < last]
 
@@ -91,14 +91,14 @@ class KafkaPartition(StoredPartition):
         try:
             with naming(url):
                 table = decode_snapshot(bytes(index_of(self._store, segment, IndexKind.SNAPSHOT)), 0)
-        except Corrupt as error:
-            raise Corrupt(
+        except DamageError as error:
+            raise DamageError(
                 f"{url}: {error}. It tells which transactions are open at offset {segment.end_offset}: restore it, or read "
                 "with isolation=read_uncommitted"
             ) from error
         known = max((batch.last_offset for one in table for batch in one.batches), default=-1)
         if known >= segment.end_offset:
-            raise Corrupt(
+            raise DamageError(
                 f"{self._store.url}/{segment.log_object} ends at offset {segment.end_offset}, and its producer snapshot "
                 f"{key} has a batch with offset {known}: restore the log file"
             )
@@ -118,7 +118,8 @@ class KafkaPartition(StoredPartition):
 
     def aborted_txns(self, start: int, end: int) -> list[AbortedTxn]:
         """Return the aborted transactions with offsets in a range, sorted by first offset. The search ends at an abort
-        marker after which no transaction is open that began before the end of the range. Raises StoreError and Corrupt.
+        marker after which no transaction is open that began before the end of the range. Raises StoreError and
+        DamageError.
         """
         found: list[AbortedTxn] = []
         if start >= end:
@@ -144,13 +145,15 @@ class KafkaPartition(StoredPartition):
         url = f"{self._store.url}/{dict(segment.indexes)[IndexKind.TRANSACTIONS].key}"
         try:
             entries = TransactionIndex(content)
-        except Corrupt as error:
-            raise Corrupt(f"{url}: {error}") from error
+        except DamageError as error:
+            raise DamageError(f"{url}: {error}") from error
         rows = list(ENTRY.iter_unpack(content))
         markers = [row[3] for row in rows]
         if any(row[0] != VERSION or row[2] >= row[3] for row in rows) or any(
             one >= other for one, other in itertools.pairwise([segment.base_offset - 1, *markers])
         ):
-            raise Corrupt(f"{url} is no transaction index of the segment {segment.base_offset}: restore it")
+            raise DamageError(
+                f"{url} is no transaction index of the segment {segment.base_offset}: restore it"
+            )
         count = bisect_left(markers, segment.end_offset)
         return entries if count == len(markers) else TransactionIndex(content[: count * ENTRY.size])

@@ -12,7 +12,7 @@ from typing import Final
 from stablelog.batch.header import HEADER, BatchHeader, read_header
 from stablelog.env.disk import Buffer
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import Corrupt, ObjectMissing, Unavailable
+from stablelog.errors import DamageError, ObjectMissingError, UnavailableError
 from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.tier.cut_points import cut_positions, encode_points
 from stablelog.tier.index_object import IndexKind
@@ -52,8 +52,8 @@ def index_of(store: ObjectStore, segment: KafkaSegment, kind: IndexKind) -> Buff
     """Load an index of a segment; empty if the segment has none.
 
     Raises:
-        Unavailable: the object was deleted since the store was listed, or the store does not answer.
-        Corrupt: the object ends before the end of the index.
+        UnavailableError: the object was deleted since the store was listed, or the store does not answer.
+        DamageError: the object ends before the end of the index.
     """
     place = dict(segment.indexes).get(kind)
     with _listed():
@@ -62,11 +62,11 @@ def index_of(store: ObjectStore, segment: KafkaSegment, kind: IndexKind) -> Buff
 
 @contextlib.contextmanager
 def _listed() -> Iterator[None]:
-    """Raise Unavailable in place of ObjectMissing."""
+    """Raise UnavailableError in place of ObjectMissingError."""
     try:
         yield
-    except ObjectMissing as missing:
-        raise Unavailable(
+    except ObjectMissingError as missing:
+        raise UnavailableError(
             f"{missing} any more: Kafka has deleted the segment since the read began. Start the read again"
         ) from missing
 
@@ -84,9 +84,9 @@ def batches_from(
         end_offset: the offset.
 
     Raises:
-        ObjectMissing: the object does not exist any more.
+        ObjectMissingError: the object does not exist any more.
         StoreError: the store does not answer, or rejects a request.
-        Corrupt: the file ends in the middle of a batch, or some bytes are no header of a batch.
+        DamageError: the file ends in the middle of a batch, or some bytes are no header of a batch.
     """
     content: Buffer = b""
     begin = position
@@ -108,15 +108,15 @@ def cut_short(store: ObjectStore, segment: KafkaSegment, end_offset: int) -> Kaf
     """Return a segment without the batches from an offset on.
 
     Raises:
-        Unavailable: the store does not answer, or an object was deleted.
-        Corrupt: a batch has offsets before and after `end_offset`, or the file is damaged.
+        UnavailableError: the store does not answer, or an object was deleted.
+        DamageError: a batch has offsets before and after `end_offset`, or the file is damaged.
     """
     index = OffsetIndex(segment.base_offset, index_of(store, segment, IndexKind.OFFSETS))
     size = index.position_before(end_offset)
     with _listed():
         for position, header in batches_from(store, segment.log_object, size, segment.size, end_offset):
             if header.next_offset > end_offset:
-                raise Corrupt(
+                raise DamageError(
                     f"{store.url}/{segment.log_object}: the batch at byte {position} has the offsets "
                     f"{header.base_offset} to {header.last_offset}, and another segment or leader epoch begins at offset "
                     f"{end_offset}"
@@ -126,7 +126,9 @@ def cut_short(store: ObjectStore, segment: KafkaSegment, end_offset: int) -> Kaf
 
 
 def with_cut_points(store: ObjectStore, segment: KafkaSegment) -> KafkaSegment:
-    """Return a segment with the positions at which its log file can be divided. Raises Unavailable and Corrupt."""
+    """Return a segment with the positions at which its log file can be divided. Raises UnavailableError and
+    DamageError.
+    """
     index = OffsetIndex(segment.base_offset, index_of(store, segment, IndexKind.OFFSETS))
     positions = cut_positions(index, segment.size)
 
@@ -143,9 +145,9 @@ def with_cut_points(store: ObjectStore, segment: KafkaSegment) -> KafkaSegment:
 def _header_at(store: ObjectStore, key: str, content: Buffer, place: int, position: int) -> BatchHeader:
     try:
         return read_header(content, place)
-    except Corrupt as error:
-        raise Corrupt(f"{store.url}/{key} has no batch at byte {position}: {error}") from error
+    except DamageError as error:
+        raise DamageError(f"{store.url}/{key} has no batch at byte {position}: {error}") from error
 
 
-def _ends_in_batch(store: ObjectStore, key: str, size: int) -> Corrupt:
-    return Corrupt(f"{store.url}/{key} ends in the middle of a batch, at byte {size}: restore the file")
+def _ends_in_batch(store: ObjectStore, key: str, size: int) -> DamageError:
+    return DamageError(f"{store.url}/{key} ends in the middle of a batch, at byte {size}: restore the file")

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import Corrupt, ObjectMissing
+from stablelog.errors import DamageError, ObjectMissingError
 from stablelog.log.files.epochs import LeaderEpochs
 from stablelog.spark.objects.at_once import at_once
 from stablelog.spark.objects.kafka_tiers.layouts import Layout
@@ -98,7 +98,7 @@ class KafkaTopics:
         if upload.key not in self._known:
             try:
                 self._known[upload.key] = self._layout.segment(self.store, upload)
-            except ObjectMissing:
+            except ObjectMissingError:
                 return None
         return self._known[upload.key]
 
@@ -112,10 +112,10 @@ class KafkaTopics:
         try:
             epochs = LeaderEpochs.decode(bytes(index_of(self.store, segment, IndexKind.LEADER_EPOCHS)))
             if not epochs.entries:
-                raise Corrupt("it has no leader epoch")
-        except Corrupt as error:
+                raise DamageError("it has no leader epoch")
+        except DamageError as error:
             key = dict(segment.indexes)[IndexKind.LEADER_EPOCHS].key
-            raise Corrupt(
+            raise DamageError(
                 f"{self.store.url}/{key}: {error}. Its segment overlaps others, and only leader epochs tell which batches "
                 "are a part of the log: restore it"
             ) from error
