@@ -18,6 +18,8 @@ from stablelog.client.connection import Connection
 from stablelog.errors import RefusedError, UnavailableError, UsageError
 from stablelog.testing.faults import Faults
 from stablelog.testing.faulty_broker import FaultyBroker
+from stablelog.wire.api import ApiKey
+from stablelog.wire.fetch import encode_fetch_request, read_fetch_response
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # kafka-python's, of its own imports
 
@@ -99,6 +101,16 @@ def test_a_duplicated_request_is_applied_twice_and_answered_once(stablelog_fault
     assert second - first == 2
 
 
+def test_a_fault_happens_also_if_the_client_leaves_at_once(stablelog_faults, faults, stablelog_topic):
+    """The first request waits for records, so the second one cannot be answered before the client has gone."""
+    topic = stablelog_topic()
+    fault = faults.duplicate("Fetch")
+    body = encode_fetch_request(12, topic, 0, 0, 1 << 20, 0, wait_ms=100)
+    with connected(stablelog_faults) as connection:
+        connection.send(ApiKey.FETCH, 12, [body], flexible=True)
+    fault.wait()
+
+
 def test_a_delayed_request_is_held_until_it_is_released(stablelog_faults, faults):
     fault = faults.delay("FindCoordinator")
     answered = threading.Event()
@@ -136,14 +148,12 @@ def test_a_fault_applies_to_the_client_that_it_names(stablelog_faults, faults):
 
 def test_responses_keep_the_order_of_the_requests(stablelog_faults, faults, stablelog_topic):
     """A Fetch that waits for records, and behind it a request that fails: the failure comes after the Fetch."""
-    from stablelog.wire.fetch import VERSION_FLEXIBLE, encode_fetch_request, read_fetch_response
-
     topic = stablelog_topic()
     fault = faults.fail("Heartbeat", "REBALANCE_IN_PROGRESS")
     with connected(stablelog_faults) as connection:
         body = encode_fetch_request(12, topic, 0, 0, 1 << 20, 0, wait_ms=200)
-        connection.send(1, 12, [body], flexible=VERSION_FLEXIBLE <= 12)
-        connection.send(12, 0, [b"\0\1g\0\0\0\1\0\1m"], flexible=False)
+        connection.send(ApiKey.FETCH, 12, [body], flexible=True)
+        connection.send(ApiKey.HEARTBEAT, 0, [b"\0\1g\0\0\0\1\0\1m"], flexible=False)
         fetched = read_fetch_response(12, connection.receive(flexible=True))
         assert fetched.error is ErrorCode.none
         assert bytes(connection.receive(flexible=False)) == (27).to_bytes(2, "big")

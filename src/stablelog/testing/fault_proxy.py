@@ -25,6 +25,7 @@ from stablelog.wire.messages import CLIENT_ID_SIZE, PREFIX, decode_request
 LENGTH: Final = struct.Struct(">i")
 CORRELATION_ID: Final = struct.Struct(">i")
 CONNECT_TIMEOUT_S: Final = 10.0
+DRAIN_TIMEOUT_S: Final = 30.0
 HOST: Final = "127.0.0.1"
 
 
@@ -132,37 +133,53 @@ class _Link:
         self._client = client
         self._broker = broker
         self._faults = faults
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._awaited: deque[_Awaited] = deque()
+        self._is_closed = False
 
     def close(self) -> None:
         """Close both connections."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
         for connection in (self._client, self._broker):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
 
     def pass_requests(self) -> None:
-        """Pass requests to the broker until the connection ends."""
-        while (frame := _receive(self._client)) is not None:
-            api_key, _, correlation_id = PREFIX.unpack_from(frame)
-            fault = self._faults.take(api_key, _client_id(frame))
-            if fault is not None and fault.kind is Kind.DELAY:
-                fault.report()
-                fault.hold()
-                fault = None
-            is_silent = api_key == ApiKey.PRODUCE and _acks(frame) == 0
-            if fault is None:
-                self._deliver(frame, [] if is_silent else [_Awaited(correlation_id)])
-            elif fault.kind is Kind.FAIL or not fault.is_delivered or (is_silent and fault.kind is Kind.DROP):
-                if fault.kind is Kind.DROP and fault.is_delivered:
-                    self._deliver(frame, [])
-                local = error_response(frame, fault.error) if fault.kind is Kind.FAIL else None
-                self._deliver(None, [_Awaited(correlation_id, fault, is_local=True, local=local)])
-            elif fault.kind is Kind.DROP:
-                self._deliver(frame, [_Awaited(correlation_id, fault, is_dropped=True)])
-            else:
-                self._duplicate(frame, correlation_id, fault, is_silent=is_silent)
+        """Pass requests to the broker until the client ends the connection. Then wait for the faults that are under way:
+        the client may have its response before the fault has happened.
+        """
+        try:
+            while (frame := _receive(self._client)) is not None:
+                self._pass_request(frame)
+        finally:
+            with self._changed:
+                self._changed.wait_for(self._has_no_fault, DRAIN_TIMEOUT_S)
+
+    def _has_no_fault(self) -> bool:
+        return self._is_closed or not any(awaited.fault for awaited in self._awaited)
+
+    def _pass_request(self, frame: bytes) -> None:
+        api_key, _, correlation_id = PREFIX.unpack_from(frame)
+        fault = self._faults.take(api_key, _client_id(frame))
+        if fault is not None and fault.kind is Kind.DELAY:
+            fault.report()
+            fault.hold()
+            fault = None
+        is_silent = api_key == ApiKey.PRODUCE and _acks(frame) == 0
+        if fault is None:
+            self._deliver(frame, [] if is_silent else [_Awaited(correlation_id)])
+        elif fault.kind is Kind.DUPLICATE:
+            self._duplicate(frame, correlation_id, fault, is_silent=is_silent)
+        elif fault.kind is Kind.DROP and fault.is_delivered and not is_silent:
+            self._deliver(frame, [_Awaited(correlation_id, fault, is_dropped=True)])
+        else:
+            if fault.kind is Kind.DROP and fault.is_delivered:
+                self._deliver(frame, [])
+            local = error_response(frame, fault.error) if fault.kind is Kind.FAIL else None
+            self._deliver(None, [_Awaited(correlation_id, fault, is_local=True, local=local)])
 
     def _duplicate(self, frame: bytes, correlation_id: int, fault: Fault, *, is_silent: bool) -> None:
         if is_silent:
@@ -175,7 +192,7 @@ class _Link:
 
     def _deliver(self, frame: bytes | None, awaited: list[_Awaited]) -> None:
         """Note the responses that are due, and send a request to the broker."""
-        with self._lock:
+        with self._changed:
             self._awaited.extend(awaited)
         if frame is not None:
             self._broker.sendall(LENGTH.pack(len(frame)) + frame)
@@ -184,21 +201,23 @@ class _Link:
     def pass_responses(self) -> None:
         """Pass responses to the client until the connection ends."""
         while (frame := _receive(self._broker)) is not None:
-            with self._lock:
+            with self._changed:
                 awaited = self._awaited.popleft()
                 assert CORRELATION_ID.unpack_from(frame)[0] == awaited.correlation_id
                 if awaited.is_dropped:
                     self._end(awaited)
                     return
                 if not awaited.is_swallowed:
-                    self._client.sendall(LENGTH.pack(len(frame)) + frame)
+                    with contextlib.suppress(OSError):  # the client has gone, and a fault may be under way
+                        self._client.sendall(LENGTH.pack(len(frame)) + frame)
                 if awaited.fault is not None:
                     awaited.fault.report()
+                self._changed.notify_all()
             self._respond()
 
     def _respond(self) -> None:
         """Send the proxy's own responses that are due now."""
-        with self._lock:
+        with self._changed:
             while self._awaited and self._awaited[0].is_local:
                 awaited = self._awaited.popleft()
                 if awaited.local is None:
