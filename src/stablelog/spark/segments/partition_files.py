@@ -335,7 +335,7 @@ class PartitionFiles:
 
         Raises:
             GoneError: a file was removed.
-            BehindError: the files end before `known_end`, so an abort marker of a transaction in the range may be missing.
+            BehindError: the files end before `known_end`, so they may lack an abort marker.
             DamageError: a transaction index is damaged.
         """
         found = {txn[:3]: txn for txn in self._scanned if txn.first_offset < end and txn.last_offset >= start}
