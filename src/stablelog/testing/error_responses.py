@@ -108,6 +108,8 @@ def _filled(response_class: type, request: Any, code: ErrorCode) -> Any:
         entity = entity_in(field.type)
         if field.type is ErrorCode:
             content[field.name] = code
+        elif entity is not None and type(None) in typing.get_args(field.type):
+            content[field.name] = None  # Not a list of entries, such as the cursor of the next page.
         elif entity is not None:
             entries = _entries(request, field.name) if _has_errors(entity) else ()
             content[field.name] = tuple(_filled(entity, entry, code) for entry in entries)
