@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 BOOTSTRAP: Final = "127.0.0.1:9092"
 # With the start of Python, a command ends within 3 s if no broker answers.
-TIMEOUT_S: Final = 2.5
+TIMEOUT_S: Final = 2.0
 PAUSE_S: Final = 0.1  # between two attempts to reach one address
 
 Bootstrap = Annotated[
