@@ -23,7 +23,7 @@ sys.modules["uvloop"] = None
 from asyncio.events import Handle
 from stablelog.cli.serve import run_process
 
-file = os.open(sys.argv[1] + ".holds", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+file = os.open(sys.argv[2] + ".holds", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 run, processor_s, clock_s = Handle._run, time.thread_time, time.monotonic
 
 def name_of(callback):

@@ -25,7 +25,7 @@ from stablelog.broker.topics.topics import Topics
 from stablelog.broker.waiting import Waiters
 from stablelog.cli.serve import run_process
 
-held, asked, refused = (f"{sys.argv[1]}.{name}" for name in ("held", "asked", "refused"))
+held, asked, refused = (f"{sys.argv[2]}.{name}" for name in ("held", "asked", "refused"))
 recover, state_of, topics_of = Topics.recover_partition, Topic.state, fetch._topics_of
 wait_for_more = Waiters.wait_for_more
 

@@ -92,7 +92,7 @@ class Metrics:
     """The metrics of a broker, as it serves them over HTTP."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
-        self._log = broker.data.with_name(f"{broker.data.name}.log")
+        self._log = broker.log_path
 
     def read(self) -> dict[tuple[str, int | None], float]:
         """Return the samples of the topic by metric and partition, and those of metrics without labels.

@@ -140,7 +140,7 @@ def test_planning_finds_every_segment_anew_and_again(tmp_path):
 
 def test_the_memory_of_a_task_is_seen_while_it_reads_and_while_it_writes(tmp_path, stablelog_broker):
     spark_tasks.fill_log(tmp_path / "events-0", 4 << 20, 64 << 10, 1000, Codec.ZSTD)
-    assert spark_tasks.read_memory_mb(str(tmp_path)) > 1
+    assert spark_tasks.read_memory_mb({"path": str(tmp_path)}) > 1
     spark_session.make_topic(stablelog_broker.bootstrap, "memory")
     assert spark_tasks.write_memory_mb(stablelog_broker.bootstrap, 1 << 20, 1000) > 1
 

@@ -52,7 +52,8 @@ class Victim:
         port = self._port.getsockname()[1]
         self.bootstrap = f"127.0.0.1:{port}"
         given = [f"{name}={value}" for name, value in settings.items()]
-        self._command = [sys.executable, "-c", PROGRAM, mutant, str(data), "127.0.0.1", str(port), *given]
+        self._command = [sys.executable, "-c", PROGRAM, mutant, str(os.getpid()), str(data), "127.0.0.1"]
+        self._command += [str(port), *given]
         self.process = None
         data.mkdir(parents=True, exist_ok=True)
 

@@ -16,7 +16,8 @@ from stablelog.cli.main import app
 from stablelog.cli.storage import GARBAGE_COLUMNS
 from stablelog.cli.transactions import HANGING_COLUMNS
 from stablelog.client.cuts import Holder
-from stablelog.ops.restore import GroupAhead, Torn
+from stablelog.coordinators.transactions.restoring import Torn
+from stablelog.ops.restore_report import GroupAhead, LeftOut
 from stablelog.ops.stored_partitions import Fault
 from tests.broker.tiering.world import World
 from tests.cli.test_cli import COMMAND, answer, opened, run
@@ -186,6 +187,7 @@ def test_every_command_has_json_with_the_documented_fields(documents, words):
         ("cut", "holders[]", Holder._fields),
         ("restore", "groups[]", GroupAhead._fields),
         ("restore", "torn[]", Torn._fields),
+        ("restore", "left_out[]", LeftOut._fields),
         ("storage clean", "partitions[]", GARBAGE_COLUMNS),
         ("storage clean", "faults[]", [field.name for field in dataclasses.fields(Fault)]),
         ("repair", "accepted[]", ("partition", "end_offset")),

@@ -44,6 +44,7 @@ AREAS = (
     "pages of topics",
     "answers of one node",
     "errors of records",
+    "compression of topics",
 )
 
 

@@ -169,6 +169,7 @@ class BrokerConfig:
             retention_bytes=value("retention.bytes"),
             cleanup_policy=cleanup_policy,
             max_message_bytes=value("max.message.bytes"),
+            compression_type=value("compression.type"),
             message_timestamp_type=value("message.timestamp.type"),
             message_timestamp_before_ms_max=value("message.timestamp.before.max.ms"),
             message_timestamp_after_ms_max=value("message.timestamp.after.max.ms"),

@@ -274,6 +274,15 @@ SETTINGS: tuple[Setting, ...] = (
         dynamic=True,
     ),
     Setting(
+        "compression.type",
+        choice("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        "producer",
+        "The codec of the batches in the log. `producer`: each batch keeps the codec of its producer. The broker "
+        "recompresses a batch of another codec, which takes processor time.",
+        topic="compression.type",
+        dynamic=True,
+    ),
+    Setting(
         "log.message.timestamp.type",
         choice("CreateTime", "LogAppendTime"),
         "CreateTime",
@@ -429,7 +438,6 @@ TOPIC_SETTINGS: dict[str, Setting] = {setting.topic: setting for setting in SETT
 FIXED_TOPIC_SETTINGS: dict[str, str | None] = {
     "min.insync.replicas": "1",
     "unclean.leader.election.enable": "false",
-    "compression.type": "producer",
     "flush.messages": None,
     "flush.ms": None,
     "preallocate": None,

@@ -204,8 +204,6 @@ def plan_append(
     header = read_header(batch)
     check_batch(header, batch, origin, topic=log.topic, config=config, now_ms=now_ms)
     is_client = origin is Origin.CLIENT
-    if is_client and needs_records(config) and not are_records_checked:
-        check_records(header, batch, log.topic, config, now_ms)
     if header.has_producer and not is_client:
         producers.check_epoch(header)
     elif header.has_producer:
@@ -217,12 +215,14 @@ def plan_append(
         if kept is not None:
             time_ms = kept.timestamp_ms if config.is_log_append_time else -1
             return Appended(kept.first_offset, kept.last_offset, time_ms, duplicate=True)
-        if transaction_check is not None and header.is_transactional:
-            try:
-                transaction_check(header)
-            except RefusedError:
-                producers.batch_refused(header)
-                raise
+    if is_client and needs_records(config) and not are_records_checked:
+        check_records(header, batch, log.topic, config, now_ms)
+    if is_client and header.is_transactional and transaction_check is not None:
+        try:
+            transaction_check(header)
+        except Refused:
+            producers.batch_refused(header)
+            raise
     if config.is_log_append_time:
         batch = with_append_time(batch, now_ms)
         header = read_header(batch)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
+from stablelog.batch.header import Codec
 from stablelog.batch.markers import Marker
 from stablelog.env.disk import Buffer
 from stablelog.log.indexes.transaction_index import AbortedTxn
@@ -41,6 +42,7 @@ class LogConfig:
     retention_bytes: int = -1
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     max_message_bytes: int = 1_048_588
+    compression_type: str = "producer"
     message_timestamp_type: str = "CreateTime"
     message_timestamp_before_ms_max: int = 2**63 - 1
     message_timestamp_after_ms_max: int = 60 * 60_000
@@ -79,6 +81,13 @@ class LogConfig:
                 self.retention_bytes if self.local_retention_bytes == AS_TOTAL else self.local_retention_bytes
             ),
         )
+
+    @property
+    def codec(self) -> Codec | None:
+        """The codec by which clients' batches are compressed in the log; None if each batch keeps its producer's codec."""
+        if self.compression_type == "producer":
+            return None
+        return Codec.NONE if self.compression_type == "uncompressed" else Codec[self.compression_type.upper()]
 
     @property
     def is_commit_ordered(self) -> bool:

@@ -14,7 +14,7 @@ Format: docs/formats.md.
 from collections.abc import Sequence
 from pathlib import Path
 
-from stablelog.batch.header import read_header
+from stablelog.batch.header import BatchHeader, read_header
 from stablelog.env.disk import Buffer, Disk
 from stablelog.errors import OffsetOutOfRangeError, RefusedError
 from stablelog.log.append import TransactionCheck, fitting, plan_append, plan_markers, plan_replicated
@@ -231,6 +231,20 @@ class Partition(PrunableLog):
         self.log.write((plan,), self.config, now_ms)
         time_ms = now_ms if self.config.is_log_append_time else -1
         return Appended(plan.header.base_offset, plan.header.last_offset, time_ms)
+
+    def is_next(self, header: BatchHeader, *, require_first_sequence_zero: bool = False) -> bool:
+        """Whether a client's batch with this header would be appended, as far as the producer state decides. False if
+        `append` would refuse its sequence or its producer epoch, or would find that it is a duplicate.
+        """
+        if not header.has_producer:
+            return True
+        try:
+            kept = self.producer_state.check_batch(
+                header, require_first_sequence_zero=require_first_sequence_zero
+            )
+        except Refused:
+            return False
+        return kept is None
 
     def _is_of_lost_broker(self, batch: Buffer) -> bool:
         """Whether a batch has a producer id that a broker may have handed out before its disk was lost. If the producer

@@ -26,7 +26,11 @@ TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 OF_TOPIC, DYNAMIC, STATIC, DEFAULT = 1, 2, 4, 5
 DYNAMIC_SETTINGS = [setting for setting in SETTINGS if setting.dynamic]
-OTHER = {"log.cleanup.policy": "compact", "log.message.timestamp.type": "LogAppendTime"}
+OTHER = {
+    "compression.type": "zstd",
+    "log.cleanup.policy": "compact",
+    "log.message.timestamp.type": "LogAppendTime",
+}
 
 
 def run(conversation):
@@ -95,6 +99,7 @@ FIELDS = {
     "min.compaction.lag.ms": "min_compaction_lag_ms",
     "file.delete.delay.ms": "file_delete_delay_ms",
     "max.message.bytes": "max_message_bytes",
+    "compression.type": "compression_type",
     "message.timestamp.type": "message_timestamp_type",
     "message.timestamp.before.max.ms": "message_timestamp_before_ms_max",
     "message.timestamp.after.max.ms": "message_timestamp_after_ms_max",

@@ -15,7 +15,7 @@ from stablelog.batch.records import (
     encode_batch,
     is_decoded_quickly,
 )
-from stablelog.broker.apis import produce
+from stablelog.broker.apis import preparation
 from stablelog.log.record_checks import check_records
 from tests.broker import desk
 from tests.broker.desk import Desk, delete_topic
@@ -79,7 +79,7 @@ def test_a_batch_of_few_bytes_that_becomes_many_is_not_unpacked_by_the_event_loo
         threads.append(threading.current_thread())
         check_records(*arguments)
 
-    monkeypatch.setattr(produce, "check_records", noted)
+    monkeypatch.setattr(preparation, "check_records", noted)
 
     async def scenario():
         async with desk.opened() as one:
@@ -98,7 +98,7 @@ def test_others_are_served_while_the_keys_of_a_batch_are_checked(monkeypatch):
         assert served.wait(60), "nobody is served while keys are checked"
         check_records(*arguments)
 
-    monkeypatch.setattr(produce, "check_records", late)
+    monkeypatch.setattr(preparation, "check_records", late)
 
     async def scenario():
         async with desk.opened() as one:
@@ -122,7 +122,7 @@ def test_a_request_keeps_its_memory_until_the_thread_is_done_with_it(monkeypatch
         assert go_on.wait(60)
         seen.append(bytes(records))
 
-    monkeypatch.setattr(produce, "check_records", late)
+    monkeypatch.setattr(preparation, "check_records", late)
 
     async def scenario():
         async with desk.opened() as one:
@@ -153,7 +153,7 @@ def test_what_a_thread_finds_for_a_request_that_is_over_is_no_fault_of_the_broke
         assert go_on.wait(60)
         check_records(*arguments)
 
-    monkeypatch.setattr(produce, "check_records", late)
+    monkeypatch.setattr(preparation, "check_records", late)
 
     async def scenario():
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
@@ -176,7 +176,7 @@ def test_what_a_thread_finds_for_a_request_that_is_over_is_no_fault_of_the_broke
 
 @pytest.mark.parametrize("refused_for", ["size", "crc"])
 def test_a_batch_that_may_not_be_written_is_not_unpacked(monkeypatch, refused_for):
-    monkeypatch.setattr(produce, "check_records", lambda *_arguments: pytest.fail("it is looked into"))
+    monkeypatch.setattr(preparation, "check_records", lambda *_arguments: pytest.fail("it is looked into"))
     batch = bytearray(encode_batch(records(MANY, key=None), codec=Codec.ZSTD))
     if refused_for == "crc":
         batch[-1] ^= 1
@@ -203,10 +203,12 @@ def test_a_topic_that_is_compacted_from_now_on_is_not_given_what_was_checked_for
     """The batch was checked for a topic that is deleted meanwhile; the new one of the name checks it again."""
     deleted, lacking = threading.Event(), encode_batch(records(MANY, key=None))
 
-    def late(*_arguments):
+    def late(*arguments):
+        if deleted.is_set():
+            check_records(*arguments)
         assert deleted.wait(60)  # and finds every key there
 
-    monkeypatch.setattr(produce, "check_records", late)
+    monkeypatch.setattr(preparation, "check_records", late)
 
     async def scenario():
         async with desk.opened() as one:

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
-from stablelog.errors import UnavailableError
+from stablelog.errors import DataLossError, UnavailableError
 from stablelog.spark.option_table import BATCH
 from stablelog.spark.options import read_options
 from stablelog.spark.source.broker_log import BrokerLog
@@ -186,7 +186,7 @@ def check_spark(broker, read, lost):
             starting = json.dumps({TOPIC: {"0": offset}})
             wanted = {**given, "scan": scan, "startingOffsets": starting}
             with pytest.raises(
-                UnavailableError, match=f"from offset {offset}: .* {lost['lost_from']} on are gone"
+                DataLossError, match=f"from offset {offset}: .* {lost['lost_from']} on are gone"
             ):
                 rows(wanted, "value")
             new = [value for at, value in read if at >= lost["next_offset"]]

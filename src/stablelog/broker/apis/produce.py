@@ -13,22 +13,21 @@ Version notes: v3 transactional id; v8 the errors of single records (KIP-467); v
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.batch.header import BatchHeader, read_header
-from stablelog.batch.records import is_decoded_quickly
+from stablelog.batch.header import BatchHeader
 from stablelog.broker.apis import Broker, Context, check_marked, durable_code
+from stablelog.broker.apis.preparation import Work, with_records, work_for
 from stablelog.broker.loop.tasks import in_thread
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.network.long_messages import ENTRY_COUNT_MAX
 from stablelog.broker.topic_names import check_not_own
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
-from stablelog.errors import DamageError, RecordsRefusedError, RefusedError, UnavailableError
-from stablelog.log.append import check_batch
-from stablelog.log.partition import Isolation, Origin, Partition
-from stablelog.log.record_checks import check_records, needs_records
+from stablelog.errors import Corrupt, RecordsRefusedError, Refused, Unavailable
+from stablelog.log.partition import Isolation, Partition
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.transaction_groups import group_of
 from stablelog.wire.guard import Buffer
@@ -123,58 +122,37 @@ def _writable(
     return partition, asked.records
 
 
-async def _check_many_records(broker: Broker, partition: Partition, records: Buffer) -> Partition | None:
-    """Check the records of a large batch, if the topic's settings ask for this. The check runs in a thread, because it
-    decodes the whole batch.
-
-    Returns:
-        The partition for which the batch was checked. None if nothing was checked here: the records need no check, or
-        the batch is small and its append checks them.
+async def _prepared(
+    broker: Broker,
+    find: Callable[[], tuple[Partition, Buffer]],
+    partition: Partition,
+    records: Buffer,
+    *,
+    require_first_sequence_zero: bool,
+) -> tuple[Partition, Buffer, Work | None]:
+    """Return the partition, the batch as it is to be appended, and the work that was done to prepare it; None if there
+    was none. `find` finds the partition and the batch again.
 
     Raises:
-        RefusedError: the batch may not be written, or a record is not valid.
-        DamageError: the bytes are not a batch, or do not match its CRC.
+        Refused: the partition does not accept this batch, or a record is not valid.
+        Corrupt: the bytes are not a batch, or do not match its CRC.
     """
-    if not needs_records(partition.config):
-        return None
-    header = read_header(records)
-    if is_decoded_quickly(header):
-        return None
-    check_batch(
-        header,
-        records,
-        Origin.CLIENT,
-        topic=partition.topic,
-        config=partition.config,
-        now_ms=broker.now_ms(),
-    )
-    await broker.look_into_batch(
-        check_records, header, records, partition.topic, partition.config, broker.now_ms()
-    )
-    return partition
-
-
-async def _with_records(
-    broker: Broker, partition: Partition, records: Buffer, refused: RefusedError
-) -> RefusedError:
-    """Return an error that names the records because of which a batch is refused, if these can be found.
-
-    The header is enough to refuse a batch because of its timestamps. Its records are decoded only now.
-    """
-    is_because_of_times = refused.code is ErrorCode.invalid_timestamp
-    if not is_because_of_times or isinstance(refused, RecordsRefusedError):
-        return refused
-    arguments = (read_header(records), records, partition.topic, partition.config, broker.now_ms())
-    try:
-        if is_decoded_quickly(arguments[0]):
-            check_records(*arguments)
-        else:
-            await broker.look_into_batch(check_records, *arguments)
-    except RecordsRefusedError as found:
-        return found
-    except DamageError:
-        pass
-    return refused
+    while True:
+        work = work_for(
+            partition,
+            records,
+            now_ms=broker.now_ms(),
+            require_first_sequence_zero=require_first_sequence_zero,
+        )
+        if work is None:
+            return partition, records, None
+        prepared = await broker.look_into_batch(work.run)
+        # Other tasks ran during the work. They may have deleted the partition and created it again, or have changed its
+        # settings. Then the batch is prepared again.
+        before = partition
+        partition, records = find()
+        if partition is before and partition.config == work.config:
+            return partition, prepared, work
 
 
 async def _append_one(
@@ -190,21 +168,23 @@ async def _append_one(
     Return the batch's part of the response, and a future that is done when the batch is durable.
     """
     partition = None
+    find = partial(_writable, broker, request, name, asked, codes)
+    require_first_sequence_zero = (
+        request.transactional_id is not None and api_version >= SECOND_DIALECT_VERSION
+    )
     try:
-        partition, records = _writable(broker, request, name, asked, codes)
-        checked = await _check_many_records(broker, partition, records)
-        if checked is not None:
-            # Other tasks ran during the check and may have deleted the partition, so look it up again.
-            partition, records = _writable(broker, request, name, asked, codes)
+        partition, records = find()
+        partition, records, work = await _prepared(
+            broker, find, partition, records, require_first_sequence_zero=require_first_sequence_zero
+        )
         appended = partition.append(
             records,
             now_ms=broker.now_ms(),
             transaction_check=_transaction_check(
                 broker, request.transactional_id, api_version, (name, asked.index)
             ),
-            require_first_sequence_zero=request.transactional_id is not None
-            and api_version >= SECOND_DIALECT_VERSION,
-            are_records_checked=partition is checked,
+            require_first_sequence_zero=require_first_sequence_zero,
+            are_records_checked=work is not None and work.checks_records,
         )
         broker.flush.dirty(partition)
     except DamageError as corrupt:  # The client has sent damaged bytes.
@@ -212,8 +192,8 @@ async def _append_one(
     except PARTITION_ERRORS as error:
         if isinstance(error, UnavailableError):
             broker.append_refused(name, asked.index, error)
-        if isinstance(error, RefusedError) and partition is not None and asked.records:
-            error = await _with_records(broker, partition, asked.records, error)
+        if isinstance(error, Refused) and partition is not None and asked.records:
+            error = await with_records(broker, partition, asked.records, error)
         return _refusal(asked, codes.of_error(error), str(error), error), None
     answer = ProducedPartition(
         asked.index,

@@ -1,0 +1,111 @@
+"""Preparation of a batch for its append: work on its records that takes long, in a thread.
+
+The records of a large batch are checked here if the topic's settings ask for this. A batch of another codec than the
+topic's `compression.type` is recompressed. A batch that its append would refuse by its header or its sequence, or find
+to be a duplicate, is not prepared.
+
+The caller holds the lock `Connection.appending` meanwhile, so the batches of a connection are appended in the order in
+which the client has sent them.
+"""
+
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.batch.header import BatchHeader, Codec, read_header
+from stablelog.batch.recompression import recompress
+from stablelog.batch.records import is_decoded_quickly
+from stablelog.broker.apis import Broker
+from stablelog.errors import Corrupt, RecordsRefused, Refused
+from stablelog.log.append import check_batch
+from stablelog.log.model import LogConfig
+from stablelog.log.partition import Origin, Partition
+from stablelog.log.record_checks import check_records, needs_records
+from stablelog.wire.guard import Buffer
+
+
+class Work(NamedTuple):
+    """What is to be done with a batch before its append.
+
+    Attributes:
+        header: the header of the batch.
+        records: the batch.
+        topic: name of the topic.
+        config: the settings of the topic for which the batch is prepared.
+        now_ms: the time of the broker's clock.
+        checks_records: whether the records are checked.
+        codec: the codec by which the records are compressed; None if they stay as they are.
+    """
+
+    header: BatchHeader
+    records: Buffer
+    topic: str
+    config: LogConfig
+    now_ms: int
+    checks_records: bool
+    codec: Codec | None
+
+    def run(self) -> Buffer:
+        """Check and recompress the batch, and return it.
+
+        Raises:
+            Refused: a record is not valid, or the records cannot be decompressed.
+            Corrupt: the records do not match the header.
+        """
+        if self.checks_records:
+            check_records(self.header, self.records, self.topic, self.config, self.now_ms)
+        if self.codec is None:
+            return self.records
+        try:
+            return recompress(self.header, self.records, self.codec)
+        except Corrupt as corrupt:
+            # INVALID_RECORD, because a retry of the same bytes cannot help.
+            raise Refused(ErrorCode.invalid_record, str(corrupt)) from corrupt
+
+
+def work_for(
+    partition: Partition, records: Buffer, *, now_ms: int, require_first_sequence_zero: bool
+) -> Work | None:
+    """Return the work that a client's batch needs before its append; None if it can be appended, or is refused, as it
+    is.
+
+    Raises:
+        Refused: the batch may not be written.
+        Corrupt: the bytes are not a batch, or do not match its CRC.
+    """
+    config = partition.config
+    wanted, needs_check = config.codec, needs_records(config)
+    if wanted is None and not needs_check:
+        return None
+    header = read_header(records)
+    codec = wanted if wanted is not header.codec else None
+    # The append itself checks the records of a small batch. If the batch is recompressed, the thread does so, because
+    # the append would have to decompress the records again.
+    checks_records = needs_check and (codec is not None or not is_decoded_quickly(header))
+    if codec is None and not checks_records:
+        return None
+    check_batch(header, records, Origin.CLIENT, topic=partition.topic, config=config, now_ms=now_ms)
+    if not partition.is_next(header, require_first_sequence_zero=require_first_sequence_zero):
+        return None
+    return Work(header, records, partition.topic, config, now_ms, checks_records, codec)
+
+
+async def with_records(broker: Broker, partition: Partition, records: Buffer, refused: Refused) -> Refused:
+    """Return an error that names the records because of which a batch is refused, if these can be found.
+
+    The header is enough to refuse a batch because of its timestamps. Its records are decoded only now.
+    """
+    is_because_of_times = refused.code is ErrorCode.invalid_timestamp
+    if not is_because_of_times or isinstance(refused, RecordsRefused):
+        return refused
+    arguments = (read_header(records), records, partition.topic, partition.config, broker.now_ms())
+    try:
+        if is_decoded_quickly(arguments[0]):
+            check_records(*arguments)
+        else:
+            await broker.look_into_batch(check_records, *arguments)
+    except RecordsRefused as found:
+        return found
+    except Corrupt:
+        pass
+    return refused
