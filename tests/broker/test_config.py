@@ -23,7 +23,7 @@ def test_a_bad_setting_is_refused_by_name_with_the_valid_range(given, message):
 def test_a_topic_setting_that_cannot_be_had_is_refused():
     check_topic_configs({"min.insync.replicas": "1", "retention.ms": "-1"})
     for configs in ({"min.insync.replicas": "2"}, {"compression.type": "brotli"}, {"retention": "1"}):
-        with pytest.raises(InvalidConfig):
+        with pytest.raises(UsageError):
             check_topic_configs(configs)
 
 

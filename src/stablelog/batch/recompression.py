@@ -19,7 +19,7 @@ def recompress(header: BatchHeader, batch: Buffer, codec: Codec) -> bytes:
         codec: the codec of the result; `Codec.NONE` for records without compression.
 
     Raises:
-        Corrupt: the records cannot be decompressed, or are more than `compression.SIZE_MAX` bytes then.
+        DamageError: the records cannot be decompressed, or are more than `compression.SIZE_MAX` bytes then.
     """
     plain = decompress(header.codec, memoryview(batch)[HEADER.size : header.size])
     attributes = header.attributes & ~CODEC_MASK | codec

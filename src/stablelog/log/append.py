@@ -220,7 +220,7 @@ def plan_append(
     if is_client and header.is_transactional and transaction_check is not None:
         try:
             transaction_check(header)
-        except Refused:
+        except RefusedError:
             producers.batch_refused(header)
             raise
     if config.is_log_append_time:

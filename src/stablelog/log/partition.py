@@ -242,7 +242,7 @@ class Partition(PrunableLog):
             kept = self.producer_state.check_batch(
                 header, require_first_sequence_zero=require_first_sequence_zero
             )
-        except Refused:
+        except RefusedError:
             return False
         return kept is None
 

@@ -16,7 +16,7 @@ from stablelog.batch.header import BatchHeader, Codec, read_header
 from stablelog.batch.recompression import recompress
 from stablelog.batch.records import is_decoded_quickly
 from stablelog.broker.apis import Broker
-from stablelog.errors import Corrupt, RecordsRefused, Refused
+from stablelog.errors import DamageError, RecordsRefusedError, RefusedError
 from stablelog.log.append import check_batch
 from stablelog.log.model import LogConfig
 from stablelog.log.partition import Origin, Partition
@@ -49,8 +49,8 @@ class Work(NamedTuple):
         """Check and recompress the batch, and return it.
 
         Raises:
-            Refused: a record is not valid, or the records cannot be decompressed.
-            Corrupt: the records do not match the header.
+            RefusedError: a record is not valid, or the records cannot be decompressed.
+            DamageError: the records do not match the header.
         """
         if self.checks_records:
             check_records(self.header, self.records, self.topic, self.config, self.now_ms)
@@ -58,9 +58,9 @@ class Work(NamedTuple):
             return self.records
         try:
             return recompress(self.header, self.records, self.codec)
-        except Corrupt as corrupt:
+        except DamageError as corrupt:
             # INVALID_RECORD, because a retry of the same bytes cannot help.
-            raise Refused(ErrorCode.invalid_record, str(corrupt)) from corrupt
+            raise RefusedError(ErrorCode.invalid_record, str(corrupt)) from corrupt
 
 
 def work_for(
@@ -70,8 +70,8 @@ def work_for(
     is.
 
     Raises:
-        Refused: the batch may not be written.
-        Corrupt: the bytes are not a batch, or do not match its CRC.
+        RefusedError: the batch may not be written.
+        DamageError: the bytes are not a batch, or do not match its CRC.
     """
     config = partition.config
     wanted, needs_check = config.codec, needs_records(config)
@@ -90,13 +90,15 @@ def work_for(
     return Work(header, records, partition.topic, config, now_ms, checks_records, codec)
 
 
-async def with_records(broker: Broker, partition: Partition, records: Buffer, refused: Refused) -> Refused:
+async def with_records(
+    broker: Broker, partition: Partition, records: Buffer, refused: RefusedError
+) -> RefusedError:
     """Return an error that names the records because of which a batch is refused, if these can be found.
 
     The header is enough to refuse a batch because of its timestamps. Its records are decoded only now.
     """
     is_because_of_times = refused.code is ErrorCode.invalid_timestamp
-    if not is_because_of_times or isinstance(refused, RecordsRefused):
+    if not is_because_of_times or isinstance(refused, RecordsRefusedError):
         return refused
     arguments = (read_header(records), records, partition.topic, partition.config, broker.now_ms())
     try:
@@ -104,8 +106,8 @@ async def with_records(broker: Broker, partition: Partition, records: Buffer, re
             check_records(*arguments)
         else:
             await broker.look_into_batch(check_records, *arguments)
-    except RecordsRefused as found:
+    except RecordsRefusedError as found:
         return found
-    except Corrupt:
+    except DamageError:
         pass
     return refused

@@ -26,7 +26,7 @@ from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.network.long_messages import ENTRY_COUNT_MAX
 from stablelog.broker.topic_names import check_not_own
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
-from stablelog.errors import Corrupt, RecordsRefusedError, Refused, Unavailable
+from stablelog.errors import DamageError, RecordsRefusedError, RefusedError, UnavailableError
 from stablelog.log.partition import Isolation, Partition
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.transaction_groups import group_of
@@ -134,8 +134,8 @@ async def _prepared(
     was none. `find` finds the partition and the batch again.
 
     Raises:
-        Refused: the partition does not accept this batch, or a record is not valid.
-        Corrupt: the bytes are not a batch, or do not match its CRC.
+        RefusedError: the partition does not accept this batch, or a record is not valid.
+        DamageError: the bytes are not a batch, or do not match its CRC.
     """
     while True:
         work = work_for(
@@ -192,7 +192,7 @@ async def _append_one(
     except PARTITION_ERRORS as error:
         if isinstance(error, UnavailableError):
             broker.append_refused(name, asked.index, error)
-        if isinstance(error, Refused) and partition is not None and asked.records:
+        if isinstance(error, RefusedError) and partition is not None and asked.records:
             error = await with_records(broker, partition, asked.records, error)
         return _refusal(asked, codes.of_error(error), str(error), error), None
     answer = ProducedPartition(
