@@ -229,13 +229,13 @@ def test_repair_takes_the_leader_epoch_from_the_logs_where_the_list_of_topics_is
     with stablelog.serve(directory) as broker:
         commit(broker, 2, "z")
     (directory / "cluster.json").write_bytes(older)
-    logs = {path: path.read_bytes() for path in directory.rglob("*.log")}
+    logs = {path: path.read_bytes() for path in directory.rglob("[0-9]*.log")}
     epochs = [
         read_header(content, positions(path)[-1]).leader_epoch for path, content in logs.items() if content
     ]
     result = run("repair", directory, "--yes")
     assert (result.exit_code, "0 with a damaged log" in result.output) == (0, True), result.output
-    assert {path: path.read_bytes() for path in directory.rglob("*.log")} == logs
+    assert {path: path.read_bytes() for path in directory.rglob("[0-9]*.log")} == logs
     assert run("verify", directory).exit_code == 0
     # A record that is added to a commit log is of no earlier leader epoch than the batches before it.
     path = directory / "__transaction_state-0" / LOG
