@@ -33,14 +33,6 @@ class Reading:
     aborted_count: int = 0
     changed_count: int = 0
 
-    def rows_before(self, ends: Sequence[int]) -> set[int]:
-        """Return the rows of the records before an end offset of each partition."""
-        return {
-            row
-            for place, row in zip(self.places, self.rows, strict=True)
-            if place.offset < ends[place.partition]
-        }
-
     def last_offsets(self) -> dict[int, int]:
         """Return the last offset of each partition from which a record came."""
         found: dict[int, int] = {}

@@ -108,7 +108,7 @@ class Scene:
             create_topic(broker.bootstrap, self._results.segment_size)
             written = self._write_most(broker)
             reading = self._read_both(broker, written)
-            in_store = reading.rows_before(self._watch.remote_ends)
+            in_store = self._whole_in_store(reading, with_marker=False)
             broker.kill()
         self._read_objects(backfill, reading)
         lost_s = self._watch.now_s()
@@ -189,7 +189,7 @@ class Scene:
 
         reading = self._read("consumer, both tiers", read, written, {Tier.STORE}, broker)
         reader.close()
-        self._results.lost_count = len(written - reading.rows_before(self._watch.remote_ends))
+        self._results.lost_count = len(written - self._whole_in_store(reading, with_marker=False))
         return reading
 
     def _read_objects(self, backfill: Backfill, reading: Reading) -> None:
@@ -197,10 +197,17 @@ class Scene:
 
         Spark gets the transactions that have ended within the store. Of a later one it cannot know the end.
         """
-        expected = rows_of_whole_days(self._most_days.values(), reading, self._watch.remote_ends)
+        expected = self._whole_in_store(reading, with_marker=True)
         tiers = {Tier.STORE, Tier.BOTH}
         with self._console.status("Spark reads the objects, and no broker runs"):
             self._read(SPARK, backfill.read, expected, tiers, prepare=backfill.wait_until_ready)
+
+    def _whole_in_store(self, reading: Reading, *, with_marker: bool) -> set[int]:
+        """Return the rows of the transactions that are whole in the store. A restore writes a missing marker again, if
+        the store has all records of the transaction.
+        """
+        ends = self._watch.remote_ends
+        return rows_of_whole_days(self._most_days.values(), reading, ends, with_marker=with_marker)
 
     def _lose_disk(self) -> list[dict[str, Any]]:
         """Wipe the disk of the killed broker, and restore the data directory. Return the report of the restore."""
@@ -213,8 +220,8 @@ class Scene:
         phase = self._results.phases[-1]
         self._tell(
             "the disk of the killed broker is wiped; it is restored from the store, and the broker serves again after "
-            f"{phase.end_s - phase.start_s:.1f} s, without the {self._results.lost_count:,} flights that were only on "
-            "the disk"
+            f"{phase.end_s - phase.start_s:.1f} s, without the {self._results.lost_count:,} flights of transactions "
+            "that were not whole in the store"
         )
         show(self._console, ranges)
 

@@ -33,19 +33,22 @@ def first_days(days: Days, count: int) -> Days:
     return dict(itertools.islice(days.items(), count))
 
 
-def rows_of_whole_days(days: Iterable[Days], reading: Reading, ends: Sequence[int]) -> set[int]:
-    """Return the rows of the days whose transactions have ended before an end offset of their partition.
+def rows_of_whole_days(
+    days: Iterable[Days], reading: Reading, ends: Sequence[int], *, with_marker: bool
+) -> set[int]:
+    """Return the rows of the days whose transactions are whole before an end offset of their partition.
 
     Args:
         days: the days of each airport, which were written in one transaction each.
         reading: has the places of the rows.
         ends: the end offset of each partition.
+        with_marker: whether the marker must be before the end offset, too.
     """
     places = dict(zip(reading.rows, reading.places, strict=True))
     found: set[int] = set()
     for flights in itertools.chain.from_iterable(each.values() for each in days):
         last = max(places[flight.row] for flight in flights)
-        if last.offset + 1 < ends[last.partition]:  # the marker is the next record of the partition
+        if last.offset + with_marker < ends[last.partition]:  # the marker is the next record of the partition
             found.update(flight.row for flight in flights)
     return found
 

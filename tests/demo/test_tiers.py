@@ -69,11 +69,6 @@ def test_a_reader_fails_if_it_gets_a_flight_that_is_not_in_its_part_of_the_log()
     assert (verdict.is_good, verdict.changed_count) == (False, 1)
 
 
-def test_the_rows_of_the_store_are_those_before_its_end_of_each_partition():
-    reading = Reading([Place(0, 5), Place(1, 5), Place(2, 5)], [10, 11, 12])
-    assert reading.rows_before((6, 5, 9)) == {10, 12}
-
-
 def test_the_last_offsets_of_a_reading_are_those_of_each_partition():
     reading = Reading([Place(0, 5), Place(2, 9), Place(0, 3)], [10, 11, 12])
     assert reading.last_offsets() == {0: 5, 2: 9}
@@ -86,8 +81,10 @@ def test_a_day_is_whole_in_the_store_if_its_marker_is_there():
     rows = [flight.row for flight in flights]
     reading = Reading([Place(1, offset) for offset in range(len(rows))], rows)
     marker = len(rows)
-    assert rows_of_whole_days([days], reading, (0, marker + 1, 0)) == set(rows)
-    assert rows_of_whole_days([days], reading, (0, marker, 0)) == set()
+    assert rows_of_whole_days([days], reading, (0, marker + 1, 0), with_marker=True) == set(rows)
+    assert rows_of_whole_days([days], reading, (0, marker, 0), with_marker=True) == set()
+    assert rows_of_whole_days([days], reading, (0, marker, 0), with_marker=False) == set(rows)
+    assert rows_of_whole_days([days], reading, (0, marker - 1, 0), with_marker=False) == set()
 
 
 class Options:

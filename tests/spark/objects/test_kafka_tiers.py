@@ -42,7 +42,6 @@ from tests.spark.objects.stored import in_s3
 from tests.spark.reading import make, rows, settled, tasks
 from tests.waiting import until
 
-pytestmark = pytest.mark.xdist_group("objects")
 CONFIGS = {"segment.bytes": "1500", "index.interval.bytes": "200"}
 TOPICS = ("plain", "a.b-c-0_d")
 

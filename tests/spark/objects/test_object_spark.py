@@ -8,7 +8,7 @@ from stablelog.testing.s3 import Fault
 from tests.spark.objects.stored import in_s3
 from tests.spark.starting import in_time
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("objects")]
+pytestmark = pytest.mark.spark
 SECRET = "uncommonsecretvalue"
 KEY_ID = "uncommonkeyid"
 
