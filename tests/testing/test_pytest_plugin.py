@@ -1,11 +1,14 @@
 """The pytest plugin as a user has it: the examples of its document pass, and wrong settings are told."""
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import USERS
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "pytest.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", DOCUMENT, re.M | re.S)
@@ -18,9 +21,12 @@ def pytest_run(directory, *tests, settings=SETTINGS[0]):
     (directory / "pyproject.toml").write_text(settings)
     for number, test in enumerate(tests):
         (directory / f"test_{number}.py").write_text(test)
+    # Tests of Spark let the processes of this worker find a hypothesis that cannot be imported.
+    paths = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one != str(USERS)]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--strict-markers", "-p", "no:cacheprovider", str(directory)],
         cwd=directory,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
