@@ -15,10 +15,11 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, read_header
+from stablelog.batch.header import HEADER, read_header
 from stablelog.errors import DamageError
 from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.log.indexes.summary import Summary
+from stablelog.log.segments.proof import raw_headers_in
 from stablelog.tier.remote_segment import RemoteSegment
 
 CUT_POINT: Final = struct.Struct(
@@ -30,8 +31,6 @@ HEADER_CRC: Final = struct.Struct(">I")  # CRC-32C over the headers of all batch
 COUNT_MAX: Final = 16
 SIZE_MIN: Final = 8 << 20  # The least distance of two cut points, in bytes.
 READ_SIZE: Final = 1 << 20
-LENGTH: Final = struct.Struct(">i")
-LENGTH_AT: Final = 8  # The position of the length in a batch.
 
 
 class CutPoint(NamedTuple):
@@ -129,13 +128,10 @@ def _header_crcs(summary: Summary, positions: Sequence[int], read: Callable[[int
     for end in (*positions, summary.log_size):
         while position < end:
             chunk = read(position, min(READ_SIZE, end - position))
-            headers, at = [], 0
-            while at + HEADER.size <= len(chunk):
-                headers.append(chunk[at : at + HEADER.size])
-                (length,) = LENGTH.unpack_from(chunk, at + LENGTH_AT)
-                if length < HEADER.size - LENGTH_AND_OFFSET_SIZE:
-                    raise _is_other(summary)
-                at += length + LENGTH_AND_OFFSET_SIZE
+            try:
+                headers, at = raw_headers_in(chunk)
+            except DamageError:
+                raise _is_other(summary) from None
             if not headers:
                 raise _is_other(summary)
             crc = crc32c(b"".join(headers), crc)

@@ -15,7 +15,14 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, BatchHeader, crc_holds, read_header
+from stablelog.batch.header import (
+    HEADER,
+    LENGTH_AND_OFFSET_SIZE,
+    BatchHeader,
+    Buffer,
+    crc_holds,
+    read_header,
+)
 from stablelog.env.disk import Disk, File
 from stablelog.errors import DamageError
 from stablelog.log.segments.scan import check_crc, scan_batches
@@ -121,7 +128,7 @@ def prove_headers(
 
 def _walk(file: File, path: Path, size: int, crc: int, mapped: memoryview | None) -> Iterator[None]:
     position = found = count = piece_end = ready_end = 0
-    unpack, header_size = LENGTH.unpack_from, HEADER.size
+    header_size = HEADER.size
     while position < size:
         average = position // count if count else 0
         if position >= piece_end:
@@ -143,21 +150,36 @@ def _walk(file: File, path: Path, size: int, crc: int, mapped: memoryview | None
             # The bytes are copied from the file, not taken from the mapped pages: if the disk cannot read a sector,
             # access to a mapped page would end the process with a signal.
             chunk = file.read(position, min(chunk_size, size - position))
-        at, last = 0, len(chunk) - header_size
-        if last < 0:
+        try:
+            headers, at = raw_headers_in(chunk)
+        except DamageError:
+            raise _damaged(file, path, size) from None
+        if not headers:
             raise _damaged(file, path, size)
-        headers = []
-        while at <= last:
-            headers.append(chunk[at : at + header_size])
-            (length,) = unpack(chunk, at + LENGTH_AT)
-            if length < header_size - LENGTH_AND_OFFSET_SIZE:
-                raise _damaged(file, path, size)
-            at += length + LENGTH_AND_OFFSET_SIZE
         found = crc32c(b"".join(headers), found)
         count += len(headers)
         position += at
     if position != size or found != crc:
         raise _damaged(file, path, size)
+
+
+def raw_headers_in(buffer: Buffer) -> tuple[list[Buffer], int]:
+    """Return the 61 bytes of each header of the batches in a buffer, and the position after the last of these batches,
+    which may be after the end of the buffer. Only `batch_length` is checked.
+
+    Raises:
+        DamageError: no batch can have the `batch_length` in a header.
+    """
+    headers: list[Buffer] = []
+    size, unpack = HEADER.size, LENGTH.unpack_from
+    at, last = 0, len(buffer) - size
+    while at <= last:
+        headers.append(buffer[at : at + size])
+        (length,) = unpack(buffer, at + LENGTH_AT)
+        if length < size - LENGTH_AND_OFFSET_SIZE:
+            raise DamageError(f"batch at byte {at} has batch_length {length}, which no batch can have")
+        at += length + LENGTH_AND_OFFSET_SIZE
+    return headers, at
 
 
 def _is_ready(file: File, mapped: memoryview | None, begin: int, end: int) -> bool:

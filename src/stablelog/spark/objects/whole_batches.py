@@ -13,8 +13,8 @@ from crc32c import crc32c
 
 from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, Buffer
 from stablelog.errors import DamageError
+from stablelog.log.segments.proof import LENGTH, LENGTH_AT
 from stablelog.spark.kernels import decode as k
-from stablelog.tier.cut_points import LENGTH, LENGTH_AT
 
 Check = Callable[[memoryview, npt.NDArray[np.int64]], None]
 SCAN_COUNT_MAX = 1024  # Maximum of batch headers that one call of a kernel reads.
