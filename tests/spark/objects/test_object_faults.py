@@ -10,6 +10,7 @@ from crc32c import crc32c
 
 from stablelog.batch.header import HEADER, headers_in
 from stablelog.batch.records import Record, encode_batch
+from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.env.objects.opening import open_store
 from stablelog.errors import DamageError, DataLossError, StablelogError, UnavailableError
 from stablelog.spark import count
@@ -320,6 +321,20 @@ def test_a_plan_does_not_read_another_topic_of_the_same_name(s3, topic):
     assert list(log.spans([Range(place, 0, 10)], {topic: topic_id}))
     with pytest.raises(DataLossError, match=f"{topic} was deleted and created again"):
         list(log.spans([Range(place, 0, 10)], {topic: "0" * 32}))
+
+
+def test_a_stream_that_was_started_again_reads_all_partitions_of_a_topic_together(s3):
+    server, options = s3
+    options = read_options({**options, "subscribe": "plain"}, BATCH)
+    log = ObjectLog(options)
+    server.counts.clear()
+    log.latest([("plain", 0)])
+    counts = dict(server.counts)
+    log = ObjectLog(options)
+    server.counts.clear()
+    with pytest.raises(UnknownTopicOrPartitionError, match="no partition plain-1 in s3://bucket/prefix"):
+        log.latest([("plain", 0), ("plain", 1), ("plain", 2)])
+    assert server.counts == counts, "the topic was listed, or a manifest was read, more than once"
 
 
 def test_a_range_whose_transactions_may_still_be_aborted_is_refused(s3):

@@ -35,9 +35,8 @@ class ObjectLog:
         self._stored = stored_topics(options, self._first_needed if with_pins else None)
         self._found: dict[TopicPartition, StoredPartition] = {}
         self._read_s = float("-inf")  # when the manifests were read last
-        self._needed: dict[
-            TopicPartition, int
-        ] = {}  # The first offset that a stream still needs of a partition.
+        # The first offset that a stream still needs of a partition.
+        self._needed: dict[TopicPartition, int] = {}
 
     def _first_needed(self, partition: RemotePartition) -> int:
         return self._needed.get((partition.topic, partition.partition), 0)
@@ -66,9 +65,8 @@ class ObjectLog:
                 )
         missing = set(options.topics) - {topic for topic, _ in self._found}
         if missing and options.partitions is not None:
-            missing -= set(
-                self._stored.topics()
-            )  # They may have other partitions than those that are wanted.
+            # They may have other partitions than those that are wanted.
+            missing -= set(self._stored.topics())
         if missing and not there_only:
             raise UnknownTopicOrPartitionError(
                 f"there is no topic {min(missing)!r} in {self._stored.store.url}: either it is not tiered, or no segment "
@@ -95,33 +93,39 @@ class ObjectLog:
         return [self._found[place] for place in self._chosen()]
 
     def _of(self, place: TopicPartition) -> StoredPartition:
-        if (
-            place not in self._found
-        ):  # A stream that was started again asks for offsets before it lists partitions.
-            self._found |= self._stored.of_topics([place[0]], lambda one: one == place)
-        if place not in self._found:
+        return self._all_of([place])[place]
+
+    def _all_of(self, places: Collection[TopicPartition]) -> dict[TopicPartition, StoredPartition]:
+        # A stream that was started again asks for offsets before it lists partitions.
+        unread = set(places) - set(self._found)
+        if unread:
+            self._found |= self._stored.of_topics(sorted({topic for topic, _ in unread}), unread.__contains__)
+        absent = unread - set(self._found)
+        if absent:
             raise UnknownTopicOrPartitionError(
-                f"there is no partition {name(place)} in {self._stored.store.url}"
+                f"there is no partition {name(min(absent))} in {self._stored.store.url}"
             )
-        return self._found[place]
+        return {place: self._found[place] for place in places}
 
     def earliest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log start offset of each partition."""
-        return {place: self._of(place).start_offset for place in places}
+        return {place: stored.start_offset for place, stored in self._all_of(places).items()}
 
     def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the end of what a reader with the isolation level of the options can read from the store."""
-        return {place: self._of(place).end_offset for place in places}
+        return {place: stored.end_offset for place, stored in self._all_of(places).items()}
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return the offset of the first record of a time or later, by partition; None if there is none."""
-        stored = [self._of(place) for place in times]
-        return dict(zip(times, at_once(lambda one: one.at_time(times[one.place]), stored), strict=True))
+        stored = self._all_of(times)
+        found = at_once(lambda one: one.at_time(times[one.place]), list(stored.values()))
+        return dict(zip(stored, found, strict=True))
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
         """Return a span for each range: the range, and the parts of the objects with its records."""
+        found = self._all_of({wanted.place for wanted in ranges})
         for wanted in ranges:
-            self._needed[wanted.place] = self._of(wanted.place).first_needed(wanted.start)
+            self._needed[wanted.place] = found[wanted.place].first_needed(wanted.start)
             yield from self._spans_of(wanted, topic_ids.get(wanted.place[0], ""))
 
     def _spans_of(self, wanted: Range, topic_id: str) -> Iterable[Span]:
