@@ -4,12 +4,14 @@ A read may have 100,000 segments, and is divided into thousands of tasks. All sp
 table, and a division finds its place in the table by bisection.
 """
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby, pairwise
+from functools import cached_property
+from itertools import accumulate, groupby, pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
 
 from stablelog.spark.planning import ObjectExtent, Piece
 from stablelog.tier.cut_points import CutPoint, cut_points
@@ -17,6 +19,8 @@ from stablelog.tier.remote_segment import RemoteSegment
 
 if TYPE_CHECKING:
     from stablelog.spark.objects.stored_partition import StoredPartition
+
+_Row = TypeVar("_Row")
 
 
 class Stretch(NamedTuple):
@@ -45,32 +49,15 @@ class Stretch(NamedTuple):
         return self.size_before + self.end.position - self.begin.position
 
 
-def stretches_of(segments: Sequence[RemoteSegment]) -> list[Stretch]:
-    """Return the stretches of segments that follow each other. Raises DamageError."""
-    found: list[Stretch] = []
-    size = 0
-    for segment in segments:
-        crc = None if segment.summary is None else segment.summary.log_crc
-        edges = [
-            CutPoint(segment.base_offset, 0, 0),
-            *cut_points(segment),
-            CutPoint(segment.end_offset, segment.size, crc),
-        ]
-        for begin, end in pairwise(edges):
-            found.append(Stretch(segment, begin, end, size))
-            size = found[-1].size_up_to
-    return found
-
-
-class ObjectSpan:
-    """A range of offsets in the order of the log, with the stretches of log files that contain it.
+class _TableSpan(ABC, Generic[_Row]):
+    """A range of one partition, with a table that it shares with the ranges it is divided into.
 
     Args:
         stored: the partition.
-        start: the first offset.
-        end: the offset after the last one.
+        start: the first offset, or position in commit order.
+        end: the offset or position after the last one.
         topic_id: the id of the topic.
-        table: the stretches of a range that contains this one; None to find them in the partition.
+        table: the table of a range that contains this one; None to make it from the segments of the partition.
     """
 
     def __init__(
@@ -79,15 +66,58 @@ class ObjectSpan:
         start: int,
         end: int,
         topic_id: str = "",
-        table: Sequence[Stretch] | None = None,
+        table: Sequence[_Row] | None = None,
     ) -> None:
         self._stored = stored
         self.start = start
         self.end = end
         self._topic_id = topic_id
-        self._table = stretches_of(stored.segments_between(start, end)) if table is None else table
-        self._first = max(bisect_right(self._table, start, key=attrgetter("start_offset")) - 1, 0)
-        self._after = bisect_left(self._table, end, self._first, key=attrgetter("start_offset"))
+        self._table = self._table_of(stored.segments_between(start, end)) if table is None else table
+
+    @staticmethod
+    @abstractmethod
+    def _table_of(segments: Sequence[RemoteSegment]) -> Sequence[_Row]:
+        """Return the table of a range that contains these segments. Raises DamageError."""
+
+    def cut_at(self, offset: int) -> tuple[Self, Self]:
+        """Divide the range at this offset or position."""
+        assert self.start < offset < self.end
+        return (
+            type(self)(self._stored, self.start, offset, self._topic_id, self._table),
+            type(self)(self._stored, offset, self.end, self._topic_id, self._table),
+        )
+
+
+class ObjectSpan(_TableSpan[Stretch]):
+    """A range of offsets in the order of the log, with the stretches of log files that contain it. If it is divided
+    inside a stretch, both parts contain this stretch.
+    """
+
+    @staticmethod
+    def _table_of(segments: Sequence[RemoteSegment]) -> Sequence[Stretch]:
+        found: list[Stretch] = []
+        size = 0
+        for segment in segments:
+            crc = None if segment.summary is None else segment.summary.log_crc
+            edges = [
+                CutPoint(segment.base_offset, 0, 0),
+                *cut_points(segment),
+                CutPoint(segment.end_offset, segment.size, crc),
+            ]
+            for begin, end in pairwise(edges):
+                found.append(Stretch(segment, begin, end, size))
+                size = found[-1].size_up_to
+        return found
+
+    @cached_property
+    def _first(self) -> int:
+        """The place of the first stretch in the table."""
+        return max(bisect_right(self._table, self.start, key=attrgetter("start_offset")) - 1, 0)
+
+    @cached_property
+    def _after(self) -> int:
+        """The place after the last stretch."""
+        return bisect_left(self._table, self.end, self._first, key=attrgetter("start_offset"))
 
     @property
     def size(self) -> int:
@@ -114,14 +144,6 @@ class ObjectSpan:
         # The stretch before this place begins within the size. If the first one is larger, the range is cut after it.
         place = max(place - 1, self._first + 1)
         return self.cut_at(self._table[place].start_offset)
-
-    def cut_at(self, offset: int) -> "tuple[ObjectSpan, ObjectSpan]":
-        """Divide the range at this offset. If it is inside a stretch, both parts contain this stretch."""
-        assert self.start < offset < self.end
-        return (
-            ObjectSpan(self._stored, self.start, offset, self._topic_id, self._table),
-            ObjectSpan(self._stored, offset, self.end, self._topic_id, self._table),
-        )
 
     def piece(self) -> Piece:
         """Return the range as a piece of a task, with the aborted transactions that it needs."""
@@ -168,35 +190,13 @@ class _Sized(NamedTuple):
         return self.size_before + segment.size * count // (segment.end_offset - segment.base_offset)
 
 
-class CommitSpan:
-    """A range of positions in commit order.
+class CommitSpan(_TableSpan[_Sized]):
+    """A range of positions in commit order, with the segments that contain it."""
 
-    Args:
-        stored: the partition.
-        start: the first position.
-        end: the position after the last one.
-        topic_id: the id of the topic.
-        table: the segments of a range that contains this one; None to find them in the partition.
-    """
-
-    def __init__(
-        self,
-        stored: "StoredPartition",
-        start: int,
-        end: int,
-        topic_id: str = "",
-        table: Sequence[_Sized] | None = None,
-    ) -> None:
-        self._stored = stored
-        self.start = start
-        self.end = end
-        self._topic_id = topic_id
-        if table is None:
-            table, size = [], 0
-            for segment in stored.segments_between(start, end):
-                table.append(_Sized(segment, size))
-                size += segment.size
-        self._table: Sequence[_Sized] = table
+    @staticmethod
+    def _table_of(segments: Sequence[RemoteSegment]) -> Sequence[_Sized]:
+        sizes_before = accumulate((one.size for one in segments), initial=0)
+        return list(map(_Sized, segments, sizes_before))
 
     @property
     def size(self) -> int:
@@ -219,14 +219,6 @@ class CommitSpan:
         count = (segment.end_offset - segment.base_offset) * (wanted - size_before) // max(segment.size, 1)
         at = max(segment.base_offset + count, self.start + 1)
         return self.cut_at(at) if at < self.end else None
-
-    def cut_at(self, offset: int) -> "tuple[CommitSpan, CommitSpan]":
-        """Divide the range at this position."""
-        assert self.start < offset < self.end
-        return (
-            CommitSpan(self._stored, self.start, offset, self._topic_id, self._table),
-            CommitSpan(self._stored, offset, self.end, self._topic_id, self._table),
-        )
 
     def piece(self) -> Piece:
         """Return the range as a piece of a task, with the segments that it needs."""
