@@ -67,7 +67,7 @@ class LoadedRanges:
     def load_ahead(self, ranges: Iterable[ObjectRange]) -> None:
         """Begin to load ranges that a reader will need soon."""
         for wanted in ranges:
-            if wanted in self._loaded or wanted in self._coming or len(self._coming) >= THREAD_COUNT:
+            if self.has(wanted) or len(self._coming) >= THREAD_COUNT:
                 continue
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(THREAD_COUNT, "stablelog-load")

@@ -51,8 +51,7 @@ class StoredSegment:
         # The part may begin at a cut point, whose offset is not known here.
         size = self._segment.size - position
         whole = WholeBatches(None, size, self._segment.base_offset, self._segment.end_offset)
-        part = ObjectRange(self._key, position, self._segment.size - position)
-        for _, content in downloaded(self._store, [part]):
+        for _, content in downloaded(self._store, [ObjectRange(self._key, position, size)]):
             for batches in whole.of(content):
                 for at, header in headers_in(memoryview(batches)):
                     yield position + at, header

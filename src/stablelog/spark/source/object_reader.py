@@ -44,7 +44,8 @@ def read(options: ReadOptions, cluster: Cluster | None, piece: Piece, decoder: A
         decoder: a decoder for this partition and the columns to read.
 
     Raises:
-        UnavailableError: the store does not answer, or records were deleted meanwhile.
+        UnavailableError: the store does not answer.
+        DataLossError: records were deleted meanwhile, the read has no broker, and failOnDataLoss is true.
         DamageError: an object is damaged or missing. The message names it.
     """
     assert piece.stored is not None
