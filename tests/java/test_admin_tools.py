@@ -4,28 +4,12 @@ import json
 
 import pytest
 
-import stablelog
-from peers import apache_kafka
 from tests.clients.drivers import unique
-from tests.java.client import Java, RefusedError
+from tests.java.client import RefusedError
 
 pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
 
 TOOLS = "org.apache.kafka.tools"
-
-
-@pytest.fixture(scope="module")
-def broker(kafka_jars):
-    with stablelog.serve(group_initial_rebalance_delay_ms=0) as running:
-        yield running
-
-
-@pytest.fixture
-def java(broker):
-    try:
-        return Java(broker.bootstrap)
-    except apache_kafka.NotAvailableError as missing:
-        pytest.skip(str(missing))
 
 
 def test_topics_are_described_in_pages(java):

@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-import stablelog
-from peers import apache_kafka
 from tests.clients.drivers import Confluent, unique
-from tests.java.client import Java, RefusedError, encoded
+from tests.java.client import RefusedError, encoded
 from tests.java.load import Reader, create_topic, producer, send, write_everything
 from tests.waiting import until
 
@@ -18,20 +16,6 @@ pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
 
 TOOLS = "org.apache.kafka.tools"
 READER = {"enable.auto.commit": False, "auto.offset.reset": "earliest", "heartbeat.interval.ms": 100}
-
-
-@pytest.fixture(scope="module")
-def broker(kafka_jars):
-    with stablelog.serve(group_initial_rebalance_delay_ms=0) as running:
-        yield running
-
-
-@pytest.fixture
-def java(broker):
-    try:
-        return Java(broker.bootstrap)
-    except apache_kafka.NotAvailableError as missing:
-        pytest.skip(str(missing))
 
 
 @pytest.fixture
