@@ -1,4 +1,4 @@
-"""All threads of a process share a few of glibc's arenas."""
+"""The settings of glibc's memory allocator: a few arenas for all threads, and the return of freed memory."""
 
 import platform
 import subprocess
@@ -25,13 +25,38 @@ ctypes.CDLL(None).malloc_stats()
 barrier.wait()
 """
 
+# glibc maps a large allocation. When it is freed, glibc raises the size from which on it does so, unless it is told.
+LARGE_AGAIN = """
+import ctypes, sys
+from stablelog.env.malloc import return_from
+if sys.argv[1:]:
+    return_from(int(sys.argv[1]))
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+libc.free(libc.malloc(8 << 20))
+libc.malloc(8 << 20)
+libc.malloc_stats()
+"""
+with_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has no such settings")
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has no arenas")
+
+def stats(program, *arguments):
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stderr
+
+
+@with_glibc
 def test_threads_share_arenas():
-    def arena_count(*arguments):
-        command = [sys.executable, "-c", PROGRAM, *arguments]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        return done.stderr.count("Arena ")
+    assert stats(PROGRAM, "2").count("Arena ") == 2
+    assert stats(PROGRAM).count("Arena ") > 2
 
-    assert arena_count("2") == 2
-    assert arena_count() > 2
+
+@with_glibc
+def test_large_allocations_are_mapped_each_time():
+    def heap_size(*arguments):
+        heap = stats(LARGE_AGAIN, *arguments).split("Arena 0:")[1]
+        return int(heap.split("system bytes     =")[1].split()[0])
+
+    assert heap_size(str(4 << 20)) < 8 << 20
+    assert heap_size() > 8 << 20

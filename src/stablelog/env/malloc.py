@@ -2,7 +2,9 @@
 
 import ctypes
 
-M_ARENA_MAX = -8  # from malloc.h
+# Parameters of mallopt, from malloc.h.
+M_MMAP_THRESHOLD = -3
+M_ARENA_MAX = -8
 
 
 def use_arenas(count: int) -> None:
@@ -12,6 +14,20 @@ def use_arenas(count: int) -> None:
     large ranges, the process keeps more than twice the memory that it uses. Call this function before threads start. It
     has no effect with another C library.
     """
+    _set(M_ARENA_MAX, count)
+
+
+def return_from(size: int) -> None:
+    """Let each allocation of `size` bytes or more return its memory to the system when it is freed.
+
+    By default, glibc raises this size after the first such allocation is freed, to 32 MiB at most. It then keeps the
+    freed memory of large ranges, in holes that later ranges do not fill. The function has no effect with another C
+    library.
+    """
+    _set(M_MMAP_THRESHOLD, size)
+
+
+def _set(parameter: int, value: int) -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(M_ARENA_MAX, count)
+        mallopt(parameter, value)

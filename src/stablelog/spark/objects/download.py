@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from stablelog.env.disk import Buffer
+from stablelog.env.malloc import return_from
 from stablelog.env.objects.store import ObjectStore
 from stablelog.types import ObjectRange
 
@@ -25,6 +26,7 @@ def downloaded(store: ObjectStore, parts: Sequence[ObjectRange]) -> Iterator[tup
         StoreError: the store does not answer, or rejects a request.
         DamageError: an object ends before the end of a part.
     """
+    return_from(RANGE_SIZE // 2)  # Most ranges have RANGE_SIZE bytes; the last one of a part may be smaller.
     ranges = _ranges(parts)
     coming: deque[tuple[int, Future[Buffer]]] = deque()
     threads = ThreadPoolExecutor(COUNT_AT_ONCE, "stablelog-download")
