@@ -47,11 +47,17 @@ def test_each_read_of_the_objects_is_a_run_of_committed_records_when_the_broker_
         reader = Reader(store.as_uri())
         reader.start()
         for _ in range(KILLS):
-            read_count, start = len(reader.reads), log_start(store)
+            read_count, start, written_count = len(reader.reads), log_start(store), len(writer.committed)
             kill(broker, chance)
             until(
                 lambda count=read_count: len(reader.reads) > count or reader.failure,
                 "nothing is read",
+                patience_s=60,
+            )
+            # A broker that is killed before a client finds it again would never be killed at work.
+            until(
+                lambda count=written_count: len(writer.committed) > count,
+                "nothing is committed",
                 patience_s=60,
             )
             if config is DELETING:
