@@ -38,7 +38,9 @@ libc.free(libc.malloc(8 << 20))
 libc.malloc(8 << 20)
 libc.malloc_stats()
 """
-with_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has no such settings")
+with_glibc = pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="another C library has no such settings"
+)
 
 
 def stats(program, *arguments):

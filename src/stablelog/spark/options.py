@@ -137,10 +137,11 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
     if what == "subscribe" and not topics:
         raise UsageError("subscribe names no topic")
     cut, include_commits = values["cut"], values["includeCommits"]
+    is_directory = bootstrap is None and not is_store_url(path)
     if include_commits:
-        check_commit_order("includeCommits", isolation, bootstrap, scan)
+        check_commit_order("includeCommits", isolation, scan, is_directory=is_directory)
     if cut:
-        check_commit_order("cut=true", isolation, bootstrap, scan)
+        check_commit_order("cut=true", isolation, scan, is_directory=is_directory)
     _check_bounds(values, at_cuts=cut)
     _check_trigger(values)
     starting = _bound(values, "starting", "latest" if where == STREAM else "earliest")
@@ -324,19 +325,26 @@ def _check_bounds(values: _Values, *, at_cuts: bool) -> None:
         )
 
 
-def check_commit_order(what: str, isolation: str, bootstrap: str | None, scan: str) -> None:
-    """Check that a read can be in commit order: it must be read-committed, and from a broker.
+def check_commit_order(what: str, isolation: str, scan: str, *, is_directory: bool) -> None:
+    """Check that a read can be in commit order: it must be read-committed, and from a broker or an object store.
+
+    Args:
+        what: the option that requires commit order; the message begins with it.
+        isolation: the isolation level of the read.
+        scan: the option scan.
+        is_directory: whether the read is from a data directory, without a broker.
 
     Raises:
-        UsageError: the read cannot be in commit order. The message begins with `what`, the option that requires it.
+        UsageError: the read cannot be in commit order.
     """
     if isolation == "read_uncommitted":
         raise UsageError(
             f"{what} and isolation=read_uncommitted: a record that is not committed has no commit yet"
         )
-    if bootstrap is None:
+    if is_directory:
         raise UsageError(
-            f"{what} requires a broker, which lists the transactions: give the option kafka.bootstrap.servers"
+            f"{what} requires a broker, which lists the transactions, or the URL of an object store: give the option "
+            "kafka.bootstrap.servers"
         )
     if scan == "files":
         raise UsageError(

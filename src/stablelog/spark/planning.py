@@ -72,6 +72,7 @@ class StoredPiece:
         segments: the segments that contain the commit indexes and the batches of the piece, if it is read in commit
             order; otherwise empty.
         pins: the pins that keep the objects of the read from deletion; None if there are none.
+        group: the transaction group of the topic; empty for the default group.
     """
 
     partition: RemotePartition
@@ -80,6 +81,7 @@ class StoredPiece:
     extents: tuple[ObjectExtent, ...] = ()
     segments: tuple[RemoteSegment, ...] = ()
     pins: "ReadersPins | None" = None
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)

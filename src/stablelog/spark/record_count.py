@@ -13,7 +13,7 @@ from stablelog.spark.options import read_options
 from stablelog.spark.segments.partition_files import PartitionFiles
 from stablelog.spark.source.broker_log import BrokerLog, answers
 from stablelog.spark.source.counting import files_count, records_inside
-from stablelog.spark.source.cuts import batch_ranges, broker_of
+from stablelog.spark.source.cuts import batch_ranges
 from stablelog.spark.source.directory_log import DirectoryLog, steadily
 from stablelog.spark.source.object_log import ObjectLog
 from stablelog.spark.source.reader import open_log
@@ -45,7 +45,8 @@ def count(given: Mapping[str, str] | None = None, **more: str) -> int:
         for wanted, files in log.files_of(ranges, topic_ids).items():
             counted = None if files is None else _by_files(log, files, wanted, committed=committed)
             if counted is None:
-                counted = _fetched_count(broker_of(log), wanted, options.isolation)
+                assert isinstance(log, BrokerLog)
+                counted = _fetched_count(log, wanted, options.isolation)
             total += counted
         return total
     finally:

@@ -70,9 +70,12 @@ class Columns:
         Raises:
             UsageError: the schema has columns of commits, and the read is not in commit order.
         """
+        is_directory = options.bootstrap is None and options.store_url is None
         for name in self.names:
             if name in OF_COMMITS:
-                check_commit_order(f"column {name}", options.isolation, options.bootstrap, options.scan)
+                check_commit_order(
+                    f"column {name}", options.isolation, options.scan, is_directory=is_directory
+                )
 
     def arrow_schema(self) -> Any:
         """The Arrow schema with which Spark compares each batch, with the nullability of each column."""

@@ -16,7 +16,6 @@ Source: the DistributedLog paper; docs/architecture.md, "Commit order".
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from operator import attrgetter
-from typing import NamedTuple
 
 from stablelog.env.disk import Disk
 from stablelog.errors import DamageError, DiskError, NotLoadedError, OffsetOutOfRangeError, UnprovenError
@@ -28,7 +27,7 @@ from stablelog.views.extent_lookup import extents_from
 from stablelog.views.extents import ExtentColumns
 from stablelog.views.fetch_assembler import FetchAssembler
 from stablelog.views.index_builder import IndexBuilder
-from stablelog.views.index_format import NO_PRODUCER, Entry
+from stablelog.views.index_format import Committed, Entry
 from stablelog.views.index_rows import IndexRows
 from stablelog.views.remote_index import RemoteIndex
 from stablelog.views.stored_order import add_stored, add_stored_run
@@ -38,22 +37,6 @@ from stablelog.views.tiered_indexes import TieredIndexes
 # read.
 SEQUENTIAL_READERS_MAX = 256
 REMOTE_ANSWERS_MAX = 64
-
-
-class Committed(NamedTuple):
-    """A transaction of the view, or a run of records outside transactions, at the positions [start, end).
-
-    Attributes:
-        start: the first position.
-        end: the position after the last record.
-        commit_sequence: the commit sequence of the transaction; -1 for records outside transactions.
-        time_ms: the commit time, in ms since 1970.
-    """
-
-    start: int
-    end: int
-    commit_sequence: int
-    time_ms: int
 
 
 class CommitOrder:
@@ -152,7 +135,7 @@ class CommitOrder:
     def whole_from(self, position: int) -> int:
         """Return this position. If it is in the middle of a transaction, return the position after this transaction."""
         entry = next(self._entries_from(position), None)
-        if entry is None or entry.producer_id == NO_PRODUCER or entry.start >= position:
+        if entry is None or entry.is_outside or entry.start >= position:
             return position
         return entry.end
 
@@ -273,9 +256,9 @@ class CommitOrder:
                     # This position is greater than `start`, because the step has already searched an earlier entry.
                     return entry.start
                 count += 1
-                if self._is_torn(entry):
+                if entry.is_torn(self._tiers.log_start):
                     continue
-                if entry.producer_id != NO_PRODUCER:
+                if not entry.is_outside:
                     return max(entry.start, start), entry.latest_ms, entry.leader_epoch
                 if not self._tiers.is_local(index.base_offset):
                     found = self._tiers.remote_view.batch_at_time(
@@ -317,13 +300,11 @@ class CommitOrder:
         """
         found: list[Committed] = []
         for entry in self._entries_from(max(start, self.start_offset)):
-            outside = entry.producer_id == NO_PRODUCER
-            if (outside and not with_outside) or self._is_torn(entry):
+            if (entry.is_outside and not with_outside) or entry.is_torn(self._tiers.log_start):
                 continue
             if len(found) == count_max:
                 break
-            sequence = -1 if outside else entry.latest_sequence
-            found.append(Committed(entry.start, entry.end, sequence, entry.latest_ms))
+            found.append(entry.committed)
         return found
 
     def offset_after(self, commit_sequence: int) -> int:
@@ -337,10 +318,9 @@ class CommitOrder:
         index = self._tiers.after_sequence(commit_sequence)
         if index is None:
             return self.end_offset
-        place = index.place_after(commit_sequence)
         # `latest_sequence` also counts earlier segments. If the index has no entry with a greater sequence, the
         # transaction with that sequence was in a segment that is deleted by now.
-        found = max(index[place].start, self.start_offset) if place < len(index) else self.start_offset
+        found = max(index.offset_after(commit_sequence) or 0, self.start_offset)
         return self._remembered(key, found) if index.loaded_size else found
 
     def _remembered(self, key: tuple[str, int, int], answer: int) -> int:
@@ -393,20 +373,8 @@ class CommitOrder:
         if key in self._remote_answers:
             return self._remote_answers[key]
         index = next(self._tiers.from_position(position))
-        found = self._sequence_in(index, position)
+        found = index.sequence_before(position, self._tiers.sequence_before(index))
         return self._remembered(key, found) if index.loaded_size else found
-
-    def _sequence_in(self, index: IndexRows, position: int) -> int:
-        """Return the greatest commit sequence before a position, whose index this is; -1 as `_sequence_before`."""
-        place = index.place_of(position)
-        before = self._tiers.sequence_before(index)
-        if place:
-            return max(index[place - 1].latest_sequence, -1 if before is None else before)
-        if before is not None:
-            return before
-        if not len(index):
-            return index.latest_sequence
-        return index[0].latest_sequence if index[0].producer_id == NO_PRODUCER else -1
 
     def _torn_sequence(self, index: IndexRows) -> int:
         """Return the greatest commit sequence of the torn transactions in a commit index; -1 if there is none.
@@ -420,19 +388,11 @@ class CommitOrder:
         searched_start, done, found = self._torn.get(index.base_offset, (log_start, 0, -1))
         if searched_start != log_start:
             done = 0
-        for place in range(done, len(index)):
-            if self._is_torn(index[place]):
-                found = max(found, index[place].latest_sequence)
+        found = max(found, index.torn_sequence(log_start, done))
         self._torn[index.base_offset] = log_start, len(index), found
         return found
 
     # -- entries by position -----------------------------------------------------------------------------------
-
-    def _is_torn(self, entry: Entry) -> bool:
-        """Whether retention has removed the beginning of a transaction. If so, the view leaves out the whole
-        transaction.
-        """
-        return entry.producer_id != NO_PRODUCER and entry.first_offset < self._tiers.log_start
 
     def _entries_from(self, position: int) -> Iterator[Entry]:
         """Yield, in commit order, every entry of the commit indexes that ends after `position`."""

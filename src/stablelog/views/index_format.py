@@ -61,6 +61,22 @@ class EarlierFormError(DamageError):
     """
 
 
+class Committed(NamedTuple):
+    """A transaction in commit order, or a run of records outside transactions, at the positions [start, end).
+
+    Attributes:
+        start: the first position.
+        end: the position after the last record.
+        commit_sequence: the commit sequence of the transaction; -1 for records outside transactions.
+        time_ms: the commit time, in ms since 1970.
+    """
+
+    start: int
+    end: int
+    commit_sequence: int
+    time_ms: int
+
+
 class Entry(NamedTuple):
     """A committed transaction, or successive batches outside transactions, at the positions [start, end).
 
@@ -81,6 +97,21 @@ class Entry(NamedTuple):
     def end(self) -> int:
         """The position after the last record."""
         return self.start + self.record_count
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether the records are outside transactions."""
+        return self.producer_id == NO_PRODUCER
+
+    @property
+    def committed(self) -> Committed:
+        """The entry without its place in the log."""
+        sequence = -1 if self.is_outside else self.latest_sequence
+        return Committed(self.start, self.end, sequence, self.latest_ms)
+
+    def is_torn(self, log_start: int) -> bool:
+        """Whether retention has removed the beginning of the transaction. If so, readers do not get any of it."""
+        return not self.is_outside and self.first_offset < log_start
 
     @property
     def is_long(self) -> bool:

@@ -125,6 +125,38 @@ class IndexRows:
         """
         return bisect_right(self.entries, commit_sequence, key=itemgetter(5))
 
+    def offset_after(self, commit_sequence: int) -> int | None:
+        """Return the start of the first entry with a greater commit sequence; None if there is none."""
+        place = self.place_after(commit_sequence)
+        return self[place].start if place < len(self) else None
+
+    def sequence_before(self, position: int, earlier: int | None) -> int:
+        """Return the greatest commit sequence before a position of this index; -1 if there is none, or if it is unknown.
+
+        Args:
+            position: the position.
+            earlier: the greatest commit sequence of the indexes before this one; None if there are none, or if it is
+                unknown.
+        """
+        place = self.place_of(position)
+        if place:
+            return max(self[place - 1].latest_sequence, -1 if earlier is None else earlier)
+        if earlier is not None:
+            return earlier
+        if not len(self):
+            return self.latest_sequence
+        return self[0].latest_sequence if self[0].is_outside else -1
+
+    def torn_sequence(self, log_start: int, first: int = 0) -> int:
+        """Return the greatest commit sequence of the torn transactions from entry number `first` on; -1 if there is
+        none. Retention has removed the beginning of a torn transaction.
+        """
+        found = -1
+        for place in range(first, len(self)):
+            if self[place].is_torn(log_start):
+                found = max(found, self[place].latest_sequence)
+        return found
+
     def extent_with(self, entry: Entry, position: int) -> int:
         """Return the number of the entry's extent (byte range of batches) that has the record at this position."""
         first, end = entry.extent_first, entry.extent_first + entry.extent_count

@@ -3,6 +3,7 @@
 The reader must have the commit indexes of the segments that it reads, and the log files that these indexes name.
 """
 
+import itertools
 from collections.abc import Iterator
 
 from stablelog.batch.records import find_by_time
@@ -12,7 +13,7 @@ from stablelog.log.remote_tier import RemoteTier
 from stablelog.views.extent_lookup import extents_from
 from stablelog.views.extents import ExtentColumns
 from stablelog.views.fetch_assembler import FetchAssembler
-from stablelog.views.index_format import NO_PRODUCER, Entry
+from stablelog.views.index_format import Committed, Entry
 from stablelog.views.remote_index import RemoteIndex
 
 
@@ -88,8 +89,55 @@ class StoredOrder:
                 entry = index[place]
                 if entry.start >= end:
                     return
-                if not self._is_torn(entry):
+                if not entry.is_torn(self._remote.start_offset):
                     yield entry
+
+    def transactions(self, start: int, end: int, count_max: int, *, with_outside: bool) -> list[Committed]:
+        """Return the first transactions that end after a position and begin before another one, as
+        `CommitOrder.transactions` does.
+        """
+        found = (one.committed for one in self.entries(start, end) if with_outside or not one.is_outside)
+        return list(itertools.islice(found, count_max))
+
+    @property
+    def latest_sequence(self) -> int:
+        """The greatest commit sequence in the store; -1 if there is none."""
+        return self._remote.view.latest_sequence
+
+    def offset_after(self, commit_sequence: int) -> int | None:
+        """Return where the first transaction with a greater commit sequence starts; None if the store has none."""
+        commits = self._remote.view.commits_after(commit_sequence)
+        if commits is None:
+            return None
+        found = RemoteIndex(self._remote.view, commits).offset_after(commit_sequence)
+        # As in `CommitOrder.offset_after`, that transaction may be in a segment that is deleted by now.
+        return max(found or 0, self._remote.start_offset)
+
+    def removed_sequence(self) -> int | None:
+        """Return the greatest commit sequence of a transaction that may have lost records to retention; -1 if there is
+        none, and None if it is unknown. All transactions with greater commit sequences are complete, but for those of
+        `torn_sequence`.
+        """
+        start = self._remote.start_offset
+        if start == 0:
+            return -1
+        index = next(self._indexes(start), None)
+        if index is None:
+            return None
+        known = index.sequence_before(start, None)
+        if known == -1 and index.base_offset > 0:
+            # The segments before the start were deleted together with their commit indexes.
+            first = next((one for one in self.entries(start, 2**63) if not one.is_outside), None)
+            return None if first is None else first.latest_sequence - 1
+        return known
+
+    def torn_sequence(self) -> int:
+        """Return the greatest commit sequence of a transaction whose beginning retention has removed; -1 if there is
+        none.
+        """
+        view, start = self._remote.view, self._remote.start_offset
+        with_torn = (one for one in view.commits(start) if one.least_first_offset < start)
+        return max((RemoteIndex(view, one).torn_sequence(start) for one in with_torn), default=-1)
 
     def at_time(self, timestamp_ms: int, start: int) -> int | None:
         """Return the first position from `start` on whose commit has this time or a later one; None if there is none.
@@ -101,9 +149,9 @@ class StoredOrder:
             index = RemoteIndex(self._remote.view, commits)
             for place in range(max(index.place_at_time(timestamp_ms), index.place_of(start)), len(index)):
                 entry = index[place]
-                if self._is_torn(entry):
+                if entry.is_torn(self._remote.start_offset):
                     continue
-                if entry.producer_id != NO_PRODUCER:
+                if not entry.is_outside:
                     return max(entry.start, start)
                 found = self._outside_at(index.base_offset, timestamp_ms, max(entry.start, start), entry.end)
                 if found is not None:
@@ -128,6 +176,3 @@ class StoredOrder:
     def _indexes(self, position: int) -> Iterator[RemoteIndex]:
         for commits in self._remote.view.commits(position):
             yield RemoteIndex(self._remote.view, commits)
-
-    def _is_torn(self, entry: Entry) -> bool:
-        return entry.producer_id != NO_PRODUCER and entry.first_offset < self._remote.start_offset

@@ -1,5 +1,7 @@
 """The columns of commits, of records that retention removes while a task reads them."""
 
+from functools import partial
+
 import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition
@@ -7,6 +9,7 @@ from confluent_kafka.admin import AdminClient
 
 import stablelog
 from stablelog.client.cluster import Cluster
+from stablelog.client.commits import describe_commits
 from stablelog.errors import UnavailableError
 from stablelog.spark.columns.commit_columns import CommitColumns
 from stablelog.spark.planning import Piece
@@ -25,7 +28,11 @@ def test_the_commits_of_records_that_were_removed_meanwhile_are_refused_by_name(
     first, second = positions
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     with Cluster(bootstrap) as cluster:
-        columns = CommitColumns(cluster, Piece(topic, 0, 0, second + 1, 0), ("offset", "commitSequence"))
+        commits = partial(describe_commits, cluster, topic, 0)
+        piece = Piece(topic, 0, 0, second + 1, 0)
+        columns = CommitColumns(
+            lambda offset: commits(offset=offset), "", piece, ("offset", "commitSequence")
+        )
         before = TopicPartition(topic, 0, second)
         admin.delete_records([before])[before].result(60)
         batch = pa.RecordBatch.from_pydict({"offset": pa.array([first, second], pa.int64())})

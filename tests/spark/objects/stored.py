@@ -13,6 +13,7 @@ from stablelog.tier.prefix import Prefix
 from tests.clients.drivers import Confluent
 from tests.spark.histories import Writers
 from tests.spark.reading import make, settled
+from tests.waiting import until
 
 TIERED = {"remote.storage.enable": "true", "segment.bytes": "1500", "local.retention.bytes": "1"}
 OFTEN = {
@@ -64,6 +65,16 @@ class Stored:
         while len(list(directory.glob("*.log"))) > 1:
             assert time.monotonic() < deadline, "the segments are not deleted"
             time.sleep(0.02)
+
+    def wait_until_copied(self, topic, index=0):
+        """Wait until the store has all sealed segments of a partition, whose transactions have all ended."""
+
+        def copied():
+            manifest = self.manifest(topic, index)
+            sealed = max(int(path.stem) for path in (self.broker.data / f"{topic}-{index}").glob("*.log"))
+            return sealed == 0 or (manifest is not None and manifest.end_offset == sealed)
+
+        until(copied, lambda: f"{topic}-{index} is not copied")
 
     def consumed(self, topic, *, committed=True):
         """(offset, value) of the records that a consumer gets."""

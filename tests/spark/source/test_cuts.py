@@ -20,7 +20,7 @@ from stablelog.spark.option_table import BATCH
 from stablelog.spark.options import read_options
 from stablelog.spark.record_count import count
 from stablelog.spark.schema import Columns, default_schema
-from stablelog.spark.source import cut_reader, cuts, reader
+from stablelog.spark.source import broker_log, cut_reader, cuts, reader
 from stablelog.spark.source.reader import StablelogReader
 from tests.clients.drivers import Confluent, unique
 from tests.scale import seeds
@@ -286,13 +286,13 @@ def test_a_cut_that_is_behind_after_a_start_is_no_loss(stablelog_broker, client,
     reading = query(stablelog_broker, topics).start()
     transfer(client, (topics[0], 0), (topics[1], 0))
     reading.batch()
-    ask = cuts.describe_cut
+    ask = broker_log.describe_cut
 
     def behind(cluster, names, commit_sequence):
         return ask(cluster, names, 0 if commit_sequence == cuts.RESOLVED else commit_sequence)
 
     reading.start()
-    monkeypatch.setattr(cuts, "describe_cut", behind)
+    monkeypatch.setattr(broker_log, "describe_cut", behind)
     monkeypatch.setattr(cuts, "SETTLING_TRIES", 3)
     assert reading.batch() is None
     monkeypatch.undo()
@@ -305,14 +305,14 @@ def test_what_was_committed_before_spark_asks_is_read_though_its_markers_are_not
 ):
     reading = query(stablelog_broker, topics).start()
     transfer(client, (topics[0], 0), (topics[1], 0))
-    ask, asked, lag = cuts.describe_cut, [], 3
+    ask, asked, lag = broker_log.describe_cut, [], 3
 
     def lagging(cluster, names, commit_sequence):
         asked.append(commit_sequence)
         is_behind = asked.count(cuts.RESOLVED) <= lag
         return ask(cluster, names, 0 if commit_sequence == cuts.RESOLVED and is_behind else commit_sequence)
 
-    monkeypatch.setattr(cuts, "describe_cut", lagging)
+    monkeypatch.setattr(broker_log, "describe_cut", lagging)
     assert len(names_in(reading.batch())) == 1
     assert asked.count(cuts.RESOLVED) > lag
     monkeypatch.setattr(cuts, "SETTLING_TRIES", 5)
@@ -566,7 +566,7 @@ def test_a_transaction_that_retention_has_torn_is_lost_in_words(
         found = describe_cut(*args, **named)
         return replace(found, torn={**found.torn, (topics[1], 0): sequence})
 
-    monkeypatch.setattr(cuts, "describe_cut", torn)
+    monkeypatch.setattr(broker_log, "describe_cut", torn)
     message = f"were removed from {topics[1]}-0"
     with pytest.raises(DataLossError, match=message):
         reading.batch()

@@ -1,6 +1,7 @@
 """The columns of commits: `commitSequence`, `commitTimestamp` and `transactionGroup`.
 
-The broker lists the offsets at which transactions begin and end in a commit-ordered partition. This module finds each
+A broker, or the commit indexes in an object store, tell at which offsets transactions begin and end in a
+commit-ordered partition. This module finds each
 decoded record's transaction in that list by the record's offset. A record outside transactions has null in the first
 two columns.
 """
@@ -11,12 +12,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from kio.schema.errors import ErrorCode
 
-from stablelog.client.cluster import Cluster
-from stablelog.client.commits import describe_commits
-from stablelog.client.cuts import describe_cut
-from stablelog.errors import RefusedError, UnavailableError, UsageError
+from stablelog.client.commits import Commits
+from stablelog.errors import UnavailableError
 from stablelog.spark.planning import Piece
 from stablelog.spark.schema import OF_COMMITS
 from stablelog.wire.extension.commits import COUNT_MAX
@@ -33,36 +31,25 @@ def decoded_names(names: Sequence[str]) -> tuple[str, ...]:
     return decoded if len(decoded) == len(names) or "offset" in decoded else (*decoded, "offset")
 
 
-def group_of(cluster: Cluster, topic: str) -> str:
-    """Return the transaction group of a topic.
-
-    Raises:
-        UsageError: the topic is not commit-ordered.
-    """
-    try:
-        return describe_cut(cluster, [topic]).group
-    except RefusedError as refused:
-        if refused.code is ErrorCode.invalid_request:
-            raise UsageError(f"columns of commits: {refused}") from refused
-        raise
-
-
 class CommitColumns:
     """Adds the columns of commits to the decoded batches of one piece, a range of offsets of one partition.
 
     Args:
-        cluster: the brokers, which list the transactions.
+        commits: returns the next transactions of the partition that end after an offset: COUNT_MAX of them, or all.
+        group: the transaction group of the topic.
         piece: the range of offsets that is read.
         names: the wanted columns, in order.
     """
 
-    def __init__(self, cluster: Cluster, piece: Piece, names: Sequence[str]) -> None:
-        self._cluster = cluster
+    def __init__(
+        self, commits: Callable[[int], Commits], group: str, piece: Piece, names: Sequence[str]
+    ) -> None:
+        self._commits = commits
         self._piece = piece
         self._names = tuple(names)
         self._listed: npt.NDArray[np.int64] = np.empty((0, 4), np.int64)
         self._reached = piece.start
-        self._group = group_of(cluster, piece.topic) if "transactionGroup" in names else ""
+        self._group = group
 
     def added(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch with the wanted columns. Offsets must increase within the batch and from batch to batch.
@@ -87,14 +74,12 @@ class CommitColumns:
         return pa.RecordBatch.from_arrays(columns, names=list(self._names))
 
     def _list(self, start: int, end: int) -> None:
-        """Request the transactions from offset `start` to before `end`. Drop earlier transactions, which are not needed
+        """List the transactions from offset `start` to before `end`. Drop earlier transactions, which are not needed
         any more.
         """
         parts = [self._listed[self._listed[:, END] > start]]
         while self._reached < end:
-            found = describe_commits(
-                self._cluster, self._piece.topic, self._piece.partition, offset=max(self._reached, start)
-            )
+            found = self._commits(max(self._reached, start))
             if found.start_offset > start:
                 raise UnavailableError(
                     f"{self._piece.topic}-{self._piece.partition} begins at offset {found.start_offset} now: offsets "

@@ -21,8 +21,9 @@ from stablelog.tier.remote_log import RemoteLog
 from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.types import TopicPartition
 from stablelog.views.stored_order import StoredOrder
+from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
 
-ORDER_SETTING = "stablelog.order"
+ORDER_SETTING, GROUP_SETTING = "stablelog.order", "stablelog.group"
 # The size of the chunks of log files in commit order, and in searches. Up to 16 chunks are needed at a time.
 CHUNK_SIZE = 2 << 20
 
@@ -58,6 +59,7 @@ class StoredPartition:
         partition: the partition.
         manifest: its last manifest.
         is_in_commit_order: whether the reader gets the records in commit order.
+        group: the transaction group of the topic; empty for the default group.
         listed_by: what has named the objects, for messages about a missing object.
     """
 
@@ -80,6 +82,9 @@ class StoredPartition:
         published = manifest.published
         order = None if published is None else published.configs.get(ORDER_SETTING)
         self.is_in_commit_order = committed and order == "commit"
+        self.group = (
+            DEFAULT_GROUP if published is None else published.configs.get(GROUP_SETTING, DEFAULT_GROUP)
+        )
 
     @property
     def url(self) -> str:
@@ -102,7 +107,18 @@ class StoredPartition:
     @property
     def piece(self) -> StoredPiece:
         """What the pieces of all tasks have in common."""
-        return StoredPiece(self.partition, self.manifest.cluster_id, self.manifest.log_start, pins=self._pins)
+        return StoredPiece(
+            self.partition,
+            self.manifest.cluster_id,
+            self.manifest.log_start,
+            pins=self._pins,
+            group=self.group,
+        )
+
+    @cached_property
+    def order(self) -> StoredOrder:
+        """The partition in commit order. The topic must be commit-ordered."""
+        return StoredOrder(self._remote)
 
     @property
     def start_offset(self) -> int:
@@ -219,8 +235,15 @@ class StoredPartition:
 
     def count_in_commit_order(self, start: int, end: int) -> int:
         """Count the records at the positions from `start` to before `end`. Raises StoreError and DamageError."""
-        entries = StoredOrder(self._remote).entries(start, end)
+        entries = self.order.entries(start, end)
         return sum(min(one.end, end) - max(one.start, start) for one in entries)
+
+    def offset_after(self, commit_sequence: int) -> int:
+        """Return where the first transaction with a greater commit sequence starts; the end in the store if there is
+        none. Raises StoreError and DamageError.
+        """
+        found = self.order.offset_after(commit_sequence)
+        return self.end_offset if found is None else found
 
     def at_time(self, timestamp_ms: int) -> int | None:
         """Return the first offset whose record has this time or a later one; None if there is none. In commit order,

@@ -12,6 +12,8 @@ from typing import Any
 from stablelog.batch.header import BatchHeader, headers_in
 from stablelog.client import joint
 from stablelog.client.cluster import EARLIEST, LATEST, Cluster
+from stablelog.client.commits import Commits, describe_commits
+from stablelog.client.cuts import Cut, describe_cut
 from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.errors import DamageError, OffsetOutOfRangeError, UnavailableError, UsageError
 from stablelog.spark.options import ReadOptions
@@ -21,6 +23,7 @@ from stablelog.spark.segments.times import first_in_batch, may_hold
 from stablelog.spark.source.lost_offsets import lost_range, readable, report
 from stablelog.spark.source.resolve import Range, lost, name
 from stablelog.types import TopicPartition
+from stablelog.wire.extension.commits import COUNT_MAX
 from stablelog.wire.fetch import Fetched
 
 FETCH_SIZE = 8 << 20
@@ -46,6 +49,8 @@ def connect(options: ReadOptions) -> Cluster:
 
 class BrokerLog:
     """The partitions of the brokers that the options name, read by the Kafka protocol."""
+
+    may_lag = False
 
     def __init__(self, options: ReadOptions, cluster: Cluster | None = None) -> None:
         self._options = options
@@ -123,6 +128,18 @@ class BrokerLog:
     def _readable(self, wanted: Range) -> list[Range]:
         """Return a range without the offsets that a restore of the broker left without records. Raises as `readable`."""
         return readable(self._options, self.cluster, wanted)
+
+    def cut(self, topics: Collection[str], commit_sequence: int) -> Cut:
+        """Return a cut of commit-ordered topics (see `client.cuts`)."""
+        return describe_cut(self.cluster, sorted(topics), commit_sequence)
+
+    def commits(
+        self, place: TopicPartition, offset: int, count_max: int = COUNT_MAX, *, with_outside: bool = False
+    ) -> Commits:
+        """List the next transactions of a partition (see `client.commits`)."""
+        return describe_commits(
+            self.cluster, *place, offset=offset, count_max=count_max, with_outside=with_outside
+        )
 
     def record_size(self, wanted: Range, isolation: str) -> float:
         """Return the average size of a record, in bytes, in the first batches of a range; a guess if the beginning of

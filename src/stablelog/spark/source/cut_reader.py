@@ -23,7 +23,8 @@ from stablelog.spark.planning import plan
 from stablelog.spark.schema import Columns
 from stablelog.spark.source import reader
 from stablelog.spark.source.admission import NO_LIMIT, TriggerLimits, admit, count_up_to
-from stablelog.spark.source.cuts import Cuts, broker_of
+from stablelog.spark.source.commit_ordered import commit_ordered
+from stablelog.spark.source.cuts import Cuts
 from stablelog.spark.source.reader import METADATA_AGE_MAX_S, StablelogStreamReader, TaskPartition
 from stablelog.spark.source.resolve import lost, ranges_between, stream_end, stream_ranges
 from stablelog.types import TopicPartition
@@ -70,6 +71,8 @@ class CutStreamReader(StablelogStreamReader):
     def _not_before(self, before: StreamOffsets, last: StreamOffsets) -> StreamOffsets:
         """Return `last`, the last cut that the broker reports. After a restart, the broker may report a cut that is
         before the stream's position: then wait until it reports that position again, and return the cut there.
+
+        The last cut of an object store may also be before it: then the stream waits until the store has its position.
         """
         if before.next_offsets and last.point < before.point and last.point.group == before.point.group:
             found = self.cuts.regained(before.point.commit_sequence)
@@ -77,6 +80,8 @@ class CutStreamReader(StablelogStreamReader):
                 self._last = found
                 self._target = self._target and found
                 return found
+            if self.cuts.may_lag:
+                return before
         return last
 
     def _look_at_cut(self) -> StreamOffsets:
@@ -107,8 +112,8 @@ class CutStreamReader(StablelogStreamReader):
             return start
         limits = TriggerLimits(options.trigger_offsets_max or NO_LIMIT, options.trigger_size_max or NO_LIMIT)
         if limits.size_max < NO_LIMIT:
-            broker = broker_of(self.source)
-            sizes = {one.place: broker.record_size(one, "read_committed") for one in ranges}
+            record_size = commit_ordered(self.source).record_size
+            sizes = {one.place: record_size(one, "read_committed") for one in ranges}
             limits = replace(limits, record_sizes=sizes)
         # A range has at most as many records as offsets. If the number of all offsets is within the limits, read all
         # ranges to their ends.

@@ -15,14 +15,14 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.client.cluster import Cluster
-from stablelog.client.commits import Commit, Commits, describe_commits
-from stablelog.client.cuts import Cut, describe_cut
+from stablelog.client.commits import Commit, Commits
+from stablelog.client.cuts import Cut
 from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.errors import RefusedError, UnavailableError, UsageError
 from stablelog.spark.offsets import Bound, CutPoint, StreamOffsets
 from stablelog.spark.options import ReadOptions
-from stablelog.spark.source import broker_log, resolve
+from stablelog.spark.source import resolve
+from stablelog.spark.source.commit_ordered import CommitOrderedLog, commit_ordered
 from stablelog.spark.source.resolve import Log, Range, lost, name, names, ranges_between
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.commits import COUNT_MAX
@@ -35,15 +35,8 @@ TRIES: Final = 10  # maximum number of attempts to list the topics while topics 
 LISTED_MAX: Final = 32_000  # maximum of transactions to list at a time, over all partitions
 
 
-def broker_of(log_: Log) -> broker_log.BrokerLog:
-    """Return the log as a `BrokerLog`, because cuts require a broker."""
-    broker = getattr(log_, "broker", log_)
-    assert isinstance(broker, broker_log.BrokerLog)
-    return broker
-
-
 class Cuts:
-    """Requests to the broker for cuts of the topics that a read's options name. A cut consists of a commit sequence R
+    """The cuts of the topics that a read's options name. A cut consists of a commit sequence R
     and of one offset for each partition. Before this offset, the partition has all its commits up to R, and no later
     ones.
 
@@ -63,12 +56,17 @@ class Cuts:
         self._options = options
         self._log = log_
         self._there = log_.partitions if there is None else there
-        self._cluster = broker_of(log_).cluster
+        self._ordered = commit_ordered(log_)
         self._partitions: dict[TopicPartition, str] = {}
         self._listings: dict[TopicPartition, _Listing] = {}
         # The commit sequence of the last cut for which `_settled` has waited as long as it may; it does not wait again
         # while the last cut is this one.
         self._held_at = -1
+
+    @property
+    def may_lag(self) -> bool:
+        """Whether the last cut may be before one that was read earlier."""
+        return self._ordered.may_lag
 
     # -- cuts --------------------------------------------------------------------------------------------------
 
@@ -126,7 +124,7 @@ class Cuts:
     def _ask(self, commit_sequence: int, places: Iterable[TopicPartition] | None = None) -> Cut:
         topics = {topic for topic, _ in (self._partitions if places is None else places)}
         try:
-            return describe_cut(self._cluster, sorted(topics), commit_sequence)
+            return self._ordered.cut(topics, commit_sequence)
         except RefusedError as refused:
             if isinstance(refused, UnknownTopicOrPartitionError) and places is None:
                 # List the topics again. With failOnDataLoss=true, this raises an error for a missing topic.
@@ -195,7 +193,7 @@ class Cuts:
         return found
 
     def _first(self, place: TopicPartition, offset: int) -> Commits:
-        return describe_commits(self._cluster, *place, offset=offset, count_max=1)
+        return self._ordered.commits(place, offset, 1)
 
     def _earliest(self, latest: StreamOffsets) -> StreamOffsets:
         """Return the first cut after which no record has been removed."""
@@ -312,7 +310,7 @@ class Cuts:
         The offset is 0 if the partition was created after the cut. Otherwise it is the partition's offset at the cut.
         """
         first = self._first(place, 0).commits
-        cut = describe_cut(self._cluster, [place[0]], point.commit_sequence)
+        cut = self._ordered.cut([place[0]], point.commit_sequence)
         if cut.removed[place] == -1 and (not first or first[0].commit_sequence > point.commit_sequence):
             return 0
         begin = cut.offsets[place]
@@ -326,15 +324,15 @@ class Cuts:
         return begin
 
     def commits(self, ranges: list[Range]) -> dict[TopicPartition, Iterator[Commit]]:
-        """Return for each range its transactions, and its runs of records outside transactions. The iterators request
-        them from the broker on demand.
+        """Return for each range its transactions, and its runs of records outside transactions. The iterators list
+        them on demand.
         """
         count_max = max(10, min(COUNT_MAX, LISTED_MAX // max(len(ranges), 1)))
         found = {}
         for wanted in ranges:
             listing = self._listings.get(wanted.place)
             if listing is None or listing.start > wanted.start:
-                listing = self._listings[wanted.place] = _Listing(self._cluster, wanted.place, wanted.start)
+                listing = self._listings[wanted.place] = _Listing(self._ordered, wanted.place, wanted.start)
             found[wanted.place] = listing.within(wanted, count_max)
         return found
 
@@ -344,13 +342,13 @@ class Cuts:
 
 
 class _Listing:
-    """The transactions of a partition that the broker has listed, and the runs of records outside transactions.
+    """The transactions of a partition that were listed, and the runs of records outside transactions.
     Transactions and runs that a micro-batch does not use stay in memory for the next micro-batch.
     """
 
-    def __init__(self, cluster: Cluster, place: TopicPartition, start: int) -> None:
+    def __init__(self, ordered: CommitOrderedLog, place: TopicPartition, start: int) -> None:
         self.start = start
-        self._cluster = cluster
+        self._ordered = ordered
         self._place = place
         self._reached = start
         self._listed: deque[Commit] = deque()
@@ -372,11 +370,9 @@ class _Listing:
                 at += 1
 
     def _list(self, count_max: int) -> bool:
-        """Request more transactions and runs from the broker. Return whether there were any."""
+        """List more transactions and runs. Return whether there were any."""
         before = self._reached
-        found = describe_commits(
-            self._cluster, *self._place, offset=before, count_max=count_max, with_outside=True
-        )
+        found = self._ordered.commits(self._place, before, count_max, with_outside=True)
         for commit in found.commits:
             # A run of records outside transactions may have grown after its first part was listed. List only the new
             # part.

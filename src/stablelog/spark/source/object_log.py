@@ -5,9 +5,12 @@ import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from stablelog.client.commits import Commits
+from stablelog.client.cuts import Cut
 from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.errors import DamageError, ObjectMissingError, UsageError
 from stablelog.spark.objects.at_once import at_once
+from stablelog.spark.objects.stored_commits import StoredCuts, listed
 from stablelog.spark.objects.stored_files import StoredFiles
 from stablelog.spark.objects.stored_partition import StoredPartition
 from stablelog.spark.objects.stored_topics import stored_topics
@@ -20,6 +23,7 @@ from stablelog.spark.source.resolve import Range, name
 from stablelog.spark.source.stored_ranges import readable
 from stablelog.tier.names import RemotePartition
 from stablelog.types import TopicPartition
+from stablelog.wire.extension.commits import COUNT_MAX
 
 log = logging.getLogger(__name__)
 REFRESH_S = 30.0  # A stream reads the manifests again after this time.
@@ -30,6 +34,8 @@ class ObjectLog:
     the broker.
     """
 
+    may_lag = True
+
     def __init__(self, options: ReadOptions, *, with_pins: bool = True) -> None:
         self._options = options
         self._stored = stored_topics(options, self._first_needed if with_pins else None)
@@ -37,6 +43,7 @@ class ObjectLog:
         self._read_s = float("-inf")  # when the manifests were read last
         # The first offset that a stream still needs of a partition.
         self._needed: dict[TopicPartition, int] = {}
+        self._cuts = StoredCuts(self._stored.store.url)
 
     def _first_needed(self, partition: RemotePartition) -> int:
         return self._needed.get((partition.topic, partition.partition), 0)
@@ -120,6 +127,31 @@ class ObjectLog:
         stored = self._all_of(times)
         found = at_once(lambda one: one.at_time(times[one.place]), list(stored.values()))
         return dict(zip(stored, found, strict=True))
+
+    def cut(self, topics: Collection[str], commit_sequence: int) -> Cut:
+        """Return the cut of the wanted partitions of some commit-ordered topics."""
+        if self._read_s == float("-inf"):
+            self.partitions(there_only=True)
+        there = {place: self._found[place] for place in self._chosen() if place[0] in topics}
+        missing = set(topics) - {topic for topic, _ in there}
+        if missing or not there:
+            raise UnknownTopicOrPartitionError(
+                f"there is no topic {min(missing, default='')!r} in {self._stored.store.url}"
+            )
+        return self._cuts.cut(there, commit_sequence)
+
+    def commits(
+        self, place: TopicPartition, offset: int, count_max: int = COUNT_MAX, *, with_outside: bool = False
+    ) -> Commits:
+        """List the next transactions of a partition."""
+        stored = self._of(place)
+        bounds = stored.start_offset, stored.end_offset
+        return listed(stored.order, *bounds, offset, count_max, with_outside=with_outside)
+
+    def record_size(self, wanted: Range, isolation: str) -> float:
+        """Return the average size of a record in the segments of a range, as if each offset was a record."""
+        assert isolation == "read_committed"
+        return self._size(wanted) / max(wanted.end - wanted.start, 1)
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
         """Return a span for each range: the range, and the parts of the objects with its records."""

@@ -2,17 +2,19 @@
 headers of their batches, and decode them while the next bytes are loaded.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
 from stablelog.client.cluster import Cluster
+from stablelog.client.commits import Commits
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import DamageError, ObjectMissingError
+from stablelog.errors import DamageError, ObjectMissingError, UnavailableError
 from stablelog.log.model import Slice
 from stablelog.spark.objects.loaded_ranges import LoadedRanges
 from stablelog.spark.objects.opening import opened_store
 from stablelog.spark.objects.readers_pins import renew_pins
+from stablelog.spark.objects.stored_commits import listed
 from stablelog.spark.objects.stored_partition import missing_between, remote_log
 from stablelog.spark.objects.stored_topics import read_again
 from stablelog.spark.options import ReadOptions
@@ -25,6 +27,7 @@ from stablelog.tier.records import SegmentState
 from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.types import ObjectRange
 from stablelog.views.stored_order import StoredOrder
+from stablelog.wire.extension.commits import COUNT_MAX
 
 # How many bytes a task reads at a time in commit order.
 READ_SIZE_MIN: Final = 64 << 10
@@ -122,6 +125,30 @@ def _in_commit_order(store: ObjectStore, stored: StoredPiece, piece: Piece, deco
             position = found.end_offset
     finally:
         loaded.close()
+
+
+def listing(options: ReadOptions, piece: Piece) -> Callable[[int], Commits]:
+    """Return a function that lists the next transactions of a piece in commit order that end after an offset.
+
+    Its errors: UnavailableError if the store does not answer or a commit index was deleted, and DamageError if a commit
+    index is damaged.
+    """
+    assert piece.stored is not None
+    assert options.store_url is not None
+    stored, store = piece.stored, opened_store(options.store_url, options.store)
+    manifest = Manifest(stored.cluster_id, stored.log_start, stored.segments)
+    order = StoredOrder(remote_log(store, stored.partition, manifest, LoadedRanges(store)))
+
+    def commits(offset: int) -> Commits:
+        try:
+            return listed(order, piece.start, piece.end, offset, COUNT_MAX, with_outside=False)
+        except ObjectMissingError as missing:
+            raise UnavailableError(
+                f"{missing}: it was deleted after the read was planned, so the commits of its records are unknown. Run "
+                "the query again"
+            ) from missing
+
+    return commits
 
 
 def _after_deletion(

@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any
 
@@ -18,6 +18,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from stablelog.client.cluster import Cluster
+from stablelog.client.commits import Commits
 from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.errors import UsageError
 from stablelog.spark.offsets import StreamOffsets
@@ -32,7 +34,8 @@ from stablelog.spark.source import (
     object_reader,
     tiered_log,
 )
-from stablelog.spark.source.cuts import batch_ranges, broker_of
+from stablelog.spark.source.commit_ordered import group_of
+from stablelog.spark.source.cuts import batch_ranges
 from stablelog.spark.source.resolve import (
     Log,
     ranges_between,
@@ -107,10 +110,8 @@ def check_columns(columns: Columns, log: Log, topics: Iterable[str]) -> None:
         UsageError: a topic is not commit-ordered.
     """
     if columns.of_commits:
-        from stablelog.spark.columns.commit_columns import group_of
-
         for topic in topics:
-            group_of(broker_of(log).cluster, topic)
+            group_of(log, topic)
 
 
 def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterator[Any]:
@@ -145,8 +146,9 @@ def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterato
             else:
                 batches = broker_log.read(options, cluster, piece, decoder)
             if columns.of_commits:
-                assert cluster is not None
-                of_commits = CommitColumns(cluster, piece, columns.names)
+                of_commits = CommitColumns(
+                    *_commits_of(options, cluster, piece, columns), piece, columns.names
+                )
                 batches = map(of_commits.added, chain(batches, builder.take()))
             for batch in batches:
                 yield shaped(batch, schema)
@@ -159,6 +161,18 @@ def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterato
     finally:
         if cluster is not None:
             cluster.close()
+
+
+def _commits_of(
+    options: ReadOptions, cluster: Cluster | None, piece: Piece, columns: Columns
+) -> tuple[Callable[[int], Commits], str]:
+    """Return a function that lists the transactions of a piece, and the transaction group if a column needs it."""
+    if cluster is None:
+        assert piece.stored is not None
+        return object_reader.listing(options, piece), piece.stored.group
+    log = broker_log.BrokerLog(options, cluster)
+    group = group_of(log, piece.topic) if "transactionGroup" in columns.names else ""
+    return partial(log.commits, (piece.topic, piece.partition)), group
 
 
 class StablelogReader(DataSourceReader):

@@ -1,0 +1,146 @@
+"""Cuts of topics in an object store, and the transactions of their partitions, without a broker.
+
+A broker knows which commits are resolved: their markers are durable in all partitions. In the store, each partition ends
+somewhere else, and a transaction may be there in one partition and not yet in another. A partition has its transactions
+in the order of their commit sequences. So the store has every transaction up to the commit sequence R, in all
+partitions, if each partition has a transaction with R or a later commit sequence. That R is the last cut of the store.
+"""
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.client.commits import Commit, Commits
+from stablelog.client.cuts import Cut
+from stablelog.errors import RefusedError
+from stablelog.spark.objects.stored_partition import StoredPartition
+from stablelog.types import TopicPartition
+from stablelog.views.stored_order import StoredOrder
+from stablelog.wire.extension.cut import NOT_KNOWN, RESOLVED
+from stablelog.wire.extension.transaction_groups import group_in_words
+
+log = logging.getLogger(__name__)
+NONE: Final = -1  # stands for no commit sequence
+
+
+def listed(
+    order: StoredOrder, start: int, end: int, offset: int, count_max: int, *, with_outside: bool
+) -> Commits:
+    """Return the first transactions at the positions [start, end) that end after an offset.
+
+    Raises:
+        StoreError: the store does not answer, or rejects a request.
+        DamageError: a commit index is damaged.
+    """
+    found = order.transactions(max(offset, start), end, count_max, with_outside=with_outside)
+    return Commits(None, start, end, tuple(Commit(*one) for one in found))
+
+
+def last_whole(stored: StoredPartition) -> int:
+    """Return the commit sequence up to which the store has all commits of a partition that it can ever get."""
+    published = stored.manifest.published
+    restored = None if published is None else published.restored
+    # What the restore did not find is gone: see `Restored.torn_sequence`.
+    found_by_restore = NONE if restored is None else restored.next_sequence - 1
+    return max(stored.order.latest_sequence, found_by_restore)
+
+
+def torn_sequence(stored: StoredPartition) -> int:
+    """Return the greatest commit sequence of a transaction of which the partition has lost a part; -1 if there is
+    none. Records were removed by retention, or a restore did not find them. Raises StoreError and DamageError.
+    """
+    published = stored.manifest.published
+    restored = None if published is None else published.restored
+    return max(stored.order.torn_sequence(), NONE if restored is None else restored.torn_sequence)
+
+
+class StoredCuts:
+    """The cuts of one read or of one stream.
+
+    Args:
+        url: the URL of the store, for messages.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._last = self._latest = (
+            NONE  # The last cut, and the greatest commit sequence that the store had then.
+        )
+
+    def cut(
+        self, partitions: Mapping[TopicPartition, StoredPartition], commit_sequence: int = RESOLVED
+    ) -> Cut:
+        """Return the cut of some partitions at a commit sequence; at the last one for RESOLVED.
+
+        Raises:
+            RefusedError: with the code invalid_request: a topic is not commit-ordered, or the topics are in several
+                transaction groups, or the store does not have all transactions up to the commit sequence.
+            StoreError: the store does not answer, or rejects a request.
+            DamageError: a commit index is damaged.
+        """
+        group = self._group(partitions.values())
+        ends = {place: last_whole(stored) for place, stored in partitions.items()}
+        behind = min(ends, key=lambda place: (ends[place], place))
+        last = max(ends[behind], 0)
+        if commit_sequence > last:
+            raise RefusedError(
+                ErrorCode.invalid_request,
+                f"commit sequence {commit_sequence} is not resolved in {self._url}: the last one is {last}, because the "
+                f"store may lack later transactions of {behind[0]}-{behind[1]}",
+            )
+        if commit_sequence == RESOLVED:
+            self._tell(last, max(ends.values()), behind)
+            commit_sequence = last
+        removed = {place: self._removed(stored) for place, stored in partitions.items()}
+        return Cut(
+            group,
+            commit_sequence,
+            {place: stored.offset_after(commit_sequence) for place, stored in partitions.items()},
+            commit_sequence,
+            (),
+            removed,
+            {place: torn_sequence(stored) for place, stored in partitions.items()},
+        )
+
+    @staticmethod
+    def _removed(stored: StoredPartition) -> int:
+        found = stored.order.removed_sequence()
+        torn = torn_sequence(stored)
+        return NOT_KNOWN if found is None and torn == NONE else max(NONE if found is None else found, torn)
+
+    def _group(self, partitions: Collection[StoredPartition]) -> str:
+        groups: dict[str, str] = {}
+        for stored in partitions:
+            topic = stored.partition.topic
+            if not stored.is_in_commit_order:
+                raise RefusedError(
+                    ErrorCode.invalid_request,
+                    f"{topic!r} in {self._url} is not commit-ordered, so its transactions may overlap: a cut needs topics "
+                    "that were created with stablelog.order=commit",
+                )
+            groups.setdefault(stored.group, topic)
+        if len(groups) > 1:
+            (one, topic), (other, second) = list(groups.items())[:2]
+            raise RefusedError(
+                ErrorCode.invalid_request,
+                f"{topic!r} belongs to {group_in_words(one)}, and {second!r} to {group_in_words(other)}: each group "
+                "numbers its own commits, so all topics of a cut must belong to one group",
+            )
+        return next(iter(groups))
+
+    def _tell(self, last: int, latest: int, behind: TopicPartition) -> None:
+        """Log which partition holds the cut. It is a warning if the cut stays: a store that is written always lags."""
+        stays = last == 0 or (last == self._last and latest > self._latest)
+        if last < latest > self._latest:
+            log.log(
+                logging.WARNING if stays else logging.INFO,
+                "the last cut is at commit sequence %s, although %s has commits up to %s: it has no later commit of %s-%s, "
+                "which may have some that are not copied yet. A read with kafka.bootstrap.servers goes on from there",
+                last,
+                self._url,
+                latest,
+                *behind,
+            )
+        self._last, self._latest = last, latest

@@ -1,0 +1,71 @@
+"""What a read of commit-ordered topics asks for: cuts, and the transactions of a partition.
+
+A broker answers, or the manifests and commit indexes of an object store.
+"""
+
+from collections.abc import Collection
+from typing import Protocol, cast
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.client.commits import Commits
+from stablelog.client.cuts import Cut
+from stablelog.errors import RefusedError, UsageError
+from stablelog.spark.source.resolve import Log, Range
+from stablelog.types import TopicPartition
+from stablelog.wire.extension.commits import COUNT_MAX
+from stablelog.wire.extension.cut import RESOLVED
+
+
+class CommitOrderedLog(Protocol):
+    """A log with commit-ordered topics: that of brokers, or that in an object store.
+
+    Attributes:
+        may_lag: whether the last cut may be before one that was read: from a broker, or before the topics had all the
+            partitions that they have now.
+    """
+
+    may_lag: bool
+
+    def cut(self, topics: Collection[str], commit_sequence: int) -> Cut:
+        """Return the cut of some topics at a commit sequence; at the last one for RESOLVED.
+
+        Raises:
+            RefusedError: a topic does not exist, or is in another transaction group than another one; or, with the code
+                invalid_request, the topic is not commit-ordered, or the commit sequence is not resolved.
+        """
+
+    def commits(
+        self, place: TopicPartition, offset: int, count_max: int = COUNT_MAX, *, with_outside: bool = False
+    ) -> Commits:
+        """Return the next transactions of a partition that end after an offset.
+
+        Args:
+            place: the partition.
+            offset: the offset.
+            count_max: the maximum number of transactions to return.
+            with_outside: whether records outside transactions are listed, too.
+        """
+
+    def record_size(self, wanted: Range, isolation: str) -> float:
+        """Return the average size of a record of a range, in bytes."""
+
+
+def commit_ordered(log: Log) -> CommitOrderedLog:
+    """Return the log of a read whose options require commit order. These options exclude a data directory."""
+    assert hasattr(log, "cut")
+    return cast("CommitOrderedLog", log)
+
+
+def group_of(log: Log, topic: str) -> str:
+    """Return the transaction group of a topic.
+
+    Raises:
+        UsageError: the topic is not commit-ordered.
+    """
+    try:
+        return commit_ordered(log).cut([topic], RESOLVED).group
+    except RefusedError as refused:
+        if refused.code is ErrorCode.invalid_request:
+            raise UsageError(f"columns of commits: {refused}") from refused
+        raise
