@@ -3,6 +3,7 @@
 import ctypes
 
 # Parameters of mallopt, from malloc.h.
+M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 M_ARENA_MAX = -8
 
@@ -17,14 +18,15 @@ def use_arenas(count: int) -> None:
     _set(M_ARENA_MAX, count)
 
 
-def return_from(size: int) -> None:
-    """Let each allocation of `size` bytes or more return its memory to the system when it is freed.
+def keep_freed(size: int) -> None:
+    """Let this process keep up to `size` bytes of freed memory at the end of an arena, and use it again for allocations
+    of up to 32 MiB, the most that glibc allows.
 
-    By default, glibc raises this size after the first such allocation is freed, to 32 MiB at most. It then keeps the
-    freed memory of large ranges, in holes that later ranges do not fill. The function has no effect with another C
-    library.
+    By default, glibc maps and unmaps large allocations. Their memory then costs page faults each time, about as much as
+    to decode what is loaded into it. The function has no effect with another C library.
     """
-    _set(M_MMAP_THRESHOLD, size)
+    _set(M_MMAP_THRESHOLD, 32 << 20)
+    _set(M_TRIM_THRESHOLD, size)
 
 
 def _set(parameter: int, value: int) -> None:

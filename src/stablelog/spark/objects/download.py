@@ -6,7 +6,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from stablelog.env.disk import Buffer
-from stablelog.env.malloc import return_from
 from stablelog.env.objects.store import ObjectStore
 from stablelog.types import ObjectRange
 
@@ -15,8 +14,8 @@ COUNT_AT_ONCE: Final = 4
 
 
 def downloaded(store: ObjectStore, parts: Sequence[ObjectRange]) -> Iterator[tuple[int, Buffer]]:
-    """Download parts of objects in ranges of RANGE_SIZE bytes. While the caller works on a range, up to COUNT_AT_ONCE
-    further ranges are loaded.
+    """Download parts of objects in ranges of RANGE_SIZE bytes. COUNT_AT_ONCE ranges are in memory at most: those that
+    are loaded, and the one that the caller works on.
 
     Yields:
         The number of a part, and its next bytes.
@@ -26,7 +25,6 @@ def downloaded(store: ObjectStore, parts: Sequence[ObjectRange]) -> Iterator[tup
         StoreError: the store does not answer, or rejects a request.
         DamageError: an object ends before the end of a part.
     """
-    return_from(RANGE_SIZE // 2)  # Most ranges have RANGE_SIZE bytes; the last one of a part may be smaller.
     ranges = _ranges(parts)
     coming: deque[tuple[int, Future[Buffer]]] = deque()
     threads = ThreadPoolExecutor(COUNT_AT_ONCE, "stablelog-download")
@@ -44,9 +42,9 @@ def downloaded(store: ObjectStore, parts: Sequence[ObjectRange]) -> Iterator[tup
             number, loading = coming.popleft()
             content = loading.result()
             del loading  # The future would keep the bytes in memory.
-            begin_next()
             yield number, content
             del content
+            begin_next()
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
 

@@ -1,10 +1,14 @@
 """Opening of the object store that a read's options name, once in each process."""
 
 from functools import cache
+from typing import Final
 
+from stablelog.env.malloc import keep_freed, use_arenas
 from stablelog.env.objects.opening import open_store
 from stablelog.env.objects.store import ObjectStore
 from stablelog.spark.options import StoreSettings
+
+KEPT_SIZE: Final = 16 << 20  # The bytes of freed ranges that a process keeps at most, for its next ranges.
 
 
 @cache
@@ -14,6 +18,9 @@ def opened_store(url: str, settings: StoreSettings) -> ObjectStore:
     Raises:
         UsageError: the URL or an option of the store is not valid, or the directory of the URL does not exist.
     """
+    # The store's threads must not have begun. With an arena for each of them, freed ranges would leave holes in all.
+    use_arenas(1)
+    keep_freed(KEPT_SIZE)
     return open_store(
         url, allow_http=settings.allow_http, options=dict(settings.options) or None, creates=False
     )
