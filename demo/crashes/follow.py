@@ -1,15 +1,14 @@
-"""A read-committed consumer group that follows while the flights are written; and who samples the watermarks."""
+"""A read-committed consumer group that follows while the flights are written."""
 
 import threading
-import time
 from dataclasses import dataclass, field
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException
 
 from demo.crashes import TOPIC
+from demo.crashes.history import FOLLOWED, History
 
 POLL_S = 0.2
-SAMPLE_S = 0.1
 
 
 @dataclass(slots=True)
@@ -24,9 +23,10 @@ class Followed:
 class Follower(threading.Thread):
     """Reads as a group's member, and commits, until it is told to stop."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, history: History) -> None:
         super().__init__(name="follower", daemon=True)
         self._address = bootstrap
+        self._history = history
         self._stopping = threading.Event()
         self.followed = Followed()
 
@@ -51,6 +51,7 @@ class Follower(threading.Thread):
             for message in messages:
                 self._take(message.partition(), message.offset(), message.value())
             if messages:
+                self._history.reached(FOLLOWED, self.followed.count)
                 try:
                     consumer.commit(asynchronous=False)
                 except KafkaException:
@@ -65,60 +66,6 @@ class Follower(threading.Thread):
         followed.count += 1
         if b'"doomed":true' in value:
             followed.doomed_count += 1
-
-    def stop(self) -> None:
-        """Stop, and wait for it."""
-        self._stopping.set()
-        self.join()
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """The watermarks of a partition at a time, in seconds since the start."""
-
-    at_s: float
-    high_watermark: int
-    last_stable_offset: int
-
-
-class Sampler(threading.Thread):
-    """Looks at one partition's watermarks again and again."""
-
-    def __init__(self, bootstrap: str, partition: int) -> None:
-        super().__init__(name="sampler", daemon=True)
-        self._address = bootstrap
-        self._partition = partition
-        self._stopping = threading.Event()
-        self._began_at = time.monotonic()
-        self.samples: list[Sample] = []
-
-    def now_s(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self._began_at
-
-    def run(self) -> None:
-        """Sample."""
-        at = TopicPartition(TOPIC, self._partition)
-        consumers = [
-            Consumer(
-                {
-                    "bootstrap.servers": self._address,
-                    "group.id": "sampler",
-                    "isolation.level": isolation,
-                    "log_level": 0,
-                    "error_cb": lambda _error: None,
-                }
-            )
-            for isolation in ("read_committed", "read_uncommitted")
-        ]
-        while not self._stopping.wait(SAMPLE_S):
-            try:
-                stable, high = (consumer.get_watermark_offsets(at, timeout=1)[1] for consumer in consumers)
-            except KafkaException:
-                continue
-            self.samples.append(Sample(self.now_s(), max(high, stable), stable))
-        for consumer in consumers:
-            consumer.close()
 
     def stop(self) -> None:
         """Stop, and wait for it."""

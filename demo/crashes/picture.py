@@ -1,161 +1,185 @@
-"""One partition in a picture: its transactions over offsets, and its watermarks over time."""
+"""`flights.svg`: how far everybody was at each moment, and, enlarged, which transaction held the readers at two kills."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from html import escape
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from demo.crashes.follow import Sample
-from demo.svg import BAD, FAINT, FONT, GOOD, INK, legend, ticks
-from stablelog.batch.header import headers_in
-from stablelog.batch.markers import MarkerType, read_marker
+from demo.crashes.history import (
+    CURVES,
+    FOLLOWED,
+    STREAMED,
+    WRITTEN,
+    History,
+    Kill,
+    Txn,
+    longest,
+    stable_offsets,
+)
+from demo.svg import BAD, FAINT, FONT, GOOD, INK, QUIET, box, legend, line, text, ticks
 
-WIDTH, MARGIN_LEFT, MARGIN_RIGHT = 1200, 90, 30
-HIGH, STABLE = "#8d99ae", "#1d4e89"
-
-
-@dataclass(frozen=True, slots=True)
-class Txn:
-    """A transaction in the partition; its end is the marker's offset."""
-
-    first_offset: int
-    marker_offset: int
-    committed: bool
-
-
-def read_transactions(partition_directory: Path) -> list[Txn]:
-    """The ended transactions of a partition, from its files."""
-    found: list[Txn] = []
-    first_offsets: dict[int, int] = {}
-    for path in sorted(partition_directory.glob("*.log")):
-        content = path.read_bytes()
-        for position, header in headers_in(content):
-            if not header.is_control:
-                if header.is_transactional:
-                    first_offsets.setdefault(header.producer_id, header.base_offset)
-                continue
-            marker = read_marker(content, position)
-            first = first_offsets.pop(header.producer_id, None)
-            if marker is not None and first is not None:
-                found.append(Txn(first, header.base_offset, marker.type is MarkerType.COMMIT))
-    return found
+WIDTH, HEIGHT = 1200, 860
+LEFT, RIGHT = 90, 1170
+TOP, BOTTOM = 120, 400
+ZOOM_TOP, ZOOM_BOTTOM = 560, 800
+ZOOM_GAP = 90
+ZOOM_COUNT = 12  # Transactions before the one that holds the last stable offset, and after it.
+OPEN, STABLE, SPARK = "#e09f3e", "#1d4e89", "#7b4ea3"
+COLOURS = {WRITTEN: GOOD, FOLLOWED: STABLE, STREAMED: SPARK}
+WIDTHS = {WRITTEN: 7, FOLLOWED: 2.5, STREAMED: 3.5}
+Scale = Callable[[float], float]
 
 
-def draw(
-    path: Path,
-    title: str,
-    transactions: Sequence[Txn],
-    window: tuple[int, int],
-    samples: Sequence[Sample],
-    events: Sequence[tuple[float, str]],
-) -> None:
+def scale(low: float, high: float, first: float, last: float) -> Scale:
+    """A function that maps [low, high] to [first, last]."""
+    return lambda value: first + (value - low) / max(high - low, 1e-9) * (last - first)
+
+
+def draw(path: Path, title: str, partition: str, history: History, transactions: Sequence[Txn]) -> None:
     """Write the picture as SVG.
 
     Args:
         path: where to.
         title: above it.
-        transactions: of the partition.
-        window: the offsets [start, end) that the upper part shows.
-        samples: the watermarks as they moved.
-        events: (seconds, what happened), for the lower part.
+        partition: the name of the partition that is enlarged.
+        history: what happened when.
+        transactions: those of the partition, in the order of their markers.
     """
+    zooms = _zooms(history)
     parts = [
-        f"<svg xmlns='http://www.w3.org/2000/svg' width='{WIDTH}' height='760' viewBox='0 0 {WIDTH} 760' {FONT}>",
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{WIDTH}' height='{HEIGHT}' viewBox='0 0 {WIDTH} {HEIGHT}' {FONT}>",
         "<rect width='100%' height='100%' fill='white'/>",
-        f"<text x='{MARGIN_LEFT}' y='34' font-size='20' font-weight='600' fill='{INK}'>{escape(title)}</text>",
-        *_transactions(transactions, window),
-        *_watermarks(samples, events),
+        text(LEFT, 42, title, 22, weight=600),
+        *_progress(history),
+    ]
+    width = (RIGHT - LEFT - ZOOM_GAP * (len(zooms) - 1)) / max(len(zooms), 1)
+    for number, kill in enumerate(zooms):
+        left = LEFT + number * (width + ZOOM_GAP)
+        parts += _zoom(kill, transactions, left, left + width)
+    parts += [
+        text(LEFT, ZOOM_TOP - 84, f"{partition}: offset over time, at two kills", 16, weight=600),
+        *legend(
+            LEFT,
+            ZOOM_TOP - 58,
+            [
+                (GOOD, "committed"),
+                (BAD, "aborted"),
+                (OPEN, "open at the kill, so it holds the last stable offset"),
+                (STABLE, "last stable offset: read-committed readers wait here"),
+            ],
+        ),
         "</svg>",
     ]
     path.write_text("\n".join(parts))
 
 
-def _transactions(transactions: Sequence[Txn], window: tuple[int, int]) -> list[str]:
-    top, bottom = 100, 330
-    low, high = window
+def _zooms(history: History) -> list[Kill]:
+    """The first kills of a producer and of the broker."""
+    firsts: dict[str, Kill] = {}
+    for kill in history.kills:
+        if kill.curve == WRITTEN:
+            firsts.setdefault(kill.what, kill)
+    return list(firsts.values())[:2]
 
-    def x(offset: float) -> float:
-        return MARGIN_LEFT + (offset - low) / max(high - low, 1) * (WIDTH - MARGIN_LEFT - MARGIN_RIGHT)
 
+def _progress(history: History) -> list[str]:
+    x = scale(0, history.end_s, LEFT, RIGHT)
+    highest = max(points[-1][1] for points in history.progress.values())
+    y = scale(0, max(highest, 1), BOTTOM, TOP)
     parts = [
-        f"<text x='{MARGIN_LEFT}' y='66' font-size='14' fill='{INK}'>Transactions over offsets {low:,} to {high:,}: a bar from the first record to the marker</text>"
+        text(LEFT, 80, "Flights, over seconds", 16, weight=600),
+        *legend(RIGHT - 620, 80, [(COLOURS[name], name) for name in CURVES]),
     ]
-    parts += legend(
-        MARGIN_LEFT,
-        88,
-        [(GOOD, "committed"), (BAD, "aborted: a read-committed reader never sees it")],
-    )
-    for tick in ticks(low, high, 10):
+    for tick in ticks(0, highest, 5):
+        parts += [
+            line(LEFT, y(tick), RIGHT, y(tick)),
+            text(LEFT - 10, y(tick) + 4, f"{tick:,.0f}", 12, QUIET, anchor="end"),
+        ]
+    for tick in ticks(0, history.end_s, 12):
+        parts.append(text(x(tick), BOTTOM + 19, f"{tick:g} s", 12, QUIET, anchor="middle"))
+    for name in CURVES:
+        points = " ".join(f"{x(at_s):.1f},{y(count):.1f}" for at_s, count in history.progress[name])
         parts.append(
-            f"<line x1='{x(tick):.1f}' x2='{x(tick):.1f}' y1='{top}' y2='{bottom}' stroke='{FAINT}'/>"
+            f"<polyline points='{points}' fill='none' stroke='{COLOURS[name]}' stroke-width='{WIDTHS[name]}' stroke-linejoin='round' stroke-linecap='round'/>"
         )
-        parts.append(
-            f"<text x='{x(tick):.1f}' y='{bottom + 18}' font-size='12' fill='{INK}' text-anchor='middle'>{tick:,.0f}</text>"
-        )
-    shown = [txn for txn in transactions if txn.marker_offset >= low and txn.first_offset < high]
-    lanes = 12
-    height = (bottom - top) / lanes
-    for place, txn in enumerate(shown):
-        left, right = x(max(txn.first_offset, low)), x(min(txn.marker_offset + 1, high))
-        y = top + (place % lanes) * height
-        colour = GOOD if txn.committed else BAD
-        parts.append(
-            f"<rect x='{left:.1f}' y='{y + 2:.1f}' width='{max(right - left, 1.5):.1f}' height='{height - 4:.1f}' rx='2' fill='{colour}'/>"
-        )
-    parts.append(
-        f"<text x='{(MARGIN_LEFT + WIDTH - MARGIN_RIGHT) / 2}' y='{bottom + 40}' font-size='13' fill='{INK}' text-anchor='middle'>offset</text>"
-    )
+    for place, kill in enumerate(history.kills):
+        reached = [count for at_s, count in history.progress[kill.curve] if at_s <= kill.at_s]
+        at, level = x(kill.at_s), y(reached[-1])
+        label_y = TOP + 14 + 20 * place
+        is_late = at > LEFT + 0.7 * (RIGHT - LEFT)
+        parts += [
+            line(at, TOP, at, BOTTOM, BAD, "stroke-dasharray='4 3'"),
+            f"<path d='M{at - 6:.1f},{level - 6:.1f} l12,12 m0,-12 l-12,12' stroke='{BAD}' stroke-width='3'/>",
+            text(
+                at - 8 if is_late else at + 8,
+                label_y,
+                f"{kill.what}: kill -9",
+                13,
+                BAD,
+                anchor="end" if is_late else "start",
+                weight=600,
+            ),
+        ]
     return parts
 
 
-def _watermarks(samples: Sequence[Sample], events: Sequence[tuple[float, str]]) -> list[str]:
-    top, bottom = 470, 690
-    if not samples:
+def _zoom(kill: Kill, transactions: Sequence[Txn], left: float, right: float) -> list[str]:
+    """The transactions around a kill, as boxes from their first record to their marker, in time and in offsets."""
+    holder = longest(transactions, kill.at_s)
+    if holder is None:
         return []
-    end_s = max(samples[-1].at_s, 0.001)
-    end_offset = max(1, *(sample.high_watermark for sample in samples))
-
-    def x(at_s: float) -> float:
-        return MARGIN_LEFT + at_s / end_s * (WIDTH - MARGIN_LEFT - MARGIN_RIGHT)
-
-    def y(offset: float) -> float:
-        return bottom - offset / end_offset * (bottom - top)
-
-    parts = [f"<text x='{MARGIN_LEFT}' y='414' font-size='14' fill='{INK}'>Watermarks over time</text>"]
-    parts += legend(
-        MARGIN_LEFT,
-        436,
-        [
-            (HIGH, "high watermark: durable"),
-            (STABLE, "last stable offset: decided, what a read-committed reader sees"),
-        ],
+    begin_s, end_s = min(holder.began_s, kill.at_s), max(holder.ended_s, kill.at_s)
+    margin_s = max((end_s - begin_s) * 0.35, 0.15)
+    begin_s, end_s = begin_s - margin_s, end_s + margin_s
+    place = transactions.index(holder)
+    near = transactions[max(place - ZOOM_COUNT, 0) : place + ZOOM_COUNT + 1]
+    shown = [txn for txn in near if txn.ended_s >= begin_s and txn.began_s <= end_s]
+    low, high = min(txn.first_offset for txn in shown), max(txn.marker_offset for txn in shown) + 1
+    x, y = scale(begin_s, end_s, left, right), scale(low, high, ZOOM_BOTTOM, ZOOM_TOP)
+    parts = [text(left, ZOOM_TOP - 26, f"{kill.what}: kill -9", 14, BAD, weight=600)]
+    for tick in ticks(low, high, 5):
+        parts += [
+            line(left, y(tick), right, y(tick)),
+            text(left - 8, y(tick) + 4, f"{tick:,.0f}", 12, QUIET, anchor="end"),
+        ]
+    for tick in _fine_ticks(begin_s, end_s):
+        parts += [
+            line(x(tick), ZOOM_TOP, x(tick), ZOOM_BOTTOM, FAINT),
+            text(x(tick), ZOOM_BOTTOM + 18, f"{tick:.1f} s", 12, QUIET, anchor="middle"),
+        ]
+    for txn in shown:
+        begin, end = max(x(txn.began_s), left), min(x(txn.ended_s), right)
+        colour = OPEN if txn == holder else GOOD if txn.committed else BAD
+        top = y(txn.marker_offset + 1)
+        parts.append(
+            box(begin, top, max(end - begin, 2), max(y(txn.first_offset) - top, 2), colour, "rx='1'")
+        )
+    parts += _stable(shown, x, y, left, right)
+    parts.append(
+        line(
+            x(kill.at_s),
+            ZOOM_TOP - 8,
+            x(kill.at_s),
+            ZOOM_BOTTOM,
+            BAD,
+            "stroke-width='1.5' stroke-dasharray='4 3'",
+        )
     )
-    for tick in ticks(0, end_offset, 5):
-        parts.append(
-            f"<line x1='{MARGIN_LEFT}' x2='{WIDTH - MARGIN_RIGHT}' y1='{y(tick):.1f}' y2='{y(tick):.1f}' stroke='{FAINT}'/>"
-        )
-        parts.append(
-            f"<text x='{MARGIN_LEFT - 8}' y='{y(tick) + 4:.1f}' font-size='12' fill='{INK}' text-anchor='end'>{tick:,.0f}</text>"
-        )
-    for tick in ticks(0, end_s, 12):
-        parts.append(
-            f"<text x='{x(tick):.1f}' y='{bottom + 18}' font-size='12' fill='{INK}' text-anchor='middle'>{tick:g} s</text>"
-        )
-    for place, (at_s, label) in enumerate(events):
-        near_end = x(at_s) > WIDTH * 0.75
-        anchor, shift = ("end", -5) if near_end else ("start", 5)
-        parts.append(
-            f"<line x1='{x(at_s):.1f}' x2='{x(at_s):.1f}' y1='{top - 12}' y2='{bottom}' stroke='{BAD}' stroke-dasharray='4 3'/>"
-        )
-        parts.append(
-            f"<text x='{x(at_s) + shift:.1f}' y='{top - 4 + 16 * place}' font-size='12' fill='{BAD}' text-anchor='{anchor}'>{escape(label)}</text>"
-        )
-    for colour, width, values in (
-        (HIGH, 5, [(sample.at_s, sample.high_watermark) for sample in samples]),
-        (STABLE, 2, [(sample.at_s, sample.last_stable_offset) for sample in samples]),
-    ):
-        points = " ".join(f"{x(at_s):.1f},{y(offset):.1f}" for at_s, offset in values)
-        parts.append(
-            f"<polyline points='{points}' fill='none' stroke='{colour}' stroke-width='{width}' stroke-linejoin='round'/>"
-        )
+    outcome = "committed" if holder.committed else "aborted by its successor"
+    middle = (max(x(holder.began_s), left) + min(x(holder.ended_s), right)) / 2
+    words = f"open for {holder.ended_s - holder.began_s:.1f} s, then {outcome}"
+    parts.append(text(middle, y(holder.first_offset) + 22, words, 13, INK, anchor="middle", weight=600))
     return parts
+
+
+def _stable(shown: Sequence[Txn], x: Scale, y: Scale, left: float, right: float) -> list[str]:
+    points: list[str] = []
+    level = y(min(txn.first_offset for txn in shown))
+    for at_s, offset in stable_offsets(shown):
+        at = min(max(x(at_s), left), right)
+        points += [f"{at:.1f},{level:.1f}", f"{at:.1f},{y(offset):.1f}"]
+        level = y(offset)
+    return [f"<polyline points='{' '.join(points)}' fill='none' stroke='{STABLE}' stroke-width='2.5'/>"]
+
+
+def _fine_ticks(begin_s: float, end_s: float) -> list[float]:
+    """Round tenths of seconds, six of them or so."""
+    return [tick / 10 for tick in ticks(begin_s * 10, end_s * 10, 6)]

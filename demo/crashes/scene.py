@@ -23,8 +23,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import stablelog
 from demo.children import Children
 from demo.crashes import DELAYS_TOPIC, NAMED_TOPIC, TOPIC
-from demo.crashes.follow import Follower, Sampler
-from demo.crashes.picture import draw, read_transactions
+from demo.crashes.follow import Follower
+from demo.crashes.history import STREAMED, WRITTEN, History, read_transactions
+from demo.crashes.picture import draw
 from demo.crashes.proof import read_back, report
 from demo.flights import AIRPORTS, Totals, by_hour, read_flights, totals
 from stablelog.embedded import EmbeddedBroker
@@ -105,15 +106,14 @@ def write_flights(
     row_count: int,
     row_count_max: int | None,
     hang_at: int,
-    sampler: Sampler,
-) -> tuple[list[tuple[float, str]], int, int]:
+    history: History,
+) -> tuple[int, int]:
     """Have all flights written, through both crashes.
 
     Returns:
-        What happened when, how many transactions were aborted on purpose, and how many producers had to be replaced.
+        How many transactions were aborted on purpose, and how many producers had to be replaced.
     """
     fleet = Fleet(children, broker.bootstrap, row_count_max, hang_at)
-    events: list[tuple[float, str]] = []
     aborted = 0
     done: set[str] = set()
     written = 0
@@ -127,11 +127,12 @@ def write_flights(
             airport, word, number = fleet.next_said()
             if word == "committed":
                 written += number
+                history.reached(WRITTEN, written)
                 progress.advance(task, number)
             elif word == "aborted":
                 aborted += 1
             elif word == "hangs":
-                events.append((sampler.now_s(), f"{airport}'s producer killed -9"))
+                history.killed(f"the producer of {airport}", WRITTEN)
                 fleet.kill(airport)
             elif word == "done":
                 done.add(airport)
@@ -144,12 +145,12 @@ def write_flights(
                 progress.console.print(f"  {airport}: goes on behind {number:,} committed hours")
             if not broker_killed and written >= row_count * BROKER_KILLED_AT:
                 broker_killed = True
-                events.append((sampler.now_s(), "broker killed -9"))
+                history.killed("the broker", WRITTEN)
                 broker.kill()
                 began = time.monotonic()
                 broker.start()
                 progress.console.print(f"  broker: killed -9, back after {time.monotonic() - began:.1f} s")
-    return events, aborted, fleet.restarts
+    return aborted, fleet.restarts
 
 
 class Drivers:
@@ -191,21 +192,24 @@ class Drivers:
             self.kill(process)
 
 
-def run_pipeline(console: Console, drivers: Drivers, row_count: int) -> None:
+def run_pipeline(console: Console, drivers: Drivers, row_count: int, history: History) -> None:
     """Run the Spark pipeline over all flights; kill it with -9 half-way, and let another go on from its checkpoint."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("through Spark", total=row_count)
         kill_at = row_count * SPARK_KILLED_AT
         done = failures = 0
+        history.reached(STREAMED, 0)
         while True:
             process = drivers.next()
             assert process.stdout is not None
             for line in process.stdout:
                 done += int(line.split()[1])
                 progress.update(task, completed=done)
+                history.reached(STREAMED, done)
                 if done >= kill_at:
                     kill_at = math.inf
+                    history.killed("the Spark driver", STREAMED)
                     drivers.kill(process)
                     console.print(
                         "  Spark: killed -9 in the middle, a new driver goes on from the checkpoint"
@@ -216,6 +220,7 @@ def run_pipeline(console: Console, drivers: Drivers, row_count: int) -> None:
             if failures == SPARK_FAILURES_MAX:
                 raise SystemExit(f"the pipeline failed:\n{drivers.why_it_failed()}")
         progress.update(task, completed=row_count)
+        history.reached(STREAMED, row_count)
 
 
 def play(console: Console, children: Children, data: Path, row_count_max: int | None, picture: Path) -> bool:
@@ -243,13 +248,13 @@ def run(
     for created in admin.create_topics(topics).values():
         created.result()
     partition = AIRPORTS.index(KILLED_AIRPORT)
-    follower, sampler = Follower(broker.bootstrap), Sampler(broker.bootstrap, partition)
+    history = History()
+    follower = Follower(broker.bootstrap, history)
     follower.start()
-    sampler.start()
     checkpoint = broker.data.parent / "checkpoint"
     with contextlib.closing(Drivers(children, broker.bootstrap, checkpoint, source.rows)) as drivers:
-        events, aborted, restarts = write_flights(
-            console, children, broker, source.rows, row_count_max, hang_at, sampler
+        aborted, restarts = write_flights(
+            console, children, broker, source.rows, row_count_max, hang_at, history
         )
         console.print(
             f"  {aborted:,} transactions aborted on purpose, {restarts} producers replaced", highlight=False
@@ -257,22 +262,21 @@ def run(
         deadline = time.monotonic() + CATCH_UP_S
         while follower.followed.count < source.rows and time.monotonic() < deadline:
             time.sleep(0.05)
-        sampler.stop()
         follower.stop()
-        run_pipeline(console, drivers, source.rows)
+        run_pipeline(console, drivers, source.rows, history)
     with console.status("reading it all back with Spark"):
         proof = read_back(broker.bootstrap)
     ok = report(console, source, proof, follower.followed.count, follower.followed.doomed_count)
-    transactions = read_transactions(broker.data / f"{TOPIC}-{partition}")
-    killed = next((txn for txn in transactions if not txn.committed and txn.marker_offset > 0), None)
-    centre = killed.first_offset if killed is not None else 0
-    draw(
-        picture,
-        f"Partition {TOPIC}-{partition} ({KILLED_AIRPORT}): {len(transactions):,} transactions, "
-        f"{sum(not txn.committed for txn in transactions):,} aborted",
-        transactions,
-        (max(centre - 100, 0), centre + 700),
-        sampler.samples,
-        events,
+    name = f"{TOPIC}-{partition}"
+    transactions = read_transactions(broker.data / name, history.began_ms)
+    title = (
+        f"{source.rows:,} flights through three kills: none lost, none twice"
+        if ok
+        else "The log and its source differ"
     )
+    aborted_count = sum(not txn.committed for txn in transactions)
+    shown = (
+        f"Partition {name} ({KILLED_AIRPORT}), {len(transactions):,} transactions, {aborted_count:,} aborted"
+    )
+    draw(picture, title, shown, history, transactions)
     return ok

@@ -2,12 +2,29 @@
 
 import subprocess
 import sys
+import time
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from demo.crashes import scene
+from demo.crashes.history import (
+    CURVES,
+    STREAMED,
+    WRITTEN,
+    History,
+    Kill,
+    Txn,
+    longest,
+    read_transactions,
+    stable_offsets,
+)
+from demo.crashes.picture import draw
 from demo.crashes.scene import Fleet
+from tests.chaos.confluent import patiently, producer_of
+from tests.spark.reading import make
+from tests.waiting import until
 
 
 class Producers:
@@ -65,3 +82,54 @@ def test_a_slice_of_the_demo_loses_nothing(tmp_path):
     assert "Spark: killed -9" in done.stdout
     assert "a successor fences it" in done.stdout
     assert picture.read_text().startswith("<svg")
+
+
+def test_the_last_stable_offset_is_that_of_the_oldest_open_transaction():
+    one, two = Txn(0, 10, True, 1.0, 4.0), Txn(3, 12, False, 2.0, 5.0)
+    alone = Txn(13, 15, True, 6.0, 7.0)
+    found = stable_offsets([one, two, alone])
+    assert found == [(1.0, 0), (2.0, 0), (4.0, 3), (5.0, 13), (6.0, 13), (7.0, 16)]
+    assert longest([one, two, alone], 3.0) == one
+    assert longest([one, two, alone], 9.0) is None
+
+
+def test_the_transactions_of_the_picture_are_those_of_the_files(stablelog_broker):
+    began_ms = time.time() * 1000
+    make(stablelog_broker.bootstrap, "drawn", 1)
+    producer = producer_of(stablelog_broker.bootstrap, "drawn", timeout_ms=60_000)
+    for number in range(4):
+        producer.begin_transaction()
+        producer.produce("drawn", b"x", partition=0)
+        producer.flush(60)
+        patiently(producer.abort_transaction if number == 1 else producer.commit_transaction)
+    directory = stablelog_broker.data / "drawn-0"
+    until(lambda: len(read_transactions(directory, began_ms)) == 4, "a marker is missing")
+    found = read_transactions(directory, began_ms)
+    assert [(one.first_offset, one.marker_offset, one.committed) for one in found] == [
+        (0, 1, True),
+        (2, 3, False),
+        (4, 5, True),
+        (6, 7, True),
+    ]
+    assert all(-1 < one.began_s <= one.ended_s < 60 for one in found)
+
+
+@pytest.mark.parametrize("kill_count", [0, 1, 3])
+def test_the_picture_shows_each_kill(tmp_path, kill_count):
+    history = History()
+    for name in CURVES:
+        history.progress[name] += [(1.0, 10), (9.0, 1000)]
+    history.kills += [
+        Kill(2.0, "the producer of JFK", WRITTEN),
+        Kill(5.0, "the broker", WRITTEN),
+        Kill(8.0, "the Spark driver", STREAMED),
+    ][:kill_count]
+    transactions = [
+        Txn(2 * number, 2 * number + 1, number != 9, number / 5, number / 5 + 0.1) for number in range(40)
+    ]
+    draw(tmp_path / "flights.svg", "Flights & kills", "flights-1", history, transactions)
+    picture = ET.fromstring((tmp_path / "flights.svg").read_text())
+    words = [element.text for element in picture.iter() if element.text]
+    for kill in history.kills:
+        assert f"{kill.what}: kill -9" in words
+    assert len([one for one in words if one.startswith("open for")]) == min(kill_count, 2)
