@@ -2,6 +2,9 @@
 
 import json
 import logging
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -10,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 import stablelog as stablelog_module
 from stablelog.errors import DataLossError, UsageError
 from stablelog.spark import count
+from stablelog.spark.objects.stored_commits import last_whole
 from stablelog.spark.option_table import BATCH
 from stablelog.spark.options import read_options
 from stablelog.spark.schema import Columns, default_schema
@@ -17,6 +21,7 @@ from stablelog.spark.source.object_log import ObjectLog
 from stablelog.spark.source.reader import StablelogReader
 from stablelog.wire.extension.cut import RESOLVED
 from tests.broker.tiering.test_restored_broker import stablelog
+from tests.clients.drivers import unique
 from tests.scale import seeds
 from tests.spark.at_cuts import Query, Writers, names_in, ordered
 from tests.spark.objects.stored import OFTEN, TIERED, Stored, serving
@@ -189,6 +194,75 @@ def test_what_retention_has_torn_is_left_out_or_refused(running, seed):
     # The store drops whole segments, so it may have more than the broker.
     by_broker = rows({**written.from_broker, "startingOffsets": "earliest", "endingCut": str(last)}, *COLUMNS)
     assert set(by_broker) <= set(found)
+
+
+def plain_records(running, topic, count):
+    producer = Producer({"bootstrap.servers": running.broker.bootstrap})
+    for _ in range(count):
+        producer.produce(topic, bytes(200), partition=0)
+        assert producer.flush(60) == 0
+
+
+def committed(running, topic, partition=0):
+    """Commit one transaction of one record."""
+    producer = Producer({"bootstrap.servers": running.broker.bootstrap, "transactional.id": unique("one")})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(topic, b"committed", partition=partition)
+    producer.commit_transaction(60)
+
+
+def test_a_stream_that_has_read_records_outside_transactions_from_the_broker_goes_on_from_the_store(running):
+    (topic,) = ordered(running.broker.bootstrap, 1, 1, **TIERED)
+    committed(running, topic)
+    plain_records(running, topic, 15)
+    running.wait_until_copied(topic)
+    given = {"kafka.bootstrap.servers": running.broker.bootstrap, "subscribe": topic, "cut": "true"}
+    reading = Query({**given, "startingOffsets": "earliest"}, "value", "offset").start()
+    seen = [row for batch in reading.batches() for row in batch]
+    assert len(seen) == 16
+    reading.stop()
+    reading.given.pop("kafka.bootstrap.servers")
+    reading.start(path=running.url)
+    assert reading.batches() == []
+    committed(running, topic)
+    plain_records(running, topic, 15)
+    running.wait_until_copied(topic)
+    seen += [row for batch in reading.start().batches() for row in batch]
+    assert len({offset for _, offset in seen}) == len(seen) > 17
+    reading.stop()
+
+
+def test_a_partition_whose_first_object_is_there_before_its_manifest_is_empty(running):
+    (topic,) = ordered(running.broker.bootstrap, 1, 2, **TIERED)
+    for _ in range(10):
+        committed(running, topic)
+    plain_records(running, topic, 15)
+    running.wait_until_copied(topic)
+    (first,) = running.prefix.partitions(topic)
+    second = Path(urlsplit(running.url).path) / first._replace(partition=1).directory
+    second.mkdir()
+    (second / "unfinished.log").write_bytes(b"x")
+    given = {"path": running.url, "subscribe": topic}
+    assert rows({**given, "cut": "true"}, "value") == []
+    assert len(rows({**given, "includeCommits": "true"}, "value", "commitSequence")) > 10
+
+
+def test_the_last_commit_does_not_count_while_a_transaction_is_open_at_the_end(running):
+    """A part of a joint commit's children may be there: they share a commit sequence."""
+    (topic,) = ordered(running.broker.bootstrap, 1, 1, **TIERED)
+    for _ in range(10):
+        committed(running, topic)
+    plain_records(running, topic, 15)
+    running.wait_until_copied(topic)
+    log = ObjectLog(read_options({"path": running.url, "subscribe": topic}, BATCH), with_pins=False)
+    log.partitions()
+    (stored,) = log.stored_partitions()
+    assert last_whole(stored) == stored.order.latest_sequence
+    *before, last = stored.manifest.segments
+    still_open = replace(last.summary, stable_offset=last.end_offset - 1)
+    stored.manifest = stored.manifest._replace(segments=(*before, replace(last, summary=still_open)))
+    assert last_whole(stored) == stored.order.latest_sequence - 1
 
 
 def test_topics_that_cannot_be_read_at_cuts_are_refused(running):

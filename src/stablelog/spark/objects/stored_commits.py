@@ -4,6 +4,8 @@ A broker knows which commits are resolved: their markers are durable in all part
 somewhere else, and a transaction may be there in one partition and not yet in another. A partition has its transactions
 in the order of their commit sequences. So the store has every transaction up to the commit sequence R, in all
 partitions, if each partition has a transaction with R or a later commit sequence. That R is the last cut of the store.
+Only the children of a joint commit share a commit sequence: while one of them may still be open at the end of a
+partition, the last commit sequence of the partition does not count.
 """
 
 import logging
@@ -40,11 +42,14 @@ def listed(
 
 def last_whole(stored: StoredPartition) -> int:
     """Return the commit sequence up to which the store has all commits of a partition that it can ever get."""
-    published = stored.manifest.published
+    published, segments = stored.manifest.published, stored.manifest.segments
     restored = None if published is None else published.restored
     # What the restore did not find is gone: see `Restored.torn_sequence`.
     found_by_restore = NONE if restored is None else restored.next_sequence - 1
-    return max(stored.order.latest_sequence, found_by_restore)
+    latest = stored.order.latest_sequence
+    if segments and (segments[-1].stable_offset or 0) < segments[-1].end_offset:
+        latest -= 1
+    return max(latest, found_by_restore)
 
 
 def torn_sequence(stored: StoredPartition) -> int:
@@ -80,7 +85,7 @@ class StoredCuts:
             StoreError: the store does not answer, or rejects a request.
             DamageError: a commit index is damaged.
         """
-        group = self._group(partitions.values())
+        group = self.group(partitions.values())
         ends = {place: last_whole(stored) for place, stored in partitions.items()}
         behind = min(ends, key=lambda place: (ends[place], place))
         last = max(ends[behind], 0)
@@ -110,7 +115,8 @@ class StoredCuts:
         torn = torn_sequence(stored)
         return NOT_KNOWN if found is None and torn == NONE else max(NONE if found is None else found, torn)
 
-    def _group(self, partitions: Collection[StoredPartition]) -> str:
+    def group(self, partitions: Collection[StoredPartition]) -> str:
+        """Return the transaction group of some partitions. Raises RefusedError as `cut` does."""
         groups: dict[str, str] = {}
         for stored in partitions:
             topic = stored.partition.topic
@@ -137,7 +143,8 @@ class StoredCuts:
             log.log(
                 logging.WARNING if stays else logging.INFO,
                 "the last cut is at commit sequence %s, although %s has commits up to %s: it has no later commit of %s-%s, "
-                "which may have some that are not copied yet. A read with kafka.bootstrap.servers goes on from there",
+                "which may have some that are not copied yet, or that retention has removed. A read with "
+                "kafka.bootstrap.servers goes on from there",
                 last,
                 self._url,
                 latest,

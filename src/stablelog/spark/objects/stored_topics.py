@@ -1,6 +1,6 @@
 """The topics in an object store: those of stablelog, or those that Apache Kafka tiered."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 from stablelog.env.objects.store import ObjectStore
@@ -116,19 +116,22 @@ class OwnTopics:
                 latest[one.partition.topic] = age, one
         found: dict[TopicPartition, StoredPartition] = {}
         for _, last in latest.values():
-            found |= {one.place: one for one in self._empty(last) if is_wanted(one.place)}
-        for one in stored:
-            if one.partition.topic_id == latest[one.partition.topic][1].partition.topic_id:
-                found[one.place] = one
+            same = [one for one in stored if one.partition.topic_id == last.partition.topic_id]
+            found |= {one.place: one for one in self._empty(last, same) if is_wanted(one.place)}
+            # Before its first manifest, a partition is known by its first object alone.
+            found |= {one.place: one for one in same if one.manifest.published or one.place not in found}
         return {place: found[place] for place in sorted(found) if is_wanted(place)}
 
-    def _empty(self, known: StoredPartition) -> Iterator[StoredPartition]:
-        """Yield all partitions of a topic as if nothing of them was in the store."""
+    def _empty(self, known: StoredPartition, same: Sequence[StoredPartition]) -> Iterator[StoredPartition]:
+        """Yield all partitions of a topic as if nothing of them was in the store. `same` are those with manifests: the
+        one that was published last need not be the last one by the broker's clock, and a topic only gets more partitions.
+        """
         published = known.manifest.published
+        counts = [one.manifest.published.partition_count for one in same if one.manifest.published]
         manifest = Manifest(
             known.manifest.cluster_id, published=published and published._replace(restored=None)
         )
-        for number in range(0 if published is None else min(published.partition_count, PARTITION_COUNT_MAX)):
+        for number in range(min(max(counts, default=0), PARTITION_COUNT_MAX)):
             partition = known.partition._replace(partition=number)
             yield StoredPartition(self.store, partition, manifest, committed=self._committed)
 

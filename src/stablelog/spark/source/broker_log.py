@@ -24,6 +24,7 @@ from stablelog.spark.source.lost_offsets import lost_range, readable, report
 from stablelog.spark.source.resolve import Range, lost, name
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.commits import COUNT_MAX
+from stablelog.wire.extension.cut import RESOLVED
 from stablelog.wire.fetch import Fetched
 
 FETCH_SIZE = 8 << 20
@@ -132,6 +133,10 @@ class BrokerLog:
     def cut(self, topics: Collection[str], commit_sequence: int) -> Cut:
         """Return a cut of commit-ordered topics (see `client.cuts`)."""
         return describe_cut(self.cluster, sorted(topics), commit_sequence)
+
+    def group(self, topic: str) -> str:
+        """Return the transaction group of a topic."""
+        return self.cut([topic], RESOLVED).group
 
     def commits(
         self, place: TopicPartition, offset: int, count_max: int = COUNT_MAX, *, with_outside: bool = False

@@ -14,7 +14,6 @@ from stablelog.errors import RefusedError, UsageError
 from stablelog.spark.source.resolve import Log, Range
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.commits import COUNT_MAX
-from stablelog.wire.extension.cut import RESOLVED
 
 
 class CommitOrderedLog(Protocol):
@@ -34,6 +33,9 @@ class CommitOrderedLog(Protocol):
             RefusedError: a topic does not exist, or is in another transaction group than another one; or, with the code
                 invalid_request, the topic is not commit-ordered, or the commit sequence is not resolved.
         """
+
+    def group(self, topic: str) -> str:
+        """Return the transaction group of a topic. Raises RefusedError as `cut` does."""
 
     def commits(
         self, place: TopicPartition, offset: int, count_max: int = COUNT_MAX, *, with_outside: bool = False
@@ -64,7 +66,7 @@ def group_of(log: Log, topic: str) -> str:
         UsageError: the topic is not commit-ordered.
     """
     try:
-        return commit_ordered(log).cut([topic], RESOLVED).group
+        return commit_ordered(log).group(topic)
     except RefusedError as refused:
         if refused.code is ErrorCode.invalid_request:
             raise UsageError(f"columns of commits: {refused}") from refused

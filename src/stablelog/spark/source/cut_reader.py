@@ -7,6 +7,7 @@ commit in another topic of the transaction group changes the last cut, but no of
 commit starts no micro-batch.
 """
 
+import logging
 import time
 from dataclasses import replace
 from functools import cached_property
@@ -29,6 +30,8 @@ from stablelog.spark.source.reader import METADATA_AGE_MAX_S, StablelogStreamRea
 from stablelog.spark.source.resolve import lost, ranges_between, stream_end, stream_ranges
 from stablelog.types import TopicPartition
 
+log = logging.getLogger(__name__)
+
 
 class CutStreamReader(StablelogStreamReader):
     """Stream reader of commit-ordered topics of one transaction group. Each micro-batch reads from one cut to a later
@@ -38,6 +41,9 @@ class CutStreamReader(StablelogStreamReader):
     def __init__(self, options: ReadOptions, columns: Columns) -> None:
         super().__init__(options, columns)
         self._last: StreamOffsets | None = None  # The last cut that the broker has reported.
+        self._waits_for_store = (
+            False  # Whether the last cut of the object store is before the stream's position.
+        )
 
     @cached_property
     def cuts(self) -> Cuts:
@@ -74,15 +80,32 @@ class CutStreamReader(StablelogStreamReader):
 
         The last cut of an object store may also be before it: then the stream waits until the store has its position.
         """
-        if before.next_offsets and last.point < before.point and last.point.group == before.point.group:
+        if not before.next_offsets or last.point.group != before.point.group:
+            return last
+        if last.point < before.point:
             found = self.cuts.regained(before.point.commit_sequence)
             if found is not None:
                 self._last = found
                 self._target = self._target and found
-                return found
-            if self.cuts.may_lag:
-                return before
-        return last
+                last = found
+        if not self.cuts.may_lag or before.replaced(last.topic_ids):
+            return last
+        if last.point < before.point:
+            if not self._waits_for_store:
+                log.warning(
+                    "the stream has read up to commit sequence %s, and the last cut of the store is at %s: the stream "
+                    "waits until the store has more",
+                    before.point.commit_sequence,
+                    last.point.commit_sequence,
+                )
+            self._waits_for_store = True
+            return before
+        self._waits_for_store = False
+        # A broker may have returned records outside transactions that are after the end of the store.
+        ends = {
+            place: max(end, before.next_offsets.get(place, 0)) for place, end in last.next_offsets.items()
+        }
+        return replace(last, next_offsets=ends)
 
     def _look_at_cut(self) -> StreamOffsets:
         """Request the last cut.

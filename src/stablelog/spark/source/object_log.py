@@ -130,6 +130,13 @@ class ObjectLog:
 
     def cut(self, topics: Collection[str], commit_sequence: int) -> Cut:
         """Return the cut of the wanted partitions of some commit-ordered topics."""
+        return self._cuts.cut(self._of_topics(topics), commit_sequence)
+
+    def group(self, topic: str) -> str:
+        """Return the transaction group of a topic."""
+        return self._cuts.group(self._of_topics([topic]).values())
+
+    def _of_topics(self, topics: Collection[str]) -> dict[TopicPartition, StoredPartition]:
         if self._read_s == float("-inf"):
             self.partitions(there_only=True)
         there = {place: self._found[place] for place in self._chosen() if place[0] in topics}
@@ -138,7 +145,7 @@ class ObjectLog:
             raise UnknownTopicOrPartitionError(
                 f"there is no topic {min(missing, default='')!r} in {self._stored.store.url}"
             )
-        return self._cuts.cut(there, commit_sequence)
+        return there
 
     def commits(
         self, place: TopicPartition, offset: int, count_max: int = COUNT_MAX, *, with_outside: bool = False
