@@ -247,6 +247,23 @@ def test_a_cancelled_start_leaves_no_process(tmp_path, monkeypatch):
     assert not is_running(broker_id)
 
 
+def test_the_log_of_a_broker_does_not_grow_without_limit(tmp_path):
+    program = """
+import logging, sys
+from stablelog import embedded
+embedded.LOG_SIZE_MAX = 20_000
+from stablelog.cli import serve
+serve.run_serve = lambda *_: [logging.getLogger("broker").info("message %d", number) for number in range(2_000)]
+serve.stop_with_parent = lambda *_: None
+serve.run_process(["1", sys.argv[1], "127.0.0.1", "0"])
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=60)
+    files = sorted(tmp_path.iterdir())
+    assert [path.name for path in files] == [".broker.log", ".broker.log.1"]
+    assert all(0 < path.stat().st_size <= 20_000 for path in files)
+    assert files[0].read_text().endswith("message 1999\n")
+
+
 def test_nothing_is_written_outside_the_data_directory(tmp_path):
     places = {name: tmp_path / name for name in ("home", "temporary", "current")}
     for place in places.values():

@@ -42,6 +42,7 @@ READY_LINE = "stablelog is ready on "
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 20.0
 LOG_FILE: Final = ".broker.log"  # In the data directory. A start ignores hidden files.
+LOG_SIZE_MAX: Final = 10_000_000  # bytes of the file, and of the earlier one beside it
 PORT_MAX: Final = 65_535
 ARGUMENTS: Final = ("data", "settings", "host", "port", "start_timeout_s")
 
@@ -295,7 +296,8 @@ def serve(
     `close`.
 
     The broker also stops when this process ends in another way, for example by `kill -9`. It writes nothing outside its
-    data directory. Its log messages go to the file `.broker.log` in the data directory.
+    data directory. Its log messages go to the file `.broker.log` in the data directory, and earlier ones are in
+    `.broker.log.1`: 10 MB in each at most.
 
     Args:
         data: the data directory, which is made if it is missing, and kept. None makes a temporary one, which is removed

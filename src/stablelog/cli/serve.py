@@ -4,6 +4,7 @@ import contextlib
 import gc
 import json
 import logging
+import logging.handlers
 import os
 import selectors
 import signal
@@ -13,8 +14,10 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from stablelog.embedded import READY_LINE, STOP_TIMEOUT_S
+from stablelog.embedded import LOG_FILE, LOG_SIZE_MAX, READY_LINE, STOP_TIMEOUT_S
 from stablelog.errors import StablelogError, UsageError
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -109,7 +112,8 @@ def _run_serve(
         known_host, known_port = loaded["listeners"]
         given["listeners"] = f"PLAINTEXT://{host or known_host}:{known_port if port is None else port}"
         loaded = BrokerConfig(given)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # Has no effect in the process that `stablelog.serve()` starts, which has a handler.
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
 
     def ready(at_host: str, at_port: int) -> None:
         line = f"{READY_LINE}{at_host}:{at_port}, data in {data}"
@@ -159,6 +163,11 @@ def run_process(arguments: Sequence[str]) -> None:
         arguments: the process id of the parent, data directory, host, port and settings, in this order.
     """
     parent_id, data, host, port, *settings = arguments
+    # The file is also the standard error of the process, which is how a crash of the interpreter gets into it.
+    handler = logging.handlers.RotatingFileHandler(
+        Path(data) / LOG_FILE, maxBytes=LOG_SIZE_MAX, backupCount=1, delay=True
+    )
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, handlers=[handler])
     stop_with_parent(sys.stdin.fileno(), STOP_TIMEOUT_S, int(parent_id))
     try:
         run_serve(Path(data), host, int(port), None, settings)
