@@ -36,7 +36,11 @@ OPERATING = (ROOT / "docs" / "operating.md").read_text()
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
 SPARK = (ROOT / "docs" / "spark.md").read_text()
 TIERED = (ROOT / "docs" / "tiered-storage.md").read_text()
-FRAMEWORKS = {"Kafka Streams": apache_kafka.VERSION}
+FRAMEWORKS = {
+    "Kafka Streams": apache_kafka.VERSION,
+    "Kafka Connect": apache_kafka.CONNECT_VERSION,
+    "MirrorMaker 2": apache_kafka.CONNECT_VERSION,
+}
 
 
 def test_each_heading_begins_a_line_and_each_section_that_is_named_is_there():

@@ -16,13 +16,14 @@ class Follower(threading.Thread):
 
     Attributes:
         values: by key, in the order of their offsets if a key has one partition.
+        partitions: the values of each partition, in the order of their offsets.
         count: of the records.
     """
 
     def __init__(self, bootstrap, topic, partition_count):
         super().__init__(daemon=True)
         self._stopping = threading.Event()
-        self.values = defaultdict(list)
+        self.values, self.partitions = defaultdict(list), defaultdict(list)
         self.count = 0
         settings = {
             "bootstrap.servers": bootstrap,
@@ -43,6 +44,7 @@ class Follower(threading.Thread):
             for message in self._consumer.consume(500, 0.1):
                 if message.error() is None:
                     self.values[message.key()].append(message.value())
+                    self.partitions[message.partition()].append(message.value())
                     self.count += 1
         self._consumer.close()
 
