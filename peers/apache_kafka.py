@@ -29,6 +29,8 @@ from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 VERSION = "4.2.1"
+CONNECT_VERSION = "4.2.0"  # the newest 4.2 of which Maven Central has all parts of MirrorMaker 2
+ROCKSDB_VERSION = "10.1.3"
 JAVA_VERSION_MIN = 17
 FETCH_TIMEOUT_S = 300
 # Bounds for what hangs: a busy machine takes a minute for what takes seconds.
@@ -130,6 +132,30 @@ def streams_jars(folder: Path = FOLDER) -> Path:
     return fetched(
         folder, f"streams-{VERSION}", f"Kafka Streams {VERSION}", artifacts, with_dependencies=False
     )
+
+
+def rocksdb_jars(folder: Path = FOLDER) -> Path:
+    """The folder with the jar of RocksDB that belongs to Kafka Streams of this version; 70 MB.
+
+    Raises:
+        NotAvailableError: there is no Maven, or it could not fetch it.
+    """
+    artifacts = (Artifact("org.rocksdb", "rocksdbjni", ROCKSDB_VERSION),)
+    return fetched(folder, f"rocksdb-{ROCKSDB_VERSION}", f"RocksDB {ROCKSDB_VERSION}", artifacts)
+
+
+def connect_jars(folder: Path = FOLDER) -> Path:
+    """The folder with Kafka Connect and MirrorMaker 2, and with the client of their version.
+
+    Raises:
+        NotAvailableError: there is no Maven, or it could not fetch them.
+    """
+    artifacts = (
+        Artifact("org.apache.kafka", "connect-runtime", CONNECT_VERSION),
+        Artifact("org.apache.kafka", "connect-mirror", CONNECT_VERSION),
+        Artifact("org.slf4j", "slf4j-simple", "1.7.36"),
+    )
+    return fetched(folder, f"connect-{CONNECT_VERSION}", f"Kafka Connect {CONNECT_VERSION}", artifacts)
 
 
 def fetched(
@@ -273,6 +299,23 @@ def run_tool(
 # -- a broker --------------------------------------------------------------------------------------------------
 
 
+def reserve_ports(owner: object, count: int) -> list[int]:
+    """Ports that nobody else gets while the owner lives: they are bound, and not listened on.
+
+    Java binds with SO_REUSEADDR, and gets them. Where this is not Linux they are free at this moment, no more.
+    """
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        weakref.finalize(owner, one.close)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    if sys.platform != "linux":
+        for one in sockets:
+            one.close()
+    return ports
+
+
 class KafkaBroker:
     """An Apache Kafka broker in a process of its own: KRaft, one node, on loopback.
 
@@ -299,7 +342,7 @@ class KafkaBroker:
         self.data = data
         self.version = version
         self._jvm_options = jvm_options
-        self.port, controller_port = self._reserve_ports(2)
+        self.port, controller_port = reserve_ports(self, 2)
         self._process: subprocess.Popen[bytes] | None = None
         self._config_path = data.parent / f"{data.name}.properties"
         self._log_path = data.parent / f"{data.name}.log"
@@ -312,22 +355,6 @@ class KafkaBroker:
         }
         lines = [f"{name}={value}\n" for name, value in (properties | dict(settings)).items()]
         self._config_path.write_text("".join(lines))
-
-    def _reserve_ports(self, count: int) -> list[int]:
-        """Ports that nobody else gets while this object lives: they are bound, and not listened on.
-
-        Java binds with SO_REUSEADDR, and gets them. Where this is not Linux they are free at this moment, no more.
-        """
-        sockets = [socket.socket() for _ in range(count)]
-        for one in sockets:
-            weakref.finalize(self, one.close)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.bind(("127.0.0.1", 0))
-        ports = [one.getsockname()[1] for one in sockets]
-        if sys.platform != "linux":
-            for one in sockets:
-                one.close()
-        return ports
 
     @property
     def bootstrap(self) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+from peers import apache_kafka
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.durability.disk_reserve import REFUSED_WHILE_FULL, SERVED_FROM_HALF
 from stablelog.broker.metrics import METRICS
@@ -35,6 +36,11 @@ OPERATING = (ROOT / "docs" / "operating.md").read_text()
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
 SPARK = (ROOT / "docs" / "spark.md").read_text()
 TIERED = (ROOT / "docs" / "tiered-storage.md").read_text()
+FRAMEWORKS = {
+    "Kafka Streams": apache_kafka.VERSION,
+    "Kafka Connect": apache_kafka.CONNECT_VERSION,
+    "MirrorMaker 2": apache_kafka.CONNECT_VERSION,
+}
 
 
 def test_each_heading_begins_a_line_and_each_section_that_is_named_is_there():
@@ -124,6 +130,22 @@ def test_every_code_for_a_partition_that_cannot_be_used_is_told(api):
 def test_no_row_of_codes_is_of_an_api_that_has_none():
     table = PROTOCOL.partition("\n| API | opening |")[2].partition("\n\n")[0]
     assert re.findall(r"^\| ([A-Z][^|]*?) \|", table, re.M) == list(CODES)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_framework_that_is_tried_has_its_row_with_its_version(framework):
+    (row,) = re.findall(
+        rf"^\| {re.escape(framework)} \| ([\d.]+) \| .* \| `(tests/[\w/.]+)` \|$", PROTOCOL, re.M
+    )
+    assert row[0] == FRAMEWORKS[framework]
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    (line,) = re.findall(r"^- These frameworks work unchanged(?:.*\n)+?(?=- )", changelog, re.M)
+    assert framework in " ".join(line.split())
+
+
+def test_no_row_is_of_a_framework_that_is_not_tried():
+    (table,) = re.findall(r"\| framework \| version \|.*\n\|[-|]*\n((?:\|.*\n)+)", PROTOCOL)
+    assert [row.split(" | ")[0].strip("| ") for row in table.splitlines()] == list(FRAMEWORKS)
 
 
 def test_what_is_refused_while_the_disk_is_full_is_told():
