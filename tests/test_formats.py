@@ -112,6 +112,7 @@ def test_the_table_of_versions_is_the_codes():
         "commit log, keys of the kinds 10000 to 10099": commit_log.JOINT_KIND,
         "offsets log, a committed offset": by_kind["offset"][1],
         "offsets log, the metadata of a group": formats.OFFSETS_LOG_VALUES[2][1],
+        "offsets log, consumer groups and their members": formats.OFFSETS_LOG_VALUES[3][1],
     }
     assert {10_000, 10_099} <= set(commit_log.OWN_KINDS) <= set(range(10_000, 10_100))
 

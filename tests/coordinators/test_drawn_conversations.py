@@ -16,6 +16,7 @@ import pytest
 
 from stablelog.coordinators import deadlines
 from stablelog.coordinators.consumer_groups import coordinator as group_coordinator
+from stablelog.coordinators.consumer_groups import expiry as group_expiry
 from stablelog.coordinators.consumer_groups.answers import JoinAnswer, SyncAnswer
 from stablelog.coordinators.transactions import idle_ids, spare_ids, table
 from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
@@ -214,6 +215,7 @@ LIMITS = (
     (spare_ids, "WAITING_MAX", 2),
     (group_coordinator, "TICK_ALARMS_MAX", 2),
     (group_coordinator, "TICK_RECORDS_MAX", 2),
+    (group_expiry, "TICK_RECORDS_MAX", 2),
     (deadlines, "COMPACT_SIZE_MIN", 2),
 )
 KINDS = {"transactions": Transactions, "groups": Groups}

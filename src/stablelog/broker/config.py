@@ -74,6 +74,10 @@ class BrokerConfig:
         self._values = self._given_values
         if self["group.min.session.timeout.ms"] > self["group.max.session.timeout.ms"]:
             raise UsageError("group.min.session.timeout.ms is larger than group.max.session.timeout.ms")
+        if self["group.consumer.heartbeat.interval.ms"] >= self["group.consumer.session.timeout.ms"]:
+            raise UsageError(
+                "group.consumer.heartbeat.interval.ms must be smaller than group.consumer.session.timeout.ms"
+            )
 
     def __getitem__(self, name: str) -> Any:
         """Return the parsed value in effect of a setting."""
@@ -125,6 +129,9 @@ class BrokerConfig:
             group_size_max=self["group.max.size"],
             offsets_retention_ms=self["offsets.retention.minutes"] * 60_000,
             offset_metadata_size_max=self["offset.metadata.max.bytes"],
+            consumer_session_timeout_ms=self["group.consumer.session.timeout.ms"],
+            heartbeat_interval_ms=self["group.consumer.heartbeat.interval.ms"],
+            consumer_group_size_max=self["group.consumer.max.size"],
         )
 
     def transaction_config(self) -> TransactionConfig:

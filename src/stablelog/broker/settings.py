@@ -410,6 +410,26 @@ SETTINGS: tuple[Setting, ...] = (
         "members. Kafka has no limit by default.",
     ),
     Setting(
+        "group.consumer.session.timeout.ms",
+        integer(1, INT_MAX),
+        "45000",
+        "The session timeout of the members of consumer groups (group.protocol=consumer): the broker removes a member "
+        "that sends no heartbeat for this time.",
+    ),
+    Setting(
+        "group.consumer.heartbeat.interval.ms",
+        integer(1, INT_MAX),
+        "5000",
+        "The time after which such a member sends its next heartbeat. A member learns in a heartbeat that it has to give "
+        "away or may take partitions. It must be smaller than group.consumer.session.timeout.ms.",
+    ),
+    Setting(
+        "group.consumer.max.size",
+        integer(1, INT_MAX),
+        "1000",
+        "The number of members of one consumer group with group.protocol=consumer. Kafka has no limit by default.",
+    ),
+    Setting(
         "offsets.retention.minutes",
         integer(1, INT_MAX),
         "10080",

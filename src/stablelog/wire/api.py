@@ -60,6 +60,8 @@ class ApiKey(IntEnum):
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
     BEGIN_JOINT = 10_001
@@ -169,6 +171,8 @@ APIS: Final[Mapping[int, Api]] = MappingProxyType(
         ApiKey.DESCRIBE_PRODUCERS: Api(0, 0, is_heavy=True, has_long_response=True),
         ApiKey.DESCRIBE_TRANSACTIONS: Api(0, 0, is_heavy=True, has_long_response=True),
         ApiKey.LIST_TRANSACTIONS: Api(0, 2, is_heavy=True, has_long_response=True),
+        ApiKey.CONSUMER_GROUP_HEARTBEAT: Api(0, 1, is_heavy=True),
+        ApiKey.CONSUMER_GROUP_DESCRIBE: Api(0, 1, is_heavy=True, has_long_response=True),
         ApiKey.LIST_CONFIG_RESOURCES: Api(0, 1, is_heavy=True, has_long_response=True),
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(0, 0, is_heavy=True, has_long_response=True),
         ApiKey.BEGIN_JOINT: Api(0, 0, extension="joint"),

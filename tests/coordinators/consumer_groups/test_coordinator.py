@@ -380,7 +380,7 @@ def test_a_commit_of_a_member_of_a_group_that_is_not_there_is_refused_in_words_t
 
 def test_records_of_other_kinds_of_group_are_passed_over() -> None:
     coordinator = a_coordinator()
-    coordinator.table.replay(b"\x00\x03\x00\x01g", b"whatever")
+    coordinator.table.replay(b"\x00\x04\x00\x01g", b"whatever")
     coordinator.table.replay(b"\x00\x0f\x00\x01g", None)
     assert coordinator.list_groups().answer == []
 

@@ -17,8 +17,9 @@ from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.wire.api import APIS
 
 # By feature: its minimum, maximum and finalized version. With transaction.version 2 each transaction has its own
-# producer epoch (KIP-890). Clients that support version 2 use it.
-FEATURES = {"transaction.version": (0, 2, 2)}
+# producer epoch (KIP-890). Clients that support version 2 use it. With group.version 1 the broker has the consumer group
+# protocol (KIP-848).
+FEATURES = {"transaction.version": (0, 2, 2), "group.version": (0, 1, 1)}
 
 
 def answer(error: ErrorCode = ErrorCode.none) -> ApiVersionsResponse:

@@ -1,4 +1,4 @@
-"""DescribeGroups (15): state, members and assignments of consumer groups.
+"""DescribeGroups (15): state, members and assignments of classic groups. A consumer group is a missing group here.
 
 Version notes: v3+ authorized operations; v4+ instance ids; before v6 a group that does not exist is described as "Dead"
 without an error.
@@ -29,7 +29,7 @@ def _group(
     is_missing = described.code is not ErrorCode.none and api_version >= NOT_FOUND_VERSION
     return DescribedGroup(
         error_code=described.code if is_missing else ErrorCode.none,
-        error_message=f"There is no group {described.group_id}." if is_missing else None,
+        error_message=f"There is no classic group {described.group_id}." if is_missing else None,
         group_id=described.group_id,
         group_state=described.state,
         protocol_type=described.protocol_type,

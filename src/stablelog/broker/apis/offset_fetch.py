@@ -1,7 +1,8 @@
 """OffsetFetch (9): the committed offsets of consumer groups.
 
 Version notes: v2+ null asks for all partitions; v7+ the client can ask for stable offsets only, and gets
-UNSTABLE_OFFSET_COMMIT for an offset that an open transaction may change; v8+ several groups.
+UNSTABLE_OFFSET_COMMIT for an offset that an open transaction may change; v8+ several groups; v9+ a member of a consumer
+group names itself and its epoch.
 """
 
 from kio.schema.errors import ErrorCode
@@ -58,7 +59,12 @@ async def _asked(request: OffsetFetchRequest) -> dict[str, dict[TopicPartition, 
 async def handle(broker: Broker, request: OffsetFetchRequest, _context: Context) -> OffsetFetchResponse:
     """Return the committed offsets, once they are durable. A group that is named several times is returned once."""
     groups = []
+    members = {group.group_id: (group.member_id, group.member_epoch) for group in request.groups}
     async for group_id, partitions in in_turns((await _asked(request)).items()):
+        code = broker.groups.coordinator.consumers.check_fetch(group_id, *members[group_id])
+        if code is not ErrorCode.none:
+            groups.append(OffsetFetchResponseGroup(group_id=group_id, topics=(), error_code=code))
+            continue
         fetched = await broker.groups.carry_out(
             broker.groups.coordinator.fetch_offsets(
                 group_id, partitions, require_stable=request.require_stable

@@ -27,6 +27,7 @@ from stablelog.broker.directory.kafka_import import PARTITION_DIRECTORY
 from stablelog.broker.directory.partition_metadata import read_partition_metadata
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, is_coordinator_log
 from stablelog.coordinators.consumer_groups import records as group_records
+from stablelog.coordinators.consumer_groups.consumer_protocol import records as consumer_records
 from stablelog.coordinators.transactions import records as transaction_records
 from stablelog.coordinators.transactions.joint import records as joint_records
 from stablelog.env.disk import Disk, File
@@ -61,6 +62,7 @@ OFFSETS_LOG_VALUES: Final = {
     0: (group_records.OFFSET_VALUE, group_records.VALUE_VERSION_LAST),
     group_records.OFFSET_KEY_VERSION: (group_records.OFFSET_VALUE, group_records.VALUE_VERSION_LAST),
     group_records.GROUP_KEY_VERSION: (group_records.GROUP_VALUE, group_records.VALUE_VERSION_LAST),
+    **{kind: (what, consumer_records.VALUE_VERSION) for kind, what in consumer_records.VALUES.items()},
 }
 
 

@@ -63,12 +63,13 @@ REFUSED_WHILE_FULL: Final[Mapping[str, ErrorCode]] = MappingProxyType(
         # While the disk is full, the following requests are served as long as half of the reserve is left.
         "OffsetCommit": ErrorCode.coordinator_load_in_progress,
         "JoinGroup": ErrorCode.coordinator_load_in_progress,
+        "ConsumerGroupHeartbeat": ErrorCode.coordinator_load_in_progress,  # Only of a member that joins.
         # After REBALANCE_IN_PROGRESS the member sends JoinGroup. The broker refuses this JoinGroup, and the member
         # waits before it retries.
         "SyncGroup": ErrorCode.rebalance_in_progress,
     }
 )
-SERVED_FROM_HALF: Final = frozenset({"OffsetCommit", "JoinGroup", "SyncGroup"})
+SERVED_FROM_HALF: Final = frozenset({"OffsetCommit", "JoinGroup", "ConsumerGroupHeartbeat", "SyncGroup"})
 
 Result = TypeVar("Result")
 

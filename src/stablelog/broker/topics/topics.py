@@ -42,6 +42,7 @@ class Topics:
         on_failure: called once with each open partition that fails, for any cause, and the reason.
 
     Attributes:
+        version: a number that changes whenever a topic is created, grows or is deleted.
         cluster_id: id of the cluster that the data directory belongs to.
         leader_epoch: the broker's leader epoch; each start of the broker has a greater one.
         clean: whether the last broker that used the directory has stopped cleanly.
@@ -69,6 +70,7 @@ class Topics:
         self._open_files = OpenFiles(open_segments_max())
         self._on_failure = on_failure
         self.leftovers = Leftovers(disk, directory)
+        self.version = 0
         self._topics: dict[str, Topic] = {}
         self._names: dict[uuid.UUID, str] = {}
         self.deleted: dict[uuid.UUID, DeletedTopic] = {}
@@ -166,6 +168,7 @@ class Topics:
         Raises:
             RefusedError: the disk refuses the write; the list on disk is unchanged.
         """
+        self.version += 1
         path = self._directory / CATALOG_FILE
         content = encode_catalog(
             self.cluster_id,

@@ -36,6 +36,9 @@ class GroupConfig:
         group_metadata_size_max: the maximum size in bytes of the record of one generation, with the subscriptions and
             assignments of all members.
         new_member_join_timeout_ms: the longest time that a new member may wait for the end of its first rebalance.
+        consumer_session_timeout_ms: the session timeout of the members of consumer groups (KIP-848).
+        heartbeat_interval_ms: the time after which such a member sends its next heartbeat.
+        consumer_group_size_max: maximum number of members of one consumer group.
     """
 
     initial_rebalance_delay_ms: int = 3_000
@@ -47,6 +50,9 @@ class GroupConfig:
     offset_metadata_size_max: int = 4_096
     group_metadata_size_max: int = 1_000_000
     new_member_join_timeout_ms: int = 300_000
+    consumer_session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    consumer_group_size_max: int = 2**31 - 1
 
 
 # -- requests ------------------------------------------------------------------------------------------------
@@ -176,7 +182,7 @@ class DescribedMember(NamedTuple):
 class DescribedGroup:
     """Answer to DescribeGroups for one group.
 
-    If the group does not exist, `code` is the error and the state is "Dead".
+    If there is no such classic group, `code` is the error and the state is "Dead".
     """
 
     code: ErrorCode

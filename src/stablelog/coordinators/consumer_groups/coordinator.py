@@ -1,4 +1,4 @@
-"""Group coordinator: decides about the members of consumer groups and their committed offsets.
+"""Group coordinator: decides about the members of groups and their committed offsets.
 
 Each method takes an event, with the time as an argument, and returns a decision (`GroupDecision`). The broker appends
 the decision's records to the offsets log, waits until they are durable, and sends the answers. The coordinator's state
@@ -7,6 +7,9 @@ changes at once. Decisions must be logged in the order in which they were made.
 Commits in a transaction are an exception, because the log may refuse the batch of their records. `txn_commit_offsets`
 does not change the state. Its records go into the log as a batch of the producer's transaction, and
 `txn_offsets_appended` then adds them to the state. `txn_ended` follows with the marker.
+
+Classic groups (JoinGroup) and consumer groups (ConsumerGroupHeartbeat, package `consumer_protocol`) share the group
+ids. The first member of an empty group decides which kind the group is. A group with members does not change its kind.
 
 At a start the caller passes each record to `table.replay` and each marker to `txn_ended`, and then calls `loaded`.
 `table.live_state` gives the records of a checkpoint.
@@ -21,7 +24,8 @@ Deviations from Kafka, each of which is safer for clients:
 - A member that leaves before it has joined causes no rebalance.
 - The number of member ids that were handed out and not used yet has the same limit as the number of members.
 
-Source: Kafka's classic group protocol, KIP-98, KIP-211 (retention), KIP-345, KIP-394, KIP-447, KIP-814.
+Source: Kafka's classic group protocol, KIP-98, KIP-211 (retention), KIP-345, KIP-394, KIP-447, KIP-814,
+KIP-848.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -49,16 +53,18 @@ from stablelog.coordinators.consumer_groups.answers import (
     SyncRequest,
     Token,
 )
+from stablelog.coordinators.consumer_groups.consumer_protocol.group import ConsumerGroup
+from stablelog.coordinators.consumer_groups.consumer_protocol.groups import ConsumerGroups, check_commit
 from stablelog.coordinators.consumer_groups.descriptions import described
-from stablelog.coordinators.consumer_groups.expiry import offset_expiry_ms
+from stablelog.coordinators.consumer_groups.expiry import TICK_RECORDS_MAX, Expiry, is_empty
 from stablelog.coordinators.consumer_groups.joining import STRING_SIZE_MAX, Joining
 from stablelog.coordinators.consumer_groups.membership import (
     CLASSIC_TYPE,
     CONSUMER_PROTOCOL,
+    CONSUMER_TYPE,
     Due,
     Group,
     State,
-    Step,
 )
 from stablelog.coordinators.consumer_groups.offsets import CommittedOffset
 from stablelog.coordinators.consumer_groups.rebalance import (
@@ -67,15 +73,14 @@ from stablelog.coordinators.consumer_groups.rebalance import (
     check_generation,
     check_member,
 )
-from stablelog.coordinators.consumer_groups.records import OffsetValue, encode_group_key
+from stablelog.coordinators.consumer_groups.records import OffsetValue
 from stablelog.coordinators.consumer_groups.table import GroupTable, offset_record
 from stablelog.coordinators.record_fields import Record
 from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
 
-# The maximum numbers of deadlines and of records in one call of `tick`. The next call handles the rest.
+# The maximum number of deadlines in one call of `tick`, besides TICK_RECORDS_MAX. The next call handles the rest.
 TICK_ALARMS_MAX = 500
-TICK_RECORDS_MAX = 1_000
 
 NO_MEMBER = Membership()
 
@@ -85,6 +90,7 @@ class GroupCoordinator:
 
     Attributes:
         table: the state of the groups.
+        consumers: the consumer groups, of which it decides about the members.
     """
 
     def __init__(self, config: GroupConfig) -> None:
@@ -95,6 +101,8 @@ class GroupCoordinator:
         self._deadlines = self.table.deadlines
         self._rebalances = Rebalances(config, self._deadlines)
         self._joining = Joining(config, self._deadlines, self._rebalances)
+        self._expiry = Expiry(config, self.table)
+        self.consumers = ConsumerGroups(config, self.table, self._expiry)
 
     # -- membership ------------------------------------------------------------------------------------------
 
@@ -106,19 +114,30 @@ class GroupCoordinator:
         try:
             _check_group_id(request.group_id)
             self._joining.check(request)
-            group = self._groups.get(request.group_id)
-            if group is None:
+            former = self._groups.get(request.group_id)
+            if isinstance(former, ConsumerGroup) and former.members:
+                raise RefusedError(
+                    ErrorCode.inconsistent_group_protocol,
+                    f"group {request.group_id!r} has members of the consumer group protocol: use "
+                    "group.protocol=consumer, or stop them first",
+                )
+            if former is None or isinstance(former, ConsumerGroup):
                 if request.member_id:
                     raise _no_such_member(request.group_id)
                 # The new group is added to the table only if the join is not refused.
                 group = Group(request.group_id)
+            else:
+                group = former
             self._joining.join(group, request, token, decision, now_ms)
         except RefusedError as refused:
             member_id = "" if refused.code is ErrorCode.group_max_size_reached else request.member_id
             decision.answers.append((token, JoinAnswer(ErrorCode(refused.code), member_id)))
         else:
+            if isinstance(former, ConsumerGroup):
+                decision.records[:0] = former.tombstones()
+                self.table.forget(former)
             self._groups[group.group_id] = group
-            self._check_soon(group, now_ms)
+            self._expiry.check_soon(group, now_ms)
         return decision
 
     def sync(self, request: SyncRequest, token: Token, *, now_ms: int) -> GroupDecision[None]:
@@ -152,7 +171,14 @@ class GroupCoordinator:
     def leave(
         self, group_id: str, leaving: Iterable[LeavingMember], *, now_ms: int
     ) -> GroupDecision[LeaveAnswer]:
-        """Remove members that leave, or that an operator names. The answer has an error code for each member."""
+        """Remove members that leave, or that an operator names. The answer has an error code for each member.
+
+        An operator can remove the static members of a consumer group, by their instance ids. The other members of such
+        a group do not use this request.
+        """
+        consumers = self._groups.get(group_id)
+        if isinstance(consumers, ConsumerGroup):
+            return self.consumers.leave(consumers, leaving, now_ms)
         try:
             group = self._group_of_member(group_id)
         except RefusedError as refused:
@@ -161,13 +187,13 @@ class GroupCoordinator:
         decision.answer = LeaveAnswer(
             ErrorCode.none, self._rebalances.leave(group, leaving, decision, now_ms)
         )
-        self._check_soon(group, now_ms)
+        self._expiry.check_soon(group, now_ms)
         return decision
 
     def _group_of_member(self, group_id: str) -> Group:
         _check_group_id(group_id)
         group = self._groups.get(group_id)
-        if group is None:
+        if not isinstance(group, Group):
             raise _no_such_member(group_id)
         return group
 
@@ -182,15 +208,16 @@ class GroupCoordinator:
     ) -> GroupDecision[list[ListedGroup]]:
         """List all groups, or those in the given states and of the given types. Case does not matter."""
         wanted_states = {state.lower() for state in states}
-        if types and CLASSIC_TYPE not in {group_type.lower() for group_type in types}:
-            return GroupDecision([])
-        return GroupDecision(
-            [
-                ListedGroup(group.group_id, group.protocol_type or "", group.state.value, CLASSIC_TYPE)
-                for group in self._groups.values()
-                if not wanted_states or group.state.lower() in wanted_states
-            ]
-        )
+        wanted_types = {group_type.lower() for group_type in types}
+        listed = []
+        for group in self._groups.values():
+            group_type = CONSUMER_TYPE if isinstance(group, ConsumerGroup) else CLASSIC_TYPE
+            if wanted_types and group_type not in wanted_types:
+                continue
+            state = group.state.value
+            if not wanted_states or state.lower() in wanted_states:
+                listed.append(ListedGroup(group.group_id, group.protocol_type or "", state, group_type))
+        return GroupDecision(listed)
 
     def delete_groups(self, group_ids: Iterable[str], *, now_ms: int) -> GroupDecision[dict[str, ErrorCode]]:
         """Delete groups with all their offsets. The answer has an error code for each group.
@@ -210,19 +237,14 @@ class GroupCoordinator:
         if group is None:
             return ErrorCode.group_id_not_found
         # A group with offsets in an open transaction is not deleted: their acknowledged commit must take effect.
-        if group.state is not State.EMPTY or self._offsets.has_open_transactions(group_id):
+        if not is_empty(group) or self._offsets.has_open_transactions(group_id):
             return ErrorCode.non_empty_group
         for partition in list(islice(self._offsets.committed(group_id), TICK_RECORDS_MAX)):
             decision.records.append(self.table.remove_offset(group_id, partition))
         if self._offsets.committed(group_id):
             return None
-        self._delete(group, decision, now_ms)
+        self._expiry.delete(group, decision, now_ms)
         return ErrorCode.none
-
-    def _delete(self, group: Group, decision: Decision, now_ms: int) -> None:
-        group.step(Step.DELETED, now_ms)
-        self.table.forget(group)
-        decision.records.append((encode_group_key(group.group_id), None))
 
     # -- offsets ---------------------------------------------------------------------------------------------
 
@@ -249,6 +271,11 @@ class GroupCoordinator:
         missing = ErrorCode.group_id_not_found if knows_missing_group else ErrorCode.illegal_generation
         try:
             self._check_commit(group_id, membership, missing, is_transactional=False)
+            if not knows_missing_group and self._has_consumers(group_id):
+                raise RefusedError(
+                    ErrorCode.unsupported_version,
+                    f"group {group_id!r} uses the consumer group protocol: OffsetCommit needs version 9",
+                )
         except RefusedError as refused:
             return GroupDecision(dict.fromkeys(commits, ErrorCode(refused.code)))
         decision: GroupDecision[CodeByPartition] = GroupDecision({})
@@ -258,11 +285,12 @@ class GroupCoordinator:
             self._offsets.commit(group_id, partition, value)
             decision.records.append(offset_record(group_id, partition, value))
         group = self._groups.get(group_id)
-        if group is not None:
+        if isinstance(group, Group):
             member = group.members.get(membership.member_id)
             if member is not None and group.state in {State.STABLE, State.PREPARING_REBALANCE}:
                 self._rebalances.renew_session(group, member, now_ms)
-            self._check_soon(group, now_ms)
+        if group is not None:
+            self._expiry.check_soon(group, now_ms)
         return decision
 
     def txn_commit_offsets(
@@ -292,7 +320,7 @@ class GroupCoordinator:
         for key, value in records:
             group = self.table.replay(key, value, producer_id)
             if group is not None:
-                self._check_soon(group, now_ms)
+                self._expiry.check_soon(group, now_ms)
 
     def txn_ended(self, producer_id: int, *, commit: bool) -> None:
         """Handle a marker in the offsets log: the producer's pending offsets take effect, or are dropped."""
@@ -311,7 +339,11 @@ class GroupCoordinator:
             if membership.generation >= 0:
                 raise RefusedError(missing, f"there is no group {group_id!r}")
             return
-        if membership.generation < 0 and group.state is State.EMPTY:
+        if membership.generation < 0 and is_empty(group):
+            return
+        if isinstance(group, ConsumerGroup):
+            if membership != NO_MEMBER or not is_transactional:
+                check_commit(group, membership, is_transactional=is_transactional)
             return
         if membership != NO_MEMBER:
             check_member(group, membership.member_id, membership.group_instance_id)
@@ -326,6 +358,10 @@ class GroupCoordinator:
                 ErrorCode.rebalance_in_progress,
                 f"group {group_id!r} is rebalancing: send SyncGroup first",
             )
+
+    def _has_consumers(self, group_id: str) -> bool:
+        group = self._groups.get(group_id)
+        return isinstance(group, ConsumerGroup) and bool(group.members)
 
     def _check_offsets(
         self,
@@ -375,7 +411,7 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         if group is None:
             return GroupDecision(DeleteOffsetsAnswer(ErrorCode.group_id_not_found))
-        if group.state is not State.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
+        if not is_empty(group) and group.protocol_type != CONSUMER_PROTOCOL:
             return GroupDecision(DeleteOffsetsAnswer(ErrorCode.non_empty_group))
         codes: CodeByPartition = {}
         decision = GroupDecision(DeleteOffsetsAnswer(ErrorCode.none, codes))
@@ -386,7 +422,7 @@ class GroupCoordinator:
             codes[partition] = ErrorCode.none
             if self._offsets.is_kept(group_id, partition):
                 decision.records.append(self.table.remove_offset(group_id, partition))
-        self._check_soon(group, now_ms)
+        self._expiry.check_soon(group, now_ms)
         return decision
 
     def topic_deleted(self, topic: str, *, now_ms: int) -> Iterator[GroupDecision[None]]:
@@ -402,7 +438,7 @@ class GroupCoordinator:
                 group = self._groups.get(group_id)
                 if group is not None and self._offsets.is_kept(group_id, partition):
                     decision.records.append(self.table.remove_offset(group_id, partition))
-                    self._check_soon(group, now_ms)
+                    self._expiry.check_soon(group, now_ms)
             yield decision
 
     # -- time ------------------------------------------------------------------------------------------------
@@ -419,46 +455,15 @@ class GroupCoordinator:
         for alarm in self._deadlines.due(now_ms, TICK_ALARMS_MAX):
             group = self._groups[alarm.group_id]
             if alarm.due is Due.OFFSETS:
-                self._check_expiry(group, decision, now_ms)
+                self._expiry.check(group, decision, now_ms)
+            elif isinstance(group, ConsumerGroup):
+                self.consumers.heartbeats.handle(group, alarm, decision)
+                self._expiry.check_soon(group, now_ms)
             else:
                 self._rebalances.handle(group, alarm, decision, now_ms)
             if len(decision.records) >= TICK_RECORDS_MAX:
                 break
         return decision
-
-    def _check_soon(self, group: Group, now_ms: int) -> None:
-        """Schedule a check of the group's offsets: after a change, the offsets or the group may expire earlier."""
-        soon_ms = now_ms + self._config.offsets_check_interval_ms
-        deadline_ms = self._deadlines.get(group.alarm(Due.OFFSETS))
-        if deadline_ms is None or deadline_ms > soon_ms:
-            self._deadlines.set(group.alarm(Due.OFFSETS), soon_ms)
-
-    def _check_expiry(self, group: Group, decision: Decision, now_ms: int) -> None:
-        """Remove the group's expired offsets. A group that then has neither members nor offsets is deleted."""
-        retention_ms = self._config.offsets_retention_ms
-        next_ms = now_ms + retention_ms
-        expired: list[TopicPartition] = []
-        for partition, offset in self._offsets.committed(group.group_id).items():
-            if self._offsets.is_pending(group.group_id, partition):
-                continue
-            expire_ms = offset_expiry_ms(group, partition, offset.value, retention_ms)
-            if expire_ms is None:
-                continue
-            if expire_ms <= now_ms:
-                expired.append(partition)
-            else:
-                next_ms = min(next_ms, expire_ms)
-        for partition in expired[:TICK_RECORDS_MAX]:
-            decision.records.append(self.table.remove_offset(group.group_id, partition))
-        if len(expired) > TICK_RECORDS_MAX:
-            self._deadlines.set(group.alarm(Due.OFFSETS), now_ms)
-            return
-        soon_ms = now_ms + self._config.offsets_check_interval_ms
-        is_open = self._offsets.has_open_transactions(group.group_id) or bool(group.pending_joins)
-        if group.state is State.EMPTY and not self._offsets.committed(group.group_id) and not is_open:
-            self._delete(group, decision, now_ms)
-            return
-        self._deadlines.set(group.alarm(Due.OFFSETS), soon_ms if is_open else max(next_ms, soon_ms))
 
     # -- start -----------------------------------------------------------------------------------------------
 
@@ -466,8 +471,11 @@ class GroupCoordinator:
         """Finish the replay of the offsets log: the session of every member begins now."""
         decision = GroupDecision(None)
         for group in list(self._groups.values()):
-            self._rebalances.resume(group, decision, now_ms)
-            self._check_soon(group, now_ms)
+            if isinstance(group, ConsumerGroup):
+                self.consumers.heartbeats.resume(group, decision, now_ms)
+            else:
+                self._rebalances.resume(group, decision, now_ms)
+            self._expiry.check_soon(group, now_ms)
         return decision
 
 

@@ -1,14 +1,16 @@
-"""Descriptions of consumer groups, for DescribeGroups."""
+"""Descriptions of groups, for DescribeGroups and ConsumerGroupDescribe."""
 
 from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.consumer_groups.answers import DescribedGroup, DescribedMember
+from stablelog.coordinators.consumer_groups.consumer_protocol.group import ConsumerGroup
+from stablelog.coordinators.consumer_groups.consumer_protocol.model import DescribedConsumerGroup
 from stablelog.coordinators.consumer_groups.membership import Group, State
 
 
-def described(group_id: str, group: Group | None) -> DescribedGroup:
-    """Return the description of a group; for a missing group (None), one with GROUP_ID_NOT_FOUND."""
-    if group is None:
+def described(group_id: str, group: Group | ConsumerGroup | None) -> DescribedGroup:
+    """Return the description of a classic group; for any other or a missing group, one with GROUP_ID_NOT_FOUND."""
+    if not isinstance(group, Group):
         return DescribedGroup(ErrorCode.group_id_not_found, group_id, State.DEAD.value)
     is_stable = group.state is State.STABLE
     members = tuple(
@@ -25,4 +27,19 @@ def described(group_id: str, group: Group | None) -> DescribedGroup:
     protocol_name = group.protocol_name or "" if is_stable else ""
     return DescribedGroup(
         ErrorCode.none, group_id, group.state.value, group.protocol_type or "", protocol_name, members
+    )
+
+
+def described_consumer_group(group_id: str, group: Group | ConsumerGroup | None) -> DescribedConsumerGroup:
+    """Return the description of a consumer group; for any other or a missing group, one with GROUP_ID_NOT_FOUND."""
+    if not isinstance(group, ConsumerGroup):
+        return DescribedConsumerGroup(ErrorCode.group_id_not_found, group_id, State.DEAD.value)
+    return DescribedConsumerGroup(
+        ErrorCode.none,
+        group_id,
+        group.state.value,
+        group.epoch,
+        group.target_epoch,
+        group.assignor,
+        group.described_members(),
     )

@@ -1,19 +1,24 @@
-"""Expiry of committed offsets (KIP-211)."""
+"""Expiry of committed offsets, and of groups without members and offsets (KIP-211)."""
 
-from stablelog.coordinators.consumer_groups.membership import Group, State
-from stablelog.coordinators.consumer_groups.records import OffsetValue
+from typing import Any
+
+from stablelog.coordinators.consumer_groups.answers import GroupConfig, GroupDecision
+from stablelog.coordinators.consumer_groups.consumer_protocol.group import ConsumerGroup
+from stablelog.coordinators.consumer_groups.membership import Due, Group, State, Step
+from stablelog.coordinators.consumer_groups.records import OffsetValue, encode_group_key
+from stablelog.coordinators.consumer_groups.table import AnyGroup, GroupTable
 from stablelog.types import TopicPartition
 
 
 def offset_expiry_ms(
-    group: Group, partition: TopicPartition, offset: OffsetValue, retention_ms: int
+    group: AnyGroup, partition: TopicPartition, offset: OffsetValue, retention_ms: int
 ) -> int | None:
     """Return the time, in ms, at which a committed offset expires.
 
     Do not call this for an offset that an open transaction may change: it does not expire before the transaction ends.
 
     Args:
-        group: the consumer group that has committed the offset.
+        group: the group that has committed the offset.
         partition: the partition of the offset.
         offset: the offset.
         retention_ms: the broker's retention of offsets.
@@ -22,6 +27,11 @@ def offset_expiry_ms(
         None if the offset does not expire in the group's present state.
     """
     since_ms = offset.commit_ms
+    if isinstance(group, ConsumerGroup):
+        # As in Kafka, the retention counts from the commit: the log does not say since when such a group is empty.
+        if group.is_subscribed_to(partition[0]):
+            return None
+        return offset.expire_ms if offset.expire_ms >= 0 else since_ms + retention_ms
     if group.protocol_type is not None and group.state is State.EMPTY:
         since_ms = offset.commit_ms if group.state_ms < 0 else group.state_ms
     elif group.protocol_type is not None:
@@ -29,3 +39,68 @@ def offset_expiry_ms(
         if group.state is not State.STABLE or not is_unread:
             return None
     return offset.expire_ms if offset.expire_ms >= 0 else since_ms + retention_ms
+
+
+# The maximum number of records in one call of `tick`. The next call handles the rest.
+TICK_RECORDS_MAX = 1_000
+
+Decision = GroupDecision[Any]
+
+
+class Expiry:
+    """Removes the expired offsets of all groups, and groups that have neither members nor offsets."""
+
+    def __init__(self, config: GroupConfig, table: GroupTable) -> None:
+        self._config = config
+        self._table = table
+
+    def check_soon(self, group: AnyGroup, now_ms: int) -> None:
+        """Schedule a check of the group's offsets: after a change, the offsets or the group may expire earlier."""
+        soon_ms = now_ms + self._config.offsets_check_interval_ms
+        deadline_ms = self._table.deadlines.get(group.alarm(Due.OFFSETS))
+        if deadline_ms is None or deadline_ms > soon_ms:
+            self._table.deadlines.set(group.alarm(Due.OFFSETS), soon_ms)
+
+    def check(self, group: AnyGroup, decision: Decision, now_ms: int) -> None:
+        """Remove the group's expired offsets. A group that then has neither members nor offsets is deleted."""
+        retention_ms = self._config.offsets_retention_ms
+        next_ms = now_ms + retention_ms
+        expired: list[TopicPartition] = []
+        for partition, offset in self._table.offsets.committed(group.group_id).items():
+            if self._table.offsets.is_pending(group.group_id, partition):
+                continue
+            expire_ms = offset_expiry_ms(group, partition, offset.value, retention_ms)
+            if expire_ms is None:
+                continue
+            if expire_ms <= now_ms:
+                expired.append(partition)
+            else:
+                next_ms = min(next_ms, expire_ms)
+        for partition in expired[:TICK_RECORDS_MAX]:
+            decision.records.append(self._table.remove_offset(group.group_id, partition))
+        if len(expired) > TICK_RECORDS_MAX:
+            self._table.deadlines.set(group.alarm(Due.OFFSETS), now_ms)
+            return
+        soon_ms = now_ms + self._config.offsets_check_interval_ms
+        is_open = self._table.offsets.has_open_transactions(group.group_id) or (
+            isinstance(group, Group) and bool(group.pending_joins)
+        )
+        if is_empty(group) and not self._table.offsets.committed(group.group_id) and not is_open:
+            self.delete(group, decision, now_ms)
+            return
+        self._table.deadlines.set(group.alarm(Due.OFFSETS), soon_ms if is_open else max(next_ms, soon_ms))
+
+    def delete(self, group: AnyGroup, decision: Decision, now_ms: int) -> None:
+        """Delete a group that has neither members nor offsets."""
+        if isinstance(group, ConsumerGroup):
+            self._table.forget(group)
+            decision.records.extend(group.tombstones())
+            return
+        group.step(Step.DELETED, now_ms)
+        self._table.forget(group)
+        decision.records.append((encode_group_key(group.group_id), None))
+
+
+def is_empty(group: AnyGroup) -> bool:
+    """Whether the group has no members, and is not about to get any."""
+    return not group.members if isinstance(group, ConsumerGroup) else group.state is State.EMPTY

@@ -30,6 +30,7 @@ from stablelog.coordinators.consumer_groups.records import GroupValue, MemberVal
 
 CONSUMER_PROTOCOL = "consumer"
 CLASSIC_TYPE = "classic"
+CONSUMER_TYPE = "consumer"
 # If the members' different subscriptions are larger together, in bytes, the group's topics count as unknown. Reading
 # them would hold the event loop.
 SUBSCRIPTIONS_SIZE_MAX = 128 << 10
@@ -74,11 +75,14 @@ class Due(Enum):
     JOIN = "the join phase ends"
     SYNC = "the sync phase ends"
     SESSION = "a member's session ends"
+    REVOCATION = "a member of a consumer group must have revoked its partitions"
     OFFSETS = "the group's offsets are checked for expiry"
 
 
 class Alarm(NamedTuple):
-    """A key of the group coordinator's deadlines. `member_id` is for `Due.SESSION` only."""
+    """A key of the group coordinator's deadlines. `member_id` is for `Due.SESSION` and
+    `Due.REVOCATION` only.
+    """
 
     due: Due
     group_id: str

@@ -1,8 +1,9 @@
 """Records of the offsets log (`__consumer_offsets`), in the bytes that Kafka writes.
 
-The coordinator reads and writes two kinds of key: a committed offset (key versions 0 and 1) and the metadata of a
-classic group (key version 2). Higher key versions belong to Kafka's other kinds of group; the coordinator skips them. A
-null value (a tombstone) removes the offset or the group that the key names.
+The coordinator reads and writes three kinds of key: a committed offset (key versions 0 and 1), the metadata of a
+classic group (key version 2), and a consumer group and its members (`consumer_protocol.records`). The coordinator skips
+all other key versions: they belong to Kafka's other kinds of group. A null value (a tombstone) removes what the key
+names.
 
 The coordinator writes the value versions that Kafka 4 writes: version 3 of offsets (version 1 if the commit has an
 expiry of its own) and version 3 of groups. It reads all versions. Value version 4 is flexible. An offset that a
@@ -15,6 +16,11 @@ GroupMetadataValue; KIP-915 on the tagged fields.
 
 from typing import NamedTuple
 
+from stablelog.coordinators.consumer_groups.consumer_protocol.records import (
+    CONSUMER_KEY_VERSIONS,
+    ConsumerKey,
+    read_consumer_key,
+)
 from stablelog.coordinators.record_fields import (
     INT16,
     INT32,
@@ -157,7 +163,7 @@ def encode_group_value(value: GroupValue) -> bytes:
     return b"".join(parts)
 
 
-def read_key(key: bytes) -> OffsetKey | GroupKey | None:
+def read_key(key: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
     """Read the key of a record; None for a kind that the coordinator skips.
 
     Raises:
@@ -169,6 +175,8 @@ def read_key(key: bytes) -> OffsetKey | GroupKey | None:
         raise reader.corrupt(f"a key of version {version}")
     if version in OFFSET_KEY_VERSIONS:
         return OffsetKey(reader.string(), reader.string(), reader.int32())
+    if version in CONSUMER_KEY_VERSIONS:
+        return read_consumer_key(version, reader)
     return GroupKey(reader.string()) if version == GROUP_KEY_VERSION else None
 
 

@@ -6,6 +6,11 @@ yet, generations without an assignment, and groups that never had an assignment 
 
 from collections.abc import Iterator
 
+from stablelog.coordinators.consumer_groups.consumer_protocol.group import ConsumerGroup
+from stablelog.coordinators.consumer_groups.consumer_protocol.records import (
+    GROUP_EPOCH_KEY_VERSION,
+    ConsumerKey,
+)
 from stablelog.coordinators.consumer_groups.membership import Alarm, Group
 from stablelog.coordinators.consumer_groups.offsets import Offsets
 from stablelog.coordinators.consumer_groups.records import (
@@ -23,29 +28,31 @@ from stablelog.coordinators.live_state import LiveState
 from stablelog.coordinators.record_fields import Record
 from stablelog.types import TopicPartition
 
+AnyGroup = Group | ConsumerGroup
+
 
 class GroupTable:
-    """The consumer groups of one offsets log.
+    """The groups of one offsets log.
 
     Attributes:
-        groups: the groups by group id.
+        groups: the classic groups and the consumer groups by group id.
         offsets: the offsets of all groups.
         deadlines: the deadlines of all groups.
     """
 
     def __init__(self) -> None:
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, AnyGroup] = {}
         self.offsets = Offsets()
         self.deadlines: Deadlines[Alarm] = Deadlines()
 
-    def made(self, group_id: str) -> Group:
+    def made(self, group_id: str) -> AnyGroup:
         """Return the group of this id. A missing group is created as a simple group, which only keeps offsets."""
         group = self.groups.get(group_id)
         if group is None:
             group = self.groups[group_id] = Group(group_id)
         return group
 
-    def forget(self, group: Group) -> None:
+    def forget(self, group: AnyGroup) -> None:
         """Remove a group and its deadlines from the table. Its offsets stay."""
         for alarm in group.alarms():
             self.deadlines.cancel(alarm)
@@ -62,7 +69,7 @@ class GroupTable:
 
     # -- start and trimming ----------------------------------------------------------------------------------
 
-    def replay(self, key: bytes, value: bytes | None, producer_id: int | None = None) -> Group | None:
+    def replay(self, key: bytes, value: bytes | None, producer_id: int | None = None) -> AnyGroup | None:
         """Apply a record of the offsets log to the table. Unknown kinds of records are skipped.
 
         Args:
@@ -79,6 +86,8 @@ class GroupTable:
         subject = read_key(key)
         if isinstance(subject, GroupKey):
             self._replay_group(subject.group_id, value)
+        elif isinstance(subject, ConsumerKey):
+            self._replay_consumer_group(subject, value)
         elif subject is not None and value is None:
             self.offsets.remove(subject.group_id, (subject.topic, subject.partition))
         elif subject is not None and value is not None:
@@ -91,14 +100,33 @@ class GroupTable:
     def _replay_group(self, group_id: str, value: bytes | None) -> None:
         generation = None if value is None else read_group_value(value)
         former = self.groups.get(group_id)
+        if generation is None and isinstance(former, ConsumerGroup):
+            return  # The consumer group has replaced the classic group.
         if former is not None:
             self.forget(former)
         if generation is not None:
-            group = self.made(group_id)
+            group = self.groups[group_id] = Group(group_id)
             group.restore(generation)
             group.recorded = value
         elif not self.is_unused(group_id):
             self.made(group_id)
+
+    def _replay_consumer_group(self, key: ConsumerKey, value: bytes | None) -> None:
+        group = self.groups.get(key.group_id)
+        if not isinstance(group, ConsumerGroup):
+            if value is None:
+                return
+            former, group = group, ConsumerGroup(key.group_id)
+            group.replay(key, value)
+            if former is not None:
+                self.forget(former)
+            self.groups[key.group_id] = group
+        elif key.kind == GROUP_EPOCH_KEY_VERSION and value is None:
+            self.forget(group)
+            if not self.is_unused(key.group_id):
+                self.made(key.group_id)
+        else:
+            group.replay(key, value)
 
     def live_state(self) -> LiveState:
         """Return records of all groups and committed offsets.
@@ -112,7 +140,12 @@ class GroupTable:
     def _records(self) -> Iterator[Record]:
         for group_id in list(self.groups):
             group = self.groups.get(group_id)
-            if group is not None and group.recorded is not None:
+            if isinstance(group, ConsumerGroup):
+                for record in group.records():
+                    if self.groups.get(group_id) is not group:
+                        break
+                    yield record
+            elif group is not None and group.recorded is not None:
                 yield encode_group_key(group_id), group.recorded
             for partition, value in self.offsets.checkpoint(group_id):
                 yield offset_record(group_id, partition, value)

@@ -14,12 +14,13 @@ from typing import Final
 
 from stablelog.coordinators.deadlines import Deadlines
 from stablelog.coordinators.live_state import LiveState
+from stablelog.coordinators.patterns import name_matcher
 from stablelog.coordinators.record_fields import Record
 from stablelog.coordinators.transactions.commit_sequences import CommitSequences
 from stablelog.coordinators.transactions.decisions import Listed
 from stablelog.coordinators.transactions.idle_ids import IdleIds, idle_value
 from stablelog.coordinators.transactions.joint.table import JointTable
-from stablelog.coordinators.transactions.listing import id_matcher, states_named
+from stablelog.coordinators.transactions.listing import states_named
 from stablelog.coordinators.transactions.log_ends import LogEnds
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
 from stablelog.coordinators.transactions.records import (
@@ -177,10 +178,10 @@ class TransactionTable:
             now_ms: broker time.
 
         Raises:
-            RefusedError: the pattern is not a regular expression that is supported (see `id_matcher`).
+            RefusedError: the pattern is not a regular expression that is supported (see `name_matcher`).
         """
         wanted, unknown = states_named(states)
-        matches = id_matcher(id_pattern)
+        matches = name_matcher(id_pattern)
         # Skip the idle ids if the filters ask for a duration or only for states of open transactions.
         may_be_idle = duration_ms < 0 and (not states or any(not state.is_open for state in wanted))
         # Copy the ids now: the work is done in slices, and requests add and remove ids between two slices.

@@ -1,0 +1,91 @@
+"""ConsumerGroupDescribe (69): state, members, epochs and assignments of consumer groups (KIP-848).
+
+Version notes: v1 the kind of each member.
+"""
+
+from kio.schema.consumer_group_describe.v1.request import ConsumerGroupDescribeRequest
+from kio.schema.consumer_group_describe.v1.response import (
+    Assignment,
+    ConsumerGroupDescribeResponse,
+    DescribedGroup,
+    Member,
+    TopicPartitions,
+)
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i8
+
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each, for_each_part
+from stablelog.broker.apis.describe_groups import EVERY_OPERATION, NOT_ASKED
+from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
+    DescribedConsumer,
+    DescribedConsumerGroup,
+    Partitions,
+    by_topic,
+)
+
+CONSUMER_MEMBER = i8(1)
+
+
+def _assignment(broker: Broker, partitions: Partitions) -> Assignment:
+    """Return an assignment without the partitions of topics that were deleted."""
+    return Assignment(
+        topic_partitions=tuple(
+            TopicPartitions(topic_id=topic_id, topic_name=name, partitions=tuple(indexes))
+            for topic_id, indexes in by_topic(partitions)
+            if (name := broker.topics.name_of(topic_id)) is not None
+        )
+    )
+
+
+def _member(broker: Broker, member: DescribedConsumer) -> Member:
+    subscription = member.subscription
+    return Member(
+        member_id=member.member_id,
+        instance_id=subscription.instance_id,
+        rack_id=subscription.rack_id,
+        member_epoch=member.member_epoch,
+        client_id=subscription.client_id,
+        client_host=subscription.client_host,
+        subscribed_topic_names=subscription.topics,
+        subscribed_topic_regex=subscription.pattern or None,
+        assignment=_assignment(broker, member.assigned),
+        target_assignment=_assignment(broker, member.target),
+        member_type=CONSUMER_MEMBER,
+    )
+
+
+def _group(described: DescribedConsumerGroup, members: tuple[Member, ...], operations: int) -> DescribedGroup:
+    is_missing = described.code is not ErrorCode.none
+    return DescribedGroup(
+        error_code=described.code,
+        error_message=f"There is no consumer group {described.group_id}." if is_missing else None,
+        group_id=described.group_id,
+        group_state=described.state,
+        group_epoch=described.epoch,
+        assignment_epoch=described.target_epoch,
+        assignor_name=described.assignor,
+        members=members,
+        authorized_operations=operations,
+    )
+
+
+async def handle(
+    broker: Broker, request: ConsumerGroupDescribeRequest, _context: Context
+) -> ConsumerGroupDescribeResponse:
+    """Handle the request."""
+    coordinator = broker.groups.coordinator
+    described = await for_each(
+        dict.fromkeys(request.group_ids),
+        lambda group_id: coordinator.consumers.describe([group_id]).answer[0],
+    )
+    await broker.groups.settled()
+    operations = EVERY_OPERATION if request.include_authorized_operations else NOT_ASKED
+    return ConsumerGroupDescribeResponse(
+        throttle_time=NO_THROTTLE,
+        groups=await for_each_part(
+            described,
+            lambda group: group.members,
+            lambda _group_of, member: _member(broker, member),
+            lambda group, members: _group(group, members, operations),
+        ),
+    )

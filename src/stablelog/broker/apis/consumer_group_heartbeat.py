@@ -1,0 +1,126 @@
+"""ConsumerGroupHeartbeat (68): a member of a consumer group joins, follows its assignment, or leaves (KIP-848).
+
+Behaviour: the response is sent once the member's new epoch and assignment are durable.
+Version notes: v0 the broker makes the member id; v1+ the client makes it, and can subscribe by a regular expression.
+"""
+
+import uuid
+from collections.abc import Iterable
+from datetime import timedelta
+
+from kio.schema.consumer_group_heartbeat.v1.request import (
+    ConsumerGroupHeartbeatRequest,
+)
+from kio.schema.consumer_group_heartbeat.v1.request import TopicPartitions as OwnedPartitions
+from kio.schema.consumer_group_heartbeat.v1.response import (
+    Assignment,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.topic_names import is_internal
+from stablelog.broker.topics.topics import Topics
+from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
+    JOIN_EPOCH,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+    KnownTopic,
+    Partitions,
+    by_topic,
+)
+from stablelog.errors import RefusedError
+
+OWN_ID_VERSION = 1
+ONE_MS = timedelta(milliseconds=1)
+
+
+class SubscribableTopics:
+    """The topics of the broker, as the group coordinator sees them."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+
+    @property
+    def version(self) -> int:
+        """A number that changes whenever a topic is created, grows or is deleted."""
+        return self._topics.version
+
+    def find(self, name: str) -> KnownTopic | None:
+        """Return the topic of this name; None if there is none."""
+        topic = self._topics.get(name)
+        return None if topic is None else KnownTopic(topic.topic_id, topic.partition_count)
+
+    def name_of(self, topic_id: uuid.UUID) -> str | None:
+        """Return the name of the topic with this id; None if there is none."""
+        return self._topics.name_of(topic_id)
+
+    def names(self) -> Iterable[str]:
+        """Return the names of the topics that a regular expression can select: all but the internal ones."""
+        return [topic.name for topic in self._topics if not is_internal(topic.name)]
+
+
+def _owned(topics: Iterable[OwnedPartitions] | None) -> Partitions | None:
+    if topics is None:
+        return None
+    return frozenset(
+        (topic.topic_id, index)
+        for topic in topics
+        if topic.topic_id is not None
+        for index in topic.partitions
+    )
+
+
+def _answered(answer: HeartbeatAnswer) -> ConsumerGroupHeartbeatResponse:
+    assignment = None
+    if answer.assignment is not None:
+        assignment = Assignment(
+            topic_partitions=tuple(
+                TopicPartitions(topic_id=topic_id, partitions=tuple(indexes))
+                for topic_id, indexes in by_topic(answer.assignment)
+            )
+        )
+    return ConsumerGroupHeartbeatResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=answer.code,
+        error_message=answer.message,
+        member_id=answer.member_id,
+        member_epoch=answer.member_epoch,
+        heartbeat_interval=answer.heartbeat_interval_ms * ONE_MS,
+        assignment=assignment,
+    )
+
+
+async def handle(
+    broker: Broker, request: ConsumerGroupHeartbeatRequest, context: Context
+) -> ConsumerGroupHeartbeatResponse:
+    """Handle the heartbeat, wait until its records are durable, and return the response."""
+    heartbeat = HeartbeatRequest(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        fresh_id=str(uuid.uuid4()),
+        member_epoch=request.member_epoch,
+        instance_id=request.instance_id,
+        rack_id=request.rack_id,
+        rebalance_timeout_ms=request.rebalance_timeout // ONE_MS,
+        topics=request.subscribed_topic_names,
+        pattern=request.subscribed_topic_regex,
+        assignor=request.server_assignor,
+        owned=_owned(request.topic_partitions),
+        client_id=context.client_id or "",
+        client_host=context.client_host,
+        makes_own_id=context.api_version >= OWN_ID_VERSION,
+    )
+    if request.member_epoch == JOIN_EPOCH:
+        try:
+            broker.reserve.check("ConsumerGroupHeartbeat")
+        except RefusedError as refused:
+            return _answered(HeartbeatAnswer(ErrorCode(refused.code), str(refused)))
+    return _answered(
+        await broker.groups.carry_out(
+            broker.groups.coordinator.consumers.heartbeat(
+                heartbeat, SubscribableTopics(broker.topics), now_ms=broker.now_ms()
+            )
+        )
+    )

@@ -1,0 +1,338 @@
+"""Members, epochs and assignments of one consumer group.
+
+A group has an *epoch*, which rises when its members, their subscriptions or their topics change. The *target
+assignment* of an epoch says which partitions each member is to have. Each member moves to it step by step
+(`reconciliation`), and has an epoch of its own: that of the target assignment it has reached.
+
+    EMPTY        no members
+    ASSIGNING    the target assignment is older than the group's epoch
+    RECONCILING  some member has not reached the target assignment
+    STABLE       all members have
+
+Invariant: no partition has two owners. A member owns what is assigned to it and what it has still to revoke.
+
+Source: KIP-848.
+"""
+
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import blake2b
+
+from stablelog.coordinators.consumer_groups.consumer_protocol.assignors import DEFAULT_ASSIGNOR
+from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
+    NO_PARTITIONS,
+    Current,
+    DescribedConsumer,
+    KnownTopic,
+    MemberState,
+    Partitions,
+    Subscription,
+    TopicIdPartition,
+    TopicLookup,
+)
+from stablelog.coordinators.consumer_groups.consumer_protocol.records import (
+    CURRENT_KEY_VERSION,
+    GROUP_EPOCH_KEY_VERSION,
+    MEMBER_KEY_VERSION,
+    MEMBER_KEY_VERSIONS,
+    TARGET_EPOCH_KEY_VERSION,
+    TARGET_KEY_VERSION,
+    ConsumerKey,
+    GroupEpochs,
+    encode_consumer_key,
+    encode_current,
+    encode_group_epochs,
+    encode_subscription,
+    encode_target,
+    encode_target_epoch,
+    read_current,
+    read_group_epochs,
+    read_subscription,
+    read_target,
+    read_target_epoch,
+)
+from stablelog.coordinators.consumer_groups.membership import CONSUMER_PROTOCOL, Alarm, Due
+from stablelog.coordinators.patterns import name_matcher
+from stablelog.coordinators.record_fields import Record
+
+HASH_SIZE = 8
+
+
+class ConsumerState(StrEnum):
+    """The state of a consumer group. The values are Kafka's names."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+@dataclass(slots=True, eq=False)
+class ConsumerMember:
+    """A member of a consumer group."""
+
+    member_id: str
+    subscription: Subscription
+    current: Current
+
+
+class ConsumerGroup:
+    """One consumer group. Its methods change it and return the records of the change.
+
+    Attributes:
+        epoch: the group's epoch.
+        topics_hash: identifies the subscribed topics, with their partition counts, of this epoch.
+        target_epoch: the epoch of the target assignment.
+        target: the target assignment: the partitions by member id.
+        members: the members by id.
+        static_ids: member ids by instance id.
+        owners: the member that owns a partition, by partition.
+        topics_version: the version of the topics that `topics_hash` was compared with; None if it was not compared
+            since the start or since a subscription has changed.
+    """
+
+    protocol_type = CONSUMER_PROTOCOL
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = 0
+        self.topics_hash = 0
+        self.target_epoch = 0
+        self.target: dict[str, Partitions] = {}
+        self.members: dict[str, ConsumerMember] = {}
+        self.static_ids: dict[str, str] = {}
+        self.owners: dict[TopicIdPartition, str] = {}
+        self.topics_version: int | None = None
+        # By pattern: the topics that it selects, of `topics_version`.
+        self._selected: dict[str, frozenset[str]] = {}
+        self._subscribed: frozenset[str] | None = None
+
+    def alarm(self, due: Due, member_id: str = "") -> Alarm:
+        """Return the key by which the queue of deadlines knows one of the group's deadlines."""
+        return Alarm(due, self.group_id, member_id)
+
+    def alarms(self) -> Iterable[Alarm]:
+        """The keys of all deadlines that the group may have."""
+        yield self.alarm(Due.OFFSETS)
+        for member_id in self.members:
+            yield self.alarm(Due.SESSION, member_id)
+            yield self.alarm(Due.REVOCATION, member_id)
+
+    @property
+    def state(self) -> ConsumerState:
+        """The state of the group."""
+        if not self.members:
+            return ConsumerState.EMPTY
+        if self.epoch > self.target_epoch:
+            return ConsumerState.ASSIGNING
+        for member in self.members.values():
+            if member.current.state is not MemberState.STABLE or member.current.epoch != self.target_epoch:
+                return ConsumerState.RECONCILING
+        return ConsumerState.STABLE
+
+    # -- topics ----------------------------------------------------------------------------------------------
+
+    def topics_of(self, subscription: Subscription) -> frozenset[str]:
+        """The names of the topics that a member subscribes to, including those that its pattern selects."""
+        topics = frozenset(subscription.topics)
+        return topics | self._selected.get(subscription.pattern, topics) if subscription.pattern else topics
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether a member subscribes to the topic. After a start, a pattern counts as subscribed to any topic until a
+        heartbeat resolves it.
+        """
+        if self._subscribed is None:
+            if any(m.subscription.pattern not in {None, "", *self._selected} for m in self.members.values()):
+                return True
+            topics = (self.topics_of(member.subscription) for member in self.members.values())
+            self._subscribed = frozenset().union(*topics)
+        return topic in self._subscribed
+
+    def resolve(self, topics: TopicLookup) -> None:
+        """Resolve the patterns of the members, if the topics or a subscription have changed."""
+        if self.topics_version == topics.version:
+            return
+        self._subscribed = None
+        names: list[str] | None = None
+        selected: dict[str, frozenset[str]] = {}
+        for member in self.members.values():
+            pattern = member.subscription.pattern
+            if pattern and pattern not in selected:
+                names = list(topics.names()) if names is None else names
+                selected[pattern] = frozenset(filter(name_matcher(pattern), names))
+        self._selected = selected
+
+    def known_topics(self, topics: TopicLookup) -> dict[str, KnownTopic]:
+        """Return the topics that the members subscribe to and that exist, by name."""
+        names = frozenset().union(*(self.topics_of(member.subscription) for member in self.members.values()))
+        return {name: found for name in sorted(names) if (found := topics.find(name)) is not None}
+
+    # -- changes ---------------------------------------------------------------------------------------------
+
+    def _key(self, kind: int, member_id: str = "") -> bytes:
+        return encode_consumer_key(ConsumerKey(kind, self.group_id, member_id))
+
+    def raise_epoch(self) -> Record:
+        """Begin the group's next epoch."""
+        self.epoch += 1
+        return self._epoch_record()
+
+    def set_subscription(self, member_id: str, subscription: Subscription) -> Record:
+        """Add a member, or change its subscription."""
+        member = self.members.get(member_id)
+        if member is None:
+            member = self.members[member_id] = ConsumerMember(member_id, subscription, Current())
+        elif member.subscription.instance_id is not None:
+            self.static_ids.pop(member.subscription.instance_id, None)
+        member.subscription = subscription
+        if subscription.instance_id is not None:
+            self.static_ids[subscription.instance_id] = member_id
+        self.topics_version = self._subscribed = None
+        return self._key(MEMBER_KEY_VERSION, member_id), encode_subscription(subscription)
+
+    def set_current(self, member_id: str, current: Current) -> Record:
+        """Set the epoch and the partitions of a member."""
+        member = self.members[member_id]
+        self._disown(member)
+        for partition in current.assigned | current.revoking:
+            assert partition not in self.owners, f"{partition} of group {self.group_id!r} has two owners"
+            self.owners[partition] = member_id
+        member.current = current
+        return self._key(CURRENT_KEY_VERSION, member_id), encode_current(current)
+
+    def _disown(self, member: ConsumerMember) -> None:
+        for partition in member.current.assigned | member.current.revoking:
+            if self.owners.get(partition) == member.member_id:
+                del self.owners[partition]
+
+    def set_target(self, target: Mapping[str, Partitions]) -> Iterator[Record]:
+        """Set the target assignment of the group's epoch."""
+        assert target.keys() == self.members.keys()
+        for member_id, partitions in target.items():
+            if self.target.get(member_id) != partitions:
+                yield self.set_target_of(member_id, partitions)
+        self.target_epoch = self.epoch
+        yield self._target_epoch_record()
+
+    def set_target_of(self, member_id: str, partitions: Partitions) -> Record:
+        """Set the target assignment of one member."""
+        self.target[member_id] = partitions
+        return self._key(TARGET_KEY_VERSION, member_id), encode_target(partitions)
+
+    def remove(self, member_id: str) -> Iterator[Record]:
+        """Remove a member with its assignments. What it owned is free."""
+        self.forget_member(member_id)
+        for kind in reversed(MEMBER_KEY_VERSIONS):
+            yield self._key(kind, member_id), None
+
+    def forget_member(self, member_id: str) -> None:
+        """Remove a member without a record."""
+        member = self.members.pop(member_id)
+        self._disown(member)
+        instance_id = member.subscription.instance_id
+        if instance_id is not None and self.static_ids.get(instance_id) == member_id:
+            del self.static_ids[instance_id]
+        self.target.pop(member_id, None)
+        self.topics_version = self._subscribed = None
+
+    def tombstones(self) -> list[Record]:
+        """The records that remove the group, which has no members, from the log."""
+        assert not self.members
+        return [(self._key(TARGET_EPOCH_KEY_VERSION), None), (self._key(GROUP_EPOCH_KEY_VERSION), None)]
+
+    def is_owned_by_other(self, member_id: str) -> Callable[[TopicIdPartition], bool]:
+        """Return a function that tells whether a member other than this one owns a partition."""
+        return lambda partition: self.owners.get(partition, member_id) != member_id
+
+    @property
+    def assignor(self) -> str:
+        """The assignor that most members prefer; the default if none has a preference."""
+        votes = Counter(member.subscription.assignor for member in self.members.values())
+        del votes[None]
+        return max(sorted(filter(None, votes)), key=votes.__getitem__, default=DEFAULT_ASSIGNOR)
+
+    def described_members(self) -> tuple[DescribedConsumer, ...]:
+        """Describe the members."""
+        return tuple(
+            DescribedConsumer(
+                member.member_id,
+                member.current.epoch,
+                member.subscription,
+                member.current.assigned,
+                self.target.get(member.member_id, NO_PARTITIONS),
+            )
+            for member in self.members.values()
+        )
+
+    # -- records ---------------------------------------------------------------------------------------------
+
+    def _epoch_record(self) -> Record:
+        return self._key(GROUP_EPOCH_KEY_VERSION), encode_group_epochs(
+            GroupEpochs(self.epoch, self.topics_hash)
+        )
+
+    def _target_epoch_record(self) -> Record:
+        return self._key(TARGET_EPOCH_KEY_VERSION), encode_target_epoch(self.target_epoch)
+
+    def records(self) -> Iterator[Record]:
+        """The records of the group's state. Each is made when the caller takes it (see `live_state`)."""
+        yield self._epoch_record()
+        for member_id in list(self.members):
+            member = self.members.get(member_id)
+            if member is None:
+                continue
+            yield self._key(MEMBER_KEY_VERSION, member_id), encode_subscription(member.subscription)
+            if member_id in self.members and member_id in self.target:
+                yield self._key(TARGET_KEY_VERSION, member_id), encode_target(self.target[member_id])
+            if member_id in self.members:
+                yield self._key(CURRENT_KEY_VERSION, member_id), encode_current(member.current)
+        yield self._target_epoch_record()
+
+    def replay(self, key: ConsumerKey, value: bytes | None) -> None:
+        """Apply a record of the group, except the tombstone of the group itself.
+
+        Raises:
+            DamageError, NewerFormatError: the value cannot be read; nothing has changed.
+        """
+        member = self.members.get(key.member_id)
+        if key.kind == GROUP_EPOCH_KEY_VERSION:
+            assert value is not None
+            self.epoch, self.topics_hash = read_group_epochs(value)
+        elif key.kind == TARGET_EPOCH_KEY_VERSION:
+            self.target_epoch = 0 if value is None else read_target_epoch(value)
+        elif key.kind == TARGET_KEY_VERSION:
+            if value is None:
+                self.target.pop(key.member_id, None)
+            else:
+                self.target[key.member_id] = read_target(value)
+        elif key.kind == MEMBER_KEY_VERSION:
+            if value is not None:
+                self.set_subscription(key.member_id, read_subscription(value))
+            elif member is not None:
+                self.forget_member(key.member_id)
+        elif member is not None:
+            self._replay_current(member, Current() if value is None else read_current(value))
+
+    def _replay_current(self, member: ConsumerMember, current: Current) -> None:
+        """Set a member's current assignment. Between two records of one decision, a partition may have two owners."""
+        self._disown(member)
+        member.current = current
+        self.owners.update(dict.fromkeys(current.assigned | current.revoking, member.member_id))
+
+
+def hash_of(topics: Mapping[str, KnownTopic]) -> int:
+    """Return a number that identifies topics with their ids and partition counts; 0 for no topics."""
+    if not topics:
+        return 0
+    digest = blake2b(digest_size=HASH_SIZE)
+    for name, (topic_id, partition_count) in sorted(topics.items()):
+        digest.update(f"{name}\0{topic_id}\0{partition_count}\0".encode())
+    return int.from_bytes(digest.digest(), "big", signed=True)
+
+
+def subscribed_ids(names: Iterable[str], known: Mapping[str, KnownTopic]) -> frozenset[uuid.UUID]:
+    """Return the ids of those of the topics that exist."""
+    return frozenset(known[name].topic_id for name in names if name in known)

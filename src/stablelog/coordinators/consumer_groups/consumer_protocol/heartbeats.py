@@ -1,0 +1,384 @@
+"""Heartbeats of the consumer group protocol: members join, follow their target assignment, and leave.
+
+A heartbeat may raise the group's epoch. The first heartbeat that finds the target assignment older than the epoch
+computes a new one. Each heartbeat moves its own member one step towards the target (`reconciliation`).
+
+A member is removed if it leaves, if it sends nothing for the session timeout, or if it does not revoke partitions
+within its rebalance timeout. Its later heartbeats get UNKNOWN_MEMBER_ID, and the client joins again.
+
+Source: KIP-848; Kafka's GroupMetadataManager for the error codes.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.coordinators.consumer_groups.answers import GroupConfig, GroupDecision
+from stablelog.coordinators.consumer_groups.consumer_protocol.assignors import ASSIGNORS, Subscriber
+from stablelog.coordinators.consumer_groups.consumer_protocol.group import (
+    ConsumerGroup,
+    ConsumerMember,
+    hash_of,
+    subscribed_ids,
+)
+from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
+    JOIN_EPOCH,
+    NO_PARTITIONS,
+    STATIC_LEAVE_EPOCH,
+    Current,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+    MemberState,
+    Subscription,
+    TopicLookup,
+)
+from stablelog.coordinators.consumer_groups.consumer_protocol.reconciliation import reconciled
+from stablelog.coordinators.consumer_groups.membership import Alarm, Due
+from stablelog.coordinators.deadlines import Deadlines
+from stablelog.coordinators.patterns import name_matcher
+from stablelog.errors import RefusedError
+
+Decision = GroupDecision[Any]
+
+STRING_SIZE_MAX = 32_000  # The maximum size in bytes of a name in a request.
+SUBSCRIPTION_SIZE_MAX = 4 << 20  # The maximum size in bytes of the names of all topics of a member.
+
+
+class Heartbeats:
+    """Decides about the heartbeats of all consumer groups."""
+
+    def __init__(self, config: GroupConfig, deadlines: Deadlines[Alarm]) -> None:
+        self._config = config
+        self._deadlines = deadlines
+
+    def check(self, request: HeartbeatRequest) -> None:
+        """Check the parts of a request that do not depend on the group.
+
+        Raises:
+            RefusedError: the message says why.
+        """
+        why = _fault_of(request)
+        if why is not None:
+            raise RefusedError(ErrorCode.invalid_request, why)
+        if request.assignor is not None and request.assignor not in ASSIGNORS:
+            raise RefusedError(
+                ErrorCode.unsupported_assignor,
+                f"there is no assignor {request.assignor!r}; the assignors are {', '.join(ASSIGNORS)}",
+            )
+        name_matcher(request.pattern)
+
+    def heartbeat(
+        self,
+        group: ConsumerGroup,
+        request: HeartbeatRequest,
+        topics: TopicLookup,
+        decision: Decision,
+        now_ms: int,
+    ) -> HeartbeatAnswer:
+        """Let a member join or stay.
+
+        Raises:
+            RefusedError: the message says why; nothing has changed.
+        """
+        is_join = request.member_epoch == JOIN_EPOCH
+        member_id = request.member_id or request.fresh_id
+        former = self._former(group, request, member_id)
+        is_new = former is None
+        if former is not None and former.member_id != member_id:
+            # A restarted static member takes the place of its former self, which owns nothing any more.
+            target = group.target.get(former.member_id, NO_PARTITIONS)
+            subscription = _subscription(request, former.subscription)
+            is_changed = _wants(subscription) != _wants(former.subscription)
+            self._remove(group, former.member_id, decision)
+            decision.records.append(group.set_subscription(member_id, subscription))
+            decision.records.append(group.set_target_of(member_id, target))
+        else:
+            subscription = _subscription(request, None if former is None else former.subscription)
+            is_changed = former is None or _wants(subscription) != _wants(former.subscription)
+            if former is None or subscription != former.subscription:
+                decision.records.append(group.set_subscription(member_id, subscription))
+            if former is not None and is_join and former.current != Current():
+                # The member has lost its state. It joins again, and owns nothing.
+                decision.records.append(group.set_current(member_id, Current()))
+        self._update_target(group, topics, decision, is_changed=is_changed)
+        member = group.members[member_id]
+        before = member.current
+        self._reconcile(group, member, request, decision, is_new=is_new)
+        self._set_timers(group, member, before, now_ms)
+        is_told = is_join or request.is_full or request.member_epoch != member.current.epoch
+        return HeartbeatAnswer(
+            ErrorCode.none,
+            None,
+            member_id,
+            member.current.epoch,
+            self._config.heartbeat_interval_ms,
+            member.current.assigned if is_told or before.assigned != member.current.assigned else None,
+        )
+
+    def _former(
+        self, group: ConsumerGroup, request: HeartbeatRequest, member_id: str
+    ) -> ConsumerMember | None:
+        """Return the member that sends the request, or the former self of a static member; None for a new member."""
+        is_join = request.member_epoch == JOIN_EPOCH
+        member = group.members.get(member_id)
+        size_max = self._config.consumer_group_size_max
+        if not is_join:
+            _check_instance(group, member_id, request.instance_id)
+        elif request.instance_id is not None:
+            holder = group.members.get(group.static_ids.get(request.instance_id, ""))
+            if holder is not None and holder.member_id != member_id:
+                if holder.current.epoch != STATIC_LEAVE_EPOCH:
+                    raise RefusedError(
+                        ErrorCode.unreleased_instance_id,
+                        f"group instance id {request.instance_id!r} belongs to member {holder.member_id!r} of group "
+                        f"{group.group_id!r}, which has not left yet",
+                    )
+                return holder
+        if member is None:
+            if not is_join:
+                raise _unknown(group, member_id)
+            if len(group.members) >= size_max:
+                raise RefusedError(
+                    ErrorCode.group_max_size_reached,
+                    f"group {group.group_id!r} has its maximum of {size_max} members",
+                )
+            return None
+        if not is_join:
+            _check_heartbeat_epoch(group, member, request)
+        return member
+
+    def _update_target(
+        self, group: ConsumerGroup, topics: TopicLookup, decision: Decision, *, is_changed: bool
+    ) -> None:
+        """Raise the group's epoch if its subscriptions or topics have changed, and compute the target assignment."""
+        if not is_changed and group.topics_version == topics.version and group.epoch == group.target_epoch:
+            return
+        group.resolve(topics)
+        known = group.known_topics(topics)
+        topics_hash = hash_of(known)
+        group.topics_version = topics.version
+        if is_changed or topics_hash != group.topics_hash:
+            group.topics_hash = topics_hash
+            decision.records.append(group.raise_epoch())
+        if group.epoch == group.target_epoch:
+            return
+        subscribers = {
+            member.member_id: Subscriber(
+                member.subscription.instance_id or member.member_id,
+                subscribed_ids(group.topics_of(member.subscription), known),
+                group.target.get(member.member_id, NO_PARTITIONS),
+            )
+            for member in group.members.values()
+        }
+        counts = {topic.topic_id: topic.partition_count for topic in known.values()}
+        decision.records.extend(group.set_target(ASSIGNORS[group.assignor](subscribers, counts)))
+
+    def _reconcile(
+        self,
+        group: ConsumerGroup,
+        member: ConsumerMember,
+        request: HeartbeatRequest,
+        decision: Decision,
+        *,
+        is_new: bool,
+    ) -> None:
+        """Move a member one step towards its target assignment."""
+        is_owned = group.is_owned_by_other(member.member_id)
+        following = reconciled(
+            member.current,
+            group.target[member.member_id],
+            group.target_epoch,
+            request.owned,
+            lambda partition: not is_owned(partition),
+        )
+        if following is not member.current or is_new:
+            decision.records.append(group.set_current(member.member_id, following))
+
+    def _set_timers(
+        self, group: ConsumerGroup, member: ConsumerMember, before: Current | None, now_ms: int
+    ) -> None:
+        """Renew the member's session. If the member now has to revoke partitions, its rebalance timeout begins."""
+        self._deadlines.set(
+            group.alarm(Due.SESSION, member.member_id), now_ms + self._config.consumer_session_timeout_ms
+        )
+        revocation = group.alarm(Due.REVOCATION, member.member_id)
+        if member.current.state is not MemberState.UNREVOKED:
+            self._deadlines.cancel(revocation)
+        elif before is None or before.revoking != member.current.revoking:
+            self._deadlines.set(revocation, now_ms + member.subscription.rebalance_timeout_ms)
+
+    # -- leaving members -------------------------------------------------------------------------------------
+
+    def leave(self, group: ConsumerGroup, request: HeartbeatRequest, decision: Decision) -> HeartbeatAnswer:
+        """Remove a member, or note that a static member stops for a while and keeps its place.
+
+        Raises:
+            RefusedError: there is no such member; nothing has changed.
+        """
+        member_id = request.member_id
+        _check_instance(group, member_id, request.instance_id)
+        member = group.members.get(member_id)
+        if member is None:
+            raise _unknown(group, member_id)
+        if request.member_epoch == STATIC_LEAVE_EPOCH:
+            self._deadlines.cancel(group.alarm(Due.REVOCATION, member_id))
+            current = replace(
+                member.current,
+                epoch=STATIC_LEAVE_EPOCH,
+                previous_epoch=STATIC_LEAVE_EPOCH,
+                state=MemberState.STABLE,
+                revoking=NO_PARTITIONS,
+            )
+            decision.records.append(group.set_current(member_id, current))
+        else:
+            self.dismiss(group, member_id, decision)
+        return HeartbeatAnswer(ErrorCode.none, None, member_id, request.member_epoch)
+
+    def dismiss(self, group: ConsumerGroup, member_id: str, decision: Decision) -> None:
+        """Remove a member, and begin the group's next epoch."""
+        self._remove(group, member_id, decision)
+        decision.records.append(group.raise_epoch())
+
+    def _remove(self, group: ConsumerGroup, member_id: str, decision: Decision) -> None:
+        for due in (Due.SESSION, Due.REVOCATION):
+            self._deadlines.cancel(group.alarm(due, member_id))
+        decision.records.extend(group.remove(member_id))
+
+    def handle(self, group: ConsumerGroup, alarm: Alarm, decision: Decision) -> None:
+        """Handle a deadline: a member's session has ended, or it has not revoked its partitions in time."""
+        assert alarm.due in {Due.SESSION, Due.REVOCATION}
+        self.dismiss(group, alarm.member_id, decision)
+
+    def resume(self, group: ConsumerGroup, decision: Decision, now_ms: int) -> None:
+        """Begin the sessions of all members after a start of the broker.
+
+        A member whose records do not agree is removed: only a foreign or incomplete log has such members.
+        """
+        for member in list(group.members.values()):
+            owned = member.current.assigned | member.current.revoking
+            if any(group.owners.get(partition) != member.member_id for partition in owned):
+                self.dismiss(group, member.member_id, decision)
+            else:
+                group.target.setdefault(member.member_id, NO_PARTITIONS)
+                self._set_timers(group, member, None, now_ms)
+
+
+def _fault_of(request: HeartbeatRequest) -> str | None:
+    """Return why a request is invalid; None if it is valid."""
+    is_join = request.member_epoch == JOIN_EPOCH
+    names = (request.member_id, request.instance_id, request.rack_id, request.client_id, request.client_host)
+    if any(len((name or "").encode()) > STRING_SIZE_MAX for name in names):
+        return f"the request has a name of more than {STRING_SIZE_MAX} bytes"
+    if sum(map(len, request.topics or ())) > SUBSCRIPTION_SIZE_MAX:
+        return f"the names of the topics have more than {SUBSCRIPTION_SIZE_MAX} bytes"
+    if request.instance_id == "" or request.rack_id == "":
+        return "the instance id and the rack id must not be empty: leave them out instead"
+    if not request.member_id and (request.makes_own_id or not is_join):
+        return "the member id must not be empty"
+    if request.member_epoch < STATIC_LEAVE_EPOCH:
+        return f"the member epoch {request.member_epoch} is not valid: the smallest is {STATIC_LEAVE_EPOCH}"
+    if request.member_epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
+        return f"only a static member leaves with epoch {STATIC_LEAVE_EPOCH}: the instance id is missing"
+    if not is_join:
+        return None
+    if request.rebalance_timeout_ms == -1:
+        return "the rebalance timeout is missing: it must be in the first request of a member"
+    if request.owned is None or request.owned:
+        return "a member that joins must own no partitions, and must say so"
+    if request.topics is None and request.pattern is None:
+        return "the subscription is missing: name topics or a regular expression"
+    return None
+
+
+def _subscription(request: HeartbeatRequest, former: Subscription | None) -> Subscription:
+    """Return the subscription of a member after a request, whose missing fields have not changed."""
+    is_join = request.member_epoch == JOIN_EPOCH
+    known = former if former is not None and not is_join else None
+
+    def given(new: Any, attribute: str, missing: Any) -> Any:
+        if new is not None:
+            return new
+        return missing if known is None else getattr(known, attribute)
+
+    timeout_ms = None if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms
+    topics = None if request.topics is None else tuple(sorted(set(request.topics)))
+    return Subscription(
+        instance_id=given(request.instance_id, "instance_id", None),
+        rack_id=given(request.rack_id, "rack_id", None),
+        client_id=request.client_id,
+        client_host=request.client_host,
+        topics=given(topics, "topics", ()),
+        pattern=given(request.pattern, "pattern", None),
+        rebalance_timeout_ms=given(timeout_ms, "rebalance_timeout_ms", -1),
+        assignor=given(request.assignor, "assignor", None),
+    )
+
+
+def _wants(subscription: Subscription) -> tuple[tuple[str, ...], str, str | None]:
+    """The part of a subscription that the target assignment depends on."""
+    return subscription.topics, subscription.pattern or "", subscription.assignor
+
+
+# -- checks ----------------------------------------------------------------------------------------------------
+
+
+def _unknown(group: ConsumerGroup, member_id: str) -> RefusedError:
+    return RefusedError(
+        ErrorCode.unknown_member_id,
+        f"{member_id!r} is not a member of group {group.group_id!r}: join with member epoch 0",
+    )
+
+
+def _check_instance(group: ConsumerGroup, member_id: str, instance_id: str | None) -> None:
+    """Check that a static member, if the request names one, is the member of its instance id."""
+    if instance_id is None:
+        return
+    if instance_id not in group.static_ids:
+        raise RefusedError(
+            ErrorCode.unknown_member_id,
+            f"group {group.group_id!r} has no static member {instance_id!r}: join with member epoch 0",
+        )
+    if group.static_ids[instance_id] != member_id:
+        raise RefusedError(
+            ErrorCode.fenced_instance_id,
+            f"another client has taken the place of static member {instance_id!r}: this client must stop",
+        )
+
+
+def _check_heartbeat_epoch(group: ConsumerGroup, member: ConsumerMember, request: HeartbeatRequest) -> None:
+    """Check that a member sends its epoch.
+
+    The previous epoch is accepted as well, if the member owns nothing but what is assigned to it: the answer with the
+    new epoch may have been lost.
+    """
+    current = member.current
+    if request.member_epoch == current.epoch:
+        return
+    is_retry = (
+        request.member_epoch == current.previous_epoch
+        and request.owned is not None
+        and request.owned <= current.assigned
+    )
+    if not is_retry:
+        raise RefusedError(
+            ErrorCode.fenced_member_epoch,
+            f"member {member.member_id!r} of group {group.group_id!r} is in epoch {current.epoch}, not "
+            f"{request.member_epoch}: give up all partitions and join with member epoch 0",
+        )
+
+
+def check_member_epoch(group: ConsumerGroup, member_id: str, epoch: int) -> None:
+    """Check that a request about offsets comes from a member, and names the epoch of the member.
+
+    Raises:
+        RefusedError: UNKNOWN_MEMBER_ID, or STALE_MEMBER_EPOCH: the client retries with the epoch of its next heartbeat.
+    """
+    member = group.members.get(member_id)
+    if member is None:
+        raise _unknown(group, member_id)
+    if epoch != member.current.epoch:
+        raise RefusedError(
+            ErrorCode.stale_member_epoch,
+            f"member {member_id!r} of group {group.group_id!r} is in epoch {member.current.epoch}, not {epoch}",
+        )

@@ -1,0 +1,655 @@
+"""Consumer groups: conversations of members with the coordinator, and invariants of every conversation."""
+
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from kio.schema.errors import ErrorCode
+
+from stablelog.coordinators.consumer_groups.answers import (
+    GroupConfig,
+    JoinRequest,
+    LeavingMember,
+    Membership,
+    OffsetCommit,
+)
+from stablelog.coordinators.consumer_groups.consumer_protocol.group import ConsumerGroup
+from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
+    HeartbeatAnswer,
+    HeartbeatRequest,
+    KnownTopic,
+)
+from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
+from tests.scale import examples
+
+SESSION_MS = 45_000
+T0 = ("t", 0)
+
+
+class FakeTopics:
+    """Topics that a test creates, grows and deletes."""
+
+    def __init__(self, **counts: int) -> None:
+        self.version = 0
+        self.known: dict[str, KnownTopic] = {}
+        for name, count in counts.items():
+            self.put(name, count)
+
+    def put(self, name: str, count: int) -> None:
+        topic_id = self.known[name].topic_id if name in self.known else uuid.uuid4()
+        self.known[name] = KnownTopic(topic_id, count)
+        self.version += 1
+
+    def delete(self, name: str) -> None:
+        del self.known[name]
+        self.version += 1
+
+    def find(self, name: str) -> KnownTopic | None:
+        return self.known.get(name)
+
+    def name_of(self, topic_id: uuid.UUID) -> str | None:
+        return next((name for name, topic in self.known.items() if topic.topic_id == topic_id), None)
+
+    def names(self) -> list[str]:
+        return list(self.known)
+
+
+class Client:
+    """A client of the consumer protocol that does what it is told: it revokes at once, or when `revokes` is set."""
+
+    def __init__(self, room: "Room", member_id: str, *, topics=("t",), instance_id=None, **more: Any) -> None:
+        self.room = room
+        self.fields = {"topics": topics, "instance_id": instance_id, "rebalance_timeout_ms": 60_000} | more
+        self.member_id = member_id
+        self.epoch = 0
+        self.owned: frozenset[Any] = frozenset()
+        self.target: frozenset[Any] = frozenset()
+        self.revokes = True
+
+    def beat(self, **fields: Any) -> HeartbeatAnswer:
+        """Send a heartbeat with all fields, and follow the answer."""
+        asked = {"member_epoch": self.epoch, "owned": self.owned} | self.fields | fields
+        answer = self.room.beat(self.member_id, **asked)
+        if answer.code is ErrorCode.none:
+            assert answer.member_epoch >= self.epoch or answer.member_epoch < 0
+            self.epoch = answer.member_epoch
+            if answer.assignment is not None:
+                self.target = answer.assignment
+            # What is new is owned at once; what is to be revoked is given away if the client does so.
+            self.owned = self.target if self.revokes else self.owned | self.target
+        elif answer.code in {ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id}:
+            self.lose()
+        return answer
+
+    def lose(self) -> None:
+        self.epoch = 0
+        self.owned = self.target = frozenset()
+
+
+class Room:
+    """A coordinator with its log, topics and time."""
+
+    def __init__(self, **config: int) -> None:
+        self.config = GroupConfig(initial_rebalance_delay_ms=0, **config)
+        self.coordinator = GroupCoordinator(self.config)
+        self.topics = FakeTopics(t=4)
+        self.log: list[tuple[bytes, bytes | None]] = []
+        self.now_ms = 0
+
+    def keep(self, decision):
+        self.log += decision.records
+        return decision
+
+    def beat(self, member_id: str, group_id: str = "g", **fields: Any) -> HeartbeatAnswer:
+        request = HeartbeatRequest(group_id=group_id, member_id=member_id, fresh_id="fresh", **fields)
+        return self.keep(
+            self.coordinator.consumers.heartbeat(request, self.topics, now_ms=self.now_ms)
+        ).answer
+
+    def wait(self, ms: int) -> None:
+        self.now_ms += ms
+        while (next_ms := self.coordinator.next_deadline_ms()) is not None and next_ms <= self.now_ms:
+            self.keep(self.coordinator.tick(self.now_ms))
+
+    def restart(self) -> None:
+        self.coordinator = GroupCoordinator(self.config)
+        for key, value in self.log:
+            self.coordinator.table.replay(key, value)
+        self.keep(self.coordinator.loaded(self.now_ms))
+
+    @property
+    def group(self) -> ConsumerGroup:
+        group = self.coordinator.table.groups["g"]
+        assert isinstance(group, ConsumerGroup)
+        return group
+
+    def described(self):
+        return self.coordinator.consumers.describe(["g"]).answer[0]
+
+    def join(self, member_id="old", protocol="range"):
+        request = JoinRequest(
+            group_id="g",
+            member_id=member_id,
+            fresh_id="x",
+            protocol_type="consumer",
+            protocols=((protocol, b"\0\0\0\0\0\0"),),
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            knows_member_id_required=False,
+        )
+        decision = self.keep(self.coordinator.join(request, "token", now_ms=self.now_ms))
+        return dict(decision.answers).get("token")
+
+
+def settle(*clients: Client) -> None:
+    for _ in range(6):
+        for client in clients:
+            client.beat()
+
+
+def indexes(client: Client) -> list[int]:
+    return sorted(index for _, index in client.owned)
+
+
+def test_a_first_member_gets_everything():
+    room = Room()
+    a = Client(room, "a")
+    answer = a.beat()
+    assert (answer.code, answer.member_id, answer.member_epoch) == (ErrorCode.none, "a", 1)
+    assert answer.heartbeat_interval_ms == 5_000
+    assert indexes(a) == [0, 1, 2, 3]
+    assert room.group.state == "Stable"
+    assert a.beat(owned=None, topics=None, rebalance_timeout_ms=-1).assignment is None, "nothing has changed"
+
+
+def test_a_partition_is_given_only_after_it_was_revoked():
+    room = Room()
+    a, b = Client(room, "a"), Client(room, "b")
+    a.beat()
+    a.revokes = False
+    b.beat()
+    assert indexes(b) == []
+    answer = a.beat()
+    assert answer.member_epoch == 1, "it keeps its epoch until it has revoked"
+    assert {index for _, index in answer.assignment} == {0, 1}
+    assert room.group.state == "Reconciling"
+    assert indexes(b) == []
+    assert b.beat().assignment == frozenset()
+    assert a.beat(owned=None).member_epoch == 1, "who says nothing has not revoked"
+    b.beat()
+    assert indexes(b) == []
+    a.revokes = True
+    a.beat()
+    a.beat()
+    b.beat()
+    assert (indexes(a), indexes(b)) == ([0, 1], [2, 3])
+    assert a.epoch == b.epoch == 2
+    assert room.group.state == "Stable"
+
+
+def test_who_does_not_revoke_in_time_is_removed():
+    room = Room()
+    a, b = Client(room, "a", rebalance_timeout_ms=20_000), Client(room, "b")
+    a.beat()
+    a.revokes = False
+    b.beat()
+    a.beat()
+    room.wait(19_999)
+    a.beat()
+    b.beat()
+    room.wait(1)
+    assert a.beat().code is ErrorCode.unknown_member_id
+    b.beat()
+    assert indexes(b) == [0, 1, 2, 3]
+
+
+def test_a_silent_member_expires_and_its_partitions_go_on():
+    room = Room()
+    a, b = Client(room, "a"), Client(room, "b")
+    settle(a, b)
+    room.wait(SESSION_MS - 1)
+    b.beat()
+    room.wait(1)
+    b.beat()
+    assert indexes(b) == [0, 1, 2, 3]
+    assert a.beat().code is ErrorCode.unknown_member_id
+    settle(a, b)
+    assert len(a.owned) == len(b.owned) == 2
+
+
+def test_a_member_that_leaves_is_gone_at_once():
+    room = Room()
+    a, b = Client(room, "a"), Client(room, "b")
+    settle(a, b)
+    assert room.beat("a", member_epoch=-1).member_epoch == -1
+    b.beat()
+    assert indexes(b) == [0, 1, 2, 3]
+    assert room.beat("b", member_epoch=-1).code is ErrorCode.none
+    assert room.group.state == "Empty"
+
+
+@pytest.mark.parametrize("change", [lambda topics: topics.put("t", 6), lambda topics: topics.put("u", 2)])
+def test_topics_that_grow_or_appear_are_assigned(change):
+    room = Room()
+    a, b = Client(room, "a", topics=("t", "u")), Client(room, "b", topics=("t", "u"))
+    settle(a, b)
+    before = room.group.epoch
+    change(room.topics)
+    settle(a, b)
+    assert room.group.epoch == before + 1
+    assert len(a.owned) == len(b.owned) == 3
+
+
+def test_a_deleted_topic_is_taken_away():
+    room = Room()
+    a = Client(room, "a")
+    a.beat()
+    room.topics.delete("t")
+    settle(a)
+    assert indexes(a) == []
+    assert room.group.state == "Stable"
+
+
+def test_a_pattern_selects_the_topics_that_match_as_a_whole():
+    room = Room()
+    for name in ("orders-1", "orders-2", "my-orders-1"):
+        room.topics.put(name, 1)
+    a = Client(room, "a", topics=None, pattern="orders-.*")
+    a.beat()
+    assert {room.topics.name_of(topic) for topic, _ in a.owned} == {"orders-1", "orders-2"}
+    room.topics.put("orders-3", 1)
+    a.beat()
+    assert len(a.owned) == 3
+    b = Client(room, "b", topics=None, pattern="my-.*|t")
+    b.beat()
+    assert len(b.owned) == 5
+    assert room.group.is_subscribed_to("orders-3")
+    assert not room.group.is_subscribed_to("u")
+    assert a.beat(pattern="(a").code is ErrorCode.invalid_regular_expression
+    a.beat(pattern="", topics=("t",))
+    settle(a)
+
+
+def test_a_member_with_an_old_or_wrong_epoch_is_fenced_and_joins_again():
+    room = Room()
+    a, b = Client(room, "a"), Client(room, "b")
+    settle(a, b)
+    assert a.epoch == 2
+    assert room.beat("a", member_epoch=3).code is ErrorCode.fenced_member_epoch
+    assert a.beat(member_epoch=1, owned=None).code is ErrorCode.fenced_member_epoch
+    assert a.epoch == 0
+    settle(a, b)
+    assert len(a.owned) == 2
+
+
+def test_the_epoch_before_is_accepted_because_an_answer_may_be_lost():
+    room = Room()
+    a, b = Client(room, "a"), Client(room, "b")
+    settle(a, b)
+    assert a.epoch == 2
+    answer = a.beat(member_epoch=1)
+    assert (answer.code, answer.member_epoch, answer.assignment) == (ErrorCode.none, 2, a.owned)
+
+
+def test_static_members_keep_their_place():
+    room = Room()
+    a, b = Client(room, "a", instance_id="i"), Client(room, "b")
+    settle(a, b)
+    had = a.owned
+    other = Client(room, "a2", instance_id="i")
+    assert other.beat().code is ErrorCode.unreleased_instance_id
+    assert room.beat("a", member_epoch=-2, instance_id="i").member_epoch == -2
+    b.beat()
+    epoch = room.group.epoch
+    assert len(b.owned) == 2, "the place is reserved"
+    other.beat()
+    assert (other.owned, room.group.epoch) == (had, epoch)
+    room.restart()
+    assert (sorted(room.group.members), room.group.epoch) == (["a2", "b"], epoch)
+    assert a.beat(member_epoch=2).code is ErrorCode.fenced_instance_id
+    assert room.beat("b", member_epoch=-2).code is ErrorCode.invalid_request
+    assert room.beat("a2", member_epoch=-2, instance_id="j").code is ErrorCode.unknown_member_id
+    leaving = [LeavingMember("", "i"), LeavingMember("b", None), LeavingMember("", "j")]
+    left = room.keep(room.coordinator.leave("g", leaving, now_ms=0)).answer
+    assert [code.name for _, code in left.members] == ["none", "unknown_member_id", "unknown_member_id"]
+    b.beat()
+    assert len(b.owned) == 4
+
+
+def test_a_static_member_that_does_not_come_back_expires():
+    room = Room()
+    a, b = Client(room, "a", instance_id="i"), Client(room, "b")
+    settle(a, b)
+    room.beat("a", member_epoch=-2, instance_id="i")
+    room.wait(SESSION_MS - 1)
+    b.beat()
+    assert len(b.owned) == 2
+    room.wait(1)
+    b.beat()
+    assert len(b.owned) == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"rebalance_timeout_ms": -1}, "invalid_request"),
+        ({"owned": None}, "invalid_request"),
+        ({"owned": frozenset({(uuid.UUID(int=1), 0)})}, "invalid_request"),
+        ({"topics": None}, "invalid_request"),
+        ({"instance_id": ""}, "invalid_request"),
+        ({"rack_id": ""}, "invalid_request"),
+        ({"member_epoch": -3}, "invalid_request"),
+        ({"member_epoch": -2}, "invalid_request"),
+        ({"topics": ("x" * (5 << 20),)}, "invalid_request"),
+        ({"client_id": "x" * 32_001}, "invalid_request"),
+        ({"group_id": ""}, "invalid_request"),
+        ({"assignor": "mine"}, "unsupported_assignor"),
+        ({"member_epoch": 1}, "group_id_not_found"),
+    ],
+)
+def test_a_bad_request_is_refused_with_a_sentence_and_leaves_nothing(fields, code):
+    room = Room()
+    asked = {"member_epoch": 0, "owned": frozenset(), "topics": ("t",), "rebalance_timeout_ms": 1} | fields
+    answer = room.beat("a", **asked)
+    assert answer.code is ErrorCode[code]
+    assert answer.message
+    assert room.log == []
+    assert room.coordinator.list_groups().answer == []
+
+
+def test_only_clients_of_the_first_version_get_their_id_from_the_broker():
+    room = Room()
+    asked = {"member_epoch": 0, "owned": frozenset(), "topics": ("t",), "rebalance_timeout_ms": 1}
+    assert room.beat("", **asked).code is ErrorCode.invalid_request
+    assert room.beat("", **asked, makes_own_id=False).member_id == "fresh"
+
+
+def test_a_full_group_takes_no_more_members():
+    room = Room(consumer_group_size_max=1)
+    a, b = Client(room, "a"), Client(room, "b")
+    a.beat()
+    assert b.beat().code is ErrorCode.group_max_size_reached
+    assert a.beat(member_epoch=0, owned=frozenset()).code is ErrorCode.none
+
+
+def test_the_assignor_of_most_members_is_used():
+    room = Room()
+    clients = [
+        Client(room, name, assignor=assignor)
+        for name, assignor in (("a", "range"), ("b", "range"), ("c", None))
+    ]
+    settle(*clients)
+    assert room.described().assignor == "range"
+    assert [indexes(client) for client in clients] == [[0, 1], [2], [3]]
+
+
+def test_offsets_are_committed_by_members_in_their_epoch():
+    room = Room()
+    a = Client(room, "a")
+    a.beat()
+
+    def commit(member_id, epoch, **more):
+        decision = room.coordinator.commit_offsets(
+            "g", {T0: OffsetCommit(1)}, Membership(member_id, epoch), now_ms=0, **more
+        )
+        return room.keep(decision).answer[T0].name
+
+    def txn(*who):
+        decision = room.coordinator.txn_commit_offsets("g", {T0: OffsetCommit(1)}, Membership(*who), now_ms=0)
+        return decision.answer[T0].name
+
+    check = room.coordinator.consumers.check_fetch
+    assert commit("a", 1) == "none"
+    assert commit("a", 0) == commit("a", 2) == "stale_member_epoch"
+    assert commit("b", 1) == commit("", -1) == "unknown_member_id"
+    assert commit("a", 1, knows_missing_group=False) == "unsupported_version"
+    assert [txn(*who) for who in (("a", 1), ("a", 2), ("b", 1), ())] == [
+        "none",
+        "illegal_generation",
+        "unknown_member_id",
+        "none",
+    ]
+    assert [check("g", *who).name for who in ((None, -1), ("a", 1), ("a", 2), ("b", 1))] == [
+        "none",
+        "none",
+        "stale_member_epoch",
+        "unknown_member_id",
+    ]
+    room.beat("a", member_epoch=-1)
+    assert commit("", -1) == "none", "an empty group takes offsets from an operator"
+    assert check("none", "a", 1) is ErrorCode.none
+
+
+def test_offsets_of_subscribed_topics_are_kept():
+    room = Room(offsets_retention_ms=100_000)
+    a = Client(room, "a")
+    a.beat()
+    commits = {T0: OffsetCommit(1), ("u", 0): OffsetCommit(2)}
+    room.keep(room.coordinator.commit_offsets("g", commits, Membership("a", 1), now_ms=0))
+    answer = room.keep(room.coordinator.delete_offsets("g", commits, now_ms=0)).answer
+    assert answer.partitions[T0] is ErrorCode.group_subscribed_to_topic
+    assert answer.partitions["u", 0] is ErrorCode.none
+    for _ in range(40):
+        a.beat()
+        room.wait(40_000)
+    assert list(room.coordinator.fetch_offsets("g", None).answer) == [T0]
+    assert room.coordinator.delete_groups(["g"], now_ms=0).answer == {"g": ErrorCode.non_empty_group}
+    room.beat("a", member_epoch=-1)
+    room.restart()
+    room.wait(10**7)
+    assert room.coordinator.list_groups().answer == []
+    room.restart()
+    assert room.coordinator.list_groups().answer == []
+
+
+def test_the_two_kinds_of_group_share_the_ids():
+    room = Room()
+    a = Client(room, "a")
+    a.beat()
+    room.keep(room.coordinator.commit_offsets("g", {T0: OffsetCommit(7)}, Membership("a", 1), now_ms=0))
+    assert room.join("").code is ErrorCode.inconsistent_group_protocol
+    heartbeat = room.coordinator.heartbeat("g", "a", 1, now_ms=0)
+    assert heartbeat.answer is ErrorCode.unknown_member_id
+    assert room.coordinator.describe(["g"]).answer[0].code is ErrorCode.group_id_not_found
+    room.beat("a", member_epoch=-1)
+    joined = room.join("")
+    assert joined.code is ErrorCode.none
+    assert a.beat(member_epoch=0, owned=frozenset()).code is ErrorCode.group_id_not_found
+    assert room.described().code is ErrorCode.group_id_not_found
+    room.restart()
+    assert [group.group_type for group in room.coordinator.list_groups().answer] == ["classic"]
+    a.lose()
+    assert a.beat().code is ErrorCode.none, "the generation was not recorded, so the group is empty"
+    room.restart()
+    (listed,) = room.coordinator.list_groups().answer
+    assert (listed.group_type, listed.state) == ("consumer", "Stable")
+    assert room.coordinator.list_groups([], ["Classic"]).answer == []
+    assert len(room.coordinator.list_groups(["stable"], ["Consumer"]).answer) == 1
+    assert room.coordinator.fetch_offsets("g", [T0]).answer[T0].offset == 7
+    room.beat("a", member_epoch=-1)
+    deleted = room.keep(room.coordinator.delete_groups(["g"], now_ms=0))
+    assert deleted.answer == {"g": ErrorCode.none}
+    room.restart()
+    assert room.coordinator.list_groups().answer == []
+
+
+def test_after_a_restart_members_go_on():
+    room = Room()
+    a, b = Client(room, "a"), Client(room, "b", topics=None, pattern="t")
+    settle(a, b)
+    before, epoch = (a.owned, b.owned), room.group.epoch
+    room.restart()
+    assert room.group.is_subscribed_to("anything"), "the pattern is not resolved yet"
+    settle(a, b)
+    assert (a.owned, b.owned) == before
+    assert room.group.epoch == epoch, "the topics are the same"
+    room.restart()
+    room.topics.put("t", 6)
+    settle(a, b)
+    assert len(a.owned) == len(b.owned) == 3
+    room.restart()
+    room.wait(SESSION_MS)
+    assert room.group.state == "Empty"
+
+
+def test_a_restart_begins_the_time_to_revoke_again():
+    room = Room()
+    a, b = Client(room, "a"), Client(room, "b")
+    a.beat()
+    a.revokes = False
+    b.beat()
+    a.beat()
+    room.restart()
+    room.wait(30_000)
+    a.beat()
+    b.beat()
+    room.wait(30_000)
+    assert a.beat().code is ErrorCode.unknown_member_id
+
+
+NAMES = st.sampled_from("abcd")
+TOPIC_NAMES = st.sampled_from(["t", "u", "v"])
+
+
+class Members(RuleBasedStateMachine):
+    """Members that join, lag, leave and expire, with topics that change and restarts of the broker."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.room = Room()
+        self.clients: dict[str, Client] = {}
+        self.epoch = 0
+
+    @rule(name=NAMES, topics=st.frozensets(TOPIC_NAMES).map(tuple), assignor=st.sampled_from([None, "range"]))
+    def join(self, name, topics, assignor):
+        if name not in self.clients:
+            self.clients[name] = Client(self.room, name, topics=topics, assignor=assignor)
+            assert self.clients[name].beat().code is ErrorCode.none
+
+    @rule(name=NAMES)
+    def join_by_pattern(self, name):
+        if name not in self.clients:
+            self.clients[name] = Client(self.room, name, topics=None, pattern="[tu]")
+            assert self.clients[name].beat().code is ErrorCode.none
+
+    @rule(name=NAMES, topics=st.frozensets(TOPIC_NAMES, min_size=1).map(tuple))
+    def subscribe(self, name, topics):
+        if name in self.clients:
+            self.clients[name].fields |= {"topics": topics, "pattern": ""}
+
+    @rule(name=NAMES, revokes=st.booleans())
+    def beat(self, name, revokes):
+        if name in self.clients:
+            self.clients[name].revokes = revokes
+            self.clients[name].beat()
+
+    @rule(name=NAMES)
+    def beat_without_fields(self, name):
+        """A heartbeat that says only that the member is alive."""
+        client = self.clients.get(name)
+        if client is not None and client.epoch:
+            client.revokes = False
+            client.beat(owned=None, topics=None, pattern=None, rebalance_timeout_ms=-1)
+
+    @rule(name=NAMES)
+    def lose_an_answer(self, name):
+        """The client did not get the answer: it sends the same again, and is served or fenced."""
+        client = self.clients.get(name)
+        if client is not None:
+            self.room.beat(name, member_epoch=client.epoch, owned=client.owned, **client.fields)
+            assert client.beat().code in {
+                ErrorCode.none,
+                ErrorCode.fenced_member_epoch,
+                ErrorCode.unknown_member_id,
+            }
+
+    @rule(name=NAMES)
+    def crash_and_join(self, name):
+        if name in self.clients:
+            self.clients[name].lose()
+            assert self.clients[name].beat().code is ErrorCode.none
+
+    @rule(name=NAMES)
+    def leave(self, name):
+        if self.clients.pop(name, None):
+            code = self.room.beat(name, member_epoch=-1).code
+            assert code in {ErrorCode.none, ErrorCode.unknown_member_id, ErrorCode.group_id_not_found}
+
+    @rule(ms=st.sampled_from([1_000, 30_000, 46_000]))
+    def wait(self, ms):
+        self.room.wait(ms)
+
+    @rule(name=TOPIC_NAMES, count=st.integers(1, 6))
+    def make_or_grow(self, name, count):
+        known = self.room.topics.known.get(name)
+        self.room.topics.put(name, max(count, known.partition_count if known else 0))
+
+    @rule(name=TOPIC_NAMES)
+    def delete(self, name):
+        if name in self.room.topics.known:
+            self.room.topics.delete(name)
+
+    @rule()
+    def restart(self):
+        before = list(self.room.coordinator.table.live_state().rest)
+        self.room.restart()
+        assert sorted(self.room.coordinator.table.live_state().rest) == sorted(before)
+
+    @rule()
+    def trim(self):
+        """The log is only what a checkpoint writes."""
+        self.room.log = list(self.room.coordinator.table.live_state().rest)
+
+    @property
+    def group(self):
+        return self.room.coordinator.table.groups.get("g")
+
+    @precondition(lambda self: self.clients)
+    @rule()
+    def converge(self):
+        for client in self.clients.values():
+            client.revokes = True
+        settle(*self.clients.values(), *self.clients.values())
+        assert self.group.state == "Stable"
+        names = {name for client in self.clients.values() for name in client.fields["topics"] or ()}
+        if any(client.fields.get("pattern") for client in self.clients.values()):
+            names |= {"t", "u"}
+        wanted = {
+            (topic.topic_id, index)
+            for name, topic in self.room.topics.known.items()
+            if name in names
+            for index in range(topic.partition_count)
+        }
+        owned = [partition for client in self.clients.values() for partition in client.owned]
+        assert sorted(owned) == sorted(wanted)
+        for name, client in self.clients.items():
+            assert client.owned == self.group.target[name]
+
+    @invariant()
+    def no_partition_has_two_owners(self):
+        """Members that the group knows, and that have its epoch, own what no other such member owns."""
+        if self.group is None:
+            return
+        owned = [
+            partition
+            for name, client in self.clients.items()
+            if name in self.group.members and client.epoch
+            for partition in client.owned
+        ]
+        assert len(owned) == len(set(owned))
+
+    @invariant()
+    def the_epoch_of_a_group_never_falls(self):
+        if self.group is None:
+            self.epoch = 0
+            return
+        assert self.group.epoch >= self.epoch
+        assert self.group.target_epoch <= self.group.epoch
+        self.epoch = self.group.epoch
+
+
+Members.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
+TestMembers = Members.TestCase
