@@ -6,8 +6,6 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
-from stablelog.errors import StablelogError
-
 # Spark sets the first variable in the Python processes that plan, read and write, unless the session has
 # `spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled=false`. With the second variable, Spark's function that
 # reports the exception of a process leaves the traceback out.
@@ -33,8 +31,8 @@ def one_line(method: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
     def called(*args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
         try:
             return method(*args, **kwargs)
-        except StablelogError:
-            _hide_traceback()
+        except Exception as error:
+            _hide_traceback(error)
             raise
 
     return called
@@ -47,14 +45,18 @@ def one_line_each(method: Callable[_Given, Iterator[_Item]]) -> Callable[_Given,
     def called(*args: _Given.args, **kwargs: _Given.kwargs) -> Iterator[_Item]:
         try:
             yield from method(*args, **kwargs)
-        except StablelogError:
-            _hide_traceback()
+        except Exception as error:
+            _hide_traceback(error)
             raise
 
     return called
 
 
-def _hide_traceback() -> None:
+def _hide_traceback(error: Exception) -> None:
+    from stablelog.errors import StablelogError  # not at the top: Spark imports this module in every process
+
+    if not isinstance(error, StablelogError):
+        return
     if os.environ.get(_IS_SHORT) or started_as() == STREAM_PROCESS:
         os.environ[_IS_HIDDEN] = "1"
 
