@@ -57,7 +57,9 @@ def session(jars: Sequence[Path]) -> Iterator[Any]:
         "bench",
         f"local[{PARTITION_COUNT}]",
         spark_driver_memory="2g",
+        spark_ui_enabled="false",
         spark_ui_showConsoleProgress="false",
+        spark_sql_streaming_checkpoint_fileChecksum_enabled="false",
         **settings,
     )
     spark.sparkContext.setLogLevel("OFF")

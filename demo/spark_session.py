@@ -17,6 +17,7 @@ def quiet_session(name: str) -> Any:
     """A session for two cores that says nothing of its own."""
     warnings.simplefilter("ignore")
     settings = {
+        "spark_ui_enabled": "false",
         "spark_ui_showConsoleProgress": "false",
         "spark_sql_shuffle_partitions": "2",
         "spark_python_authenticate_socketTimeout": "60s",  # two cores may be busy with all the rest

@@ -63,4 +63,5 @@ def open_log() -> Iterator[str]:
 def main(run: Callable[[Any, str, str], None]) -> None:
     """Run an example on a log of its own, in a directory that goes when it ends."""
     with open_log() as bootstrap, tempfile.TemporaryDirectory() as directory:
-        run(session("example", spark_sql_shuffle_partitions="2"), bootstrap, str(Path(directory)))
+        spark = session("example", spark_sql_shuffle_partitions="2", spark_ui_enabled="false")
+        run(spark, bootstrap, str(Path(directory)))

@@ -92,6 +92,8 @@ def spark(tmp_path_factory):
         "local[2,2]",
         spark_sql_warehouse_dir=str(warehouse),
         spark_sql_shuffle_partitions="2",
+        spark_ui_enabled="false",
+        spark_sql_streaming_checkpoint_fileChecksum_enabled="false",  # what it guards against is no test's subject
         spark_driver_extraJavaOptions=f"{SETTINGS['spark.driver.extraJavaOptions']} {QUICK_JAVA}",
         spark_python_authenticate_socketTimeout="300s",  # a test may be kept waiting, too
     )

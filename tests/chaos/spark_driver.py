@@ -174,7 +174,7 @@ def run(directory):
     config = json.loads((directory / "config.json").read_text())
     from stablelog.spark.local_session import session
 
-    spark = session("steps", "local[2,4]", spark_driver_extraJavaOptions=QUICK_JAVA)
+    spark = session("steps", "local[2,4]", spark_driver_extraJavaOptions=QUICK_JAVA, spark_ui_enabled="false")
     spark.sparkContext.setLogLevel("OFF")
     jvm = spark._jvm.java.lang.ProcessHandle.current().pid()
     write(directory / "driver.json", [jvm, os.getpid()])

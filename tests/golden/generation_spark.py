@@ -86,7 +86,7 @@ def write_spark(target):
     from stablelog.spark.local_session import session
     from tests.golden.generation import now_ms
 
-    spark = session("a generation", "local[2]")
+    spark = session("a generation", "local[2]", spark_ui_enabled="false")
     spark.sparkContext.setLogLevel("OFF")
     with stablelog.serve(target / "data", transaction_max_timeout_ms=2**31 - 1) as broker:
         for topic, (count, configs) in TOPICS.items():

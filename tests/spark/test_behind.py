@@ -75,7 +75,7 @@ def test_an_abort_behind_the_end_of_what_is_seen_is_not_overlooked(topic, tmp_pa
     topic.write(undecided, b"undecided")
     seen = shutil.copytree(topic.directory, tmp_path / "seen" / topic.directory.name)
     topic.abort(aborting)
-    given = topic.given(path=str(seen.parent), scan=scan)
+    given = topic.given(mount=str(seen.parent), scan=scan)
     planned = tasks(given)
     assert values(given, planned=planned) == [b"kept"]
     assert [piece.extents for pieces in planned for piece in pieces] == [()], "it is fetched"

@@ -161,7 +161,7 @@ def test_a_directory_of_another_broker_is_not_taken_for_the_leaders(
         of_partition = f"{history[0]}-{index}"
         shutil.copytree(stablelog_broker.data / of_partition, tmp_path / "data" / of_partition)
     shutil.copy(stablelog_broker.data / "meta.properties", tmp_path / "data")
-    asked = given(stablelog_broker, history[0], path=str(tmp_path / "data"))
+    asked = given(stablelog_broker, history[0], mount=str(tmp_path / "data"))
     assert all(piece.extents for pieces in tasks(asked) for piece in pieces)
     (tmp_path / "data" / "meta.properties").write_text(f"#\nversion=1\n{line}\n")
     with pytest.raises(UnavailableError, match="or cannot be read"):

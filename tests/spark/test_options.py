@@ -3,8 +3,9 @@ from pathlib import Path
 import pytest
 
 from stablelog.errors import UsageError
+from stablelog.spark.kafka_settings import WITHOUT_EFFECT
 from stablelog.spark.offsets import Bound
-from stablelog.spark.option_table import BATCH, OPTIONS, STREAM, WITHOUT_EFFECT
+from stablelog.spark.option_table import BATCH, OPTIONS, STREAM
 from stablelog.spark.options import read_options, write_options
 
 DOCS = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
@@ -37,6 +38,12 @@ def test_a_batch_begins_at_the_beginning_and_a_stream_at_the_end():
 
 def test_two_names_of_one_option_may_agree():
     assert read_options({**READ, "kafka.bootstrap.servers": "h:1"}).bootstrap == "h:1"
+
+
+def test_with_brokers_a_directory_is_the_mount_and_a_url_the_path():
+    options = read_options({**READ, "mount": "/data", "path": "s3://bucket"})
+    assert (options.mount, options.path, options.store_url) == ("/data", "s3://bucket", "s3://bucket")
+    assert read_options({"path": "/data"}).mount is None
 
 
 def test_options_that_change_nothing_here_are_taken():
@@ -121,11 +128,21 @@ def test_durations_have_units(text, time_ms):
         ({**READ, "partitions": "3-1"}, "partitions='3-1' is not valid"),
         ({**READ, "scan": "telepathy"}, "auto or fetch or files"),
         ({"path": "data", "scan": "fetch"}, "requires a broker"),
-        ({**READ, "path": "data", "scan": "fetch"}, "does not read the files at path"),
-        ({**READ, "topic": "x"}, "topic is an option of a write, not of a batch read or a stream's read"),
         (
-            {**READ, "kafka.security.protocol": "SSL"},
-            "of Kafka's client settings it has kafka.bootstrap.servers",
+            {**READ, "path": "/data"},
+            "path=/data is a directory .* give the directory as mount if it is the mounted",
+        ),
+        ({**READ, "mount": "data", "scan": "fetch"}, "does not read the files at mount"),
+        ({**READ, "mount": "s3://bucket"}, "mount=s3://bucket is a URL, .* as path"),
+        ({"mount": "/data"}, "the log to read is not named"),
+        ({"path": "/data", "mount": "/data"}, "mount says where .* is mounted, and no broker is given"),
+        ({**READ, "parallelism": "0"}, "parallelism='0' is not valid: 1 and more"),
+        ({**READ, "topic": "x"}, "topic is an option of a write, not of a batch read or a stream's read"),
+        ({**READ, "kafka.xyzxyzxyz": "1"}, "of Kafka's client settings it has kafka.bootstrap.servers"),
+        ({}, "the log to read is not named: .*; a table .* is not possible, .*use CREATE TEMPORARY VIEW"),
+        (
+            {**READ, "option.subscribe": "x", "owner": "root"},
+            "^a table .* is not possible, .*use CREATE TEMPORARY VIEW",
         ),
     ],
 )
@@ -162,7 +179,8 @@ def test_a_write_has_options_of_its_own():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "address of the broker is missing"),
+        ({}, "address of the broker is missing: .*; a table .* is not possible"),
+        ({"topic": "x"}, "give the option kafka.bootstrap.servers$"),
         ({"bootstrap": "h:1", "subscribe": "x"}, "subscribe is an option of a batch read or a stream's read"),
         ({"bootstrap": "h:1", "batchBytes": "4g"}, "batchBytes='4g' is not valid: .*is more than 104857600"),
         ({"bootstrap": "h:1", "txnAppId": "job"}, "txnAppId and txnVersion belong together"),

@@ -228,7 +228,7 @@ def test_a_directory_that_cannot_be_read_is_named(stablelog_broker, tmp_path):
     with pytest.raises(
         UnavailableError, match=f"the files of {topic}-0 are not in {tmp_path}, or cannot be read"
     ):
-        tasks(given(stablelog_broker, topic, path=str(tmp_path)))
+        tasks(given(stablelog_broker, topic, mount=str(tmp_path)))
 
 
 def test_while_the_broker_writes_and_rolls_and_deletes(stablelog_broker):

@@ -191,7 +191,7 @@ def test_a_sealed_segment_with_other_headers_fails_the_read_and_the_stream(spark
     path.write_bytes(content)
     with pytest.raises(PySparkException, match=f"{path}: the batches are not those that were synced"):
         spark.read.format("stablelog").load(str(tmp_path)).collect()
-    running = stream(spark, stablelog_broker, topic, path=str(tmp_path), scan="files").writeStream
+    running = stream(spark, stablelog_broker, topic, mount=str(tmp_path), scan="files").writeStream
     with pytest.raises(StreamingQueryException, match=f"{path}: the batches are not those that were synced"):
         to_the_end(running.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")))
 
@@ -217,7 +217,7 @@ def test_a_topic_without_records_is_an_empty_frame(spark, stablelog_broker):
         ({"subscribr": "x"}, None, "stablelog has no option 'subscribr'; did you mean subscribe?"),
         ({"maxOffsetsPerTrigger": "5"}, None, "maxOffsetsPerTrigger is an option of a stream's read"),
         (
-            {"path": "/nowhere/at/all"},
+            {"mount": "/nowhere/at/all"},
             None,
             "the files of .*-0 are not in /nowhere/at/all, or cannot be read",
         ),

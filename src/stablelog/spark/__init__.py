@@ -1,7 +1,8 @@
 """Spark data source and sink: the only package that imports PySpark.
 
-`stablelog.spark.session()` returns a Spark session with settings for stablelog. `stablelog.spark.count()` returns the
-number of records of a read without reading them. `stablelog.spark.verify()` checks an object store.
+`stablelog.spark.session()` returns a Spark session with settings for stablelog. `stablelog.spark.register()` makes
+`format("stablelog")` known in a session that exists. `stablelog.spark.count()` returns the number of records of a read
+without reading them. `stablelog.spark.verify()` checks an object store.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stablelog.spark.local_session import session
     from stablelog.spark.record_count import count
+    from stablelog.spark.registration import register
     from stablelog.spark.verification import verify
 
-__all__ = ["count", "session", "verify"]
+__all__ = ["count", "register", "session", "verify"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,6 +22,10 @@ def __getattr__(name: str) -> Any:
         from stablelog.spark.local_session import session
 
         return session
+    if name == "register":
+        from stablelog.spark.registration import register
+
+        return register
     if name == "count":
         from stablelog.spark.record_count import count
 

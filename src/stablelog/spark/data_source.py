@@ -7,19 +7,37 @@ Spark imports this module in every Python process that it starts, and most of th
 this module imports little, and each method imports the modules that it uses.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
+from stablelog.spark.messages import one_line
+
 
 class StablelogDataSource(DataSource):
-    """stablelog as a data source of Spark."""
+    """stablelog as a data source of Spark.
+
+    Attributes:
+        parallelism: the default of the option of this name: how many tasks the session's cluster can run at a time; None
+            if it is unknown. `stablelog.spark.register` sets it.
+    """
+
+    parallelism: int | None = None
+
+    def __init__(self, options: dict[str, str]) -> None:
+        from stablelog.spark.options import warn_without_effect
+
+        super().__init__(options)
+        # Spark makes one object for a read. It passes this object to the processes that plan and run the read.
+        warn_without_effect(options)
 
     @classmethod
     def name(cls) -> str:
         """The data source's name in `format(...)`."""
         return "stablelog"
 
+    @one_line
     def schema(self) -> Any:
         """The default columns of a read: those of Spark's Kafka connector."""
         from stablelog.spark.options import read_options
@@ -30,6 +48,7 @@ class StablelogDataSource(DataSource):
             include_headers=options.include_headers, include_commits=options.include_commits
         )
 
+    @one_line
     def reader(self, schema: Any) -> DataSourceReader:
         """Return a reader of these columns.
 
@@ -43,6 +62,7 @@ class StablelogDataSource(DataSource):
         tune_worker()
         return StablelogReader(*self._asked(BATCH, schema))
 
+    @one_line
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return a reader of these columns for a stream. Raise UsageError if an option or a column is not valid."""
         from stablelog.spark.option_table import STREAM
@@ -57,10 +77,14 @@ class StablelogDataSource(DataSource):
         from stablelog.spark.options import read_options
         from stablelog.spark.schema import Columns
 
-        options, columns = read_options(self.options, where), Columns(schema)
+        options = read_options(self.options, where)
+        if options.parallelism is None:
+            options = replace(options, parallelism=self.parallelism)
+        columns = Columns(schema)
         columns.check(options)
         return options, columns
 
+    @one_line
     def writer(self, schema: Any, overwrite: bool) -> Any:
         """Return the sink of a batch write; see `stablelog.spark.sink.writer`."""
         from stablelog.spark.sink.writer import batch_writer
@@ -69,6 +93,7 @@ class StablelogDataSource(DataSource):
         tune_worker()
         return batch_writer(self.options, schema, overwrite=overwrite)
 
+    @one_line
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
         """Return the sink of a stream; see `stablelog.spark.sink.writer`. Output mode complete appends, as in Spark's
         Kafka sink.

@@ -1,5 +1,10 @@
-"""A Spark session with settings for stablelog, also on a machine without Java."""
+"""A Spark session with settings for stablelog, also on a machine without Java.
 
+A setting of the user always wins: an argument of `session`, PYSPARK_SUBMIT_ARGS, the options of spark-submit, and
+spark-defaults.conf. `session` logs what it sets.
+"""
+
+import logging
 import os
 import shlex
 import shutil
@@ -10,7 +15,9 @@ from typing import Any
 
 from stablelog.errors import UnavailableError
 from stablelog.spark.places import own_directory
+from stablelog.spark.users_settings import users_settings
 
+log = logging.getLogger(__name__)
 JAVA_VERSION_MIN = 17
 SHIM = """#!/bin/sh
 # Spark's launcher asks for a module that the bundled JRE lacks and that Spark can do without.
@@ -30,11 +37,9 @@ ARROW_FLAGS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_chec
 # These settings make a Python data source faster; docs/spark.md has the measurements.
 SETTINGS = {
     "spark.buffer.size": "1048576",
-    "spark.ui.enabled": "false",
     "spark.driver.extraJavaOptions": ARROW_FLAGS,
     "spark.executor.extraJavaOptions": ARROW_FLAGS,
     "spark.python.unix.domain.socket.enabled": "true",
-    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     # Spark's default manager starts the program `readlink` for renames on a local disk: 16 processes in each
     # micro-batch.
     "spark.sql.streaming.checkpointFileManagerClass": f"{CHECKPOINTS}.FileSystemBasedCheckpointFileManager",
@@ -44,12 +49,16 @@ SETTINGS = {
 }
 
 
-def session(app_name: str = "stablelog", master: str = "local[*]", **settings: str) -> Any:
-    """Return the active Spark session, or a new local one with settings for stablelog.
+def session(app_name: str | None = None, master: str | None = None, **settings: str) -> Any:
+    """Return the active Spark session, or a new one with settings for stablelog, in which `format("stablelog")` is known.
+
+    An active session is returned as it is: nothing of it is changed. A new session has the settings in `SETTINGS`,
+    except for those that the user has set. If PYSPARK_PYTHON is not set and the master is local, it is set to the
+    interpreter that runs this program. The logger of this module gets one line, at level INFO, with all that was set.
 
     Args:
-        app_name: name of a new session.
-        master: Spark master of a new session.
+        app_name: name of a new session; "stablelog" if the user has set none.
+        master: Spark master of a new session; "local[*]" if the user has set none.
         settings: Spark settings of a new session, with `_` for each `.`: `spark_sql_shuffle_partitions="4"`.
 
     Raises:
@@ -58,8 +67,13 @@ def session(app_name: str = "stablelog", master: str = "local[*]", **settings: s
     try:
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
+        from pyspark.sql.utils import is_remote
     except ImportError as error:
         raise UnavailableError("PySpark is not installed: pip install 'stablelog[spark]'") from error
+    if (
+        is_remote()
+    ):  # The program uses Spark Connect (SPARK_REMOTE): the server has made the session's settings.
+        return SparkSession.builder.getOrCreate()
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
@@ -67,15 +81,47 @@ def session(app_name: str = "stablelog", master: str = "local[*]", **settings: s
         # A session exists already. Without this return, the code below would change the settings of another thread's
         # session.
         return SparkSession.builder.getOrCreate()
+    made_here = settings_of(
+        {
+            **({} if app_name is None else {"spark.app.name": app_name}),
+            **({} if master is None else {"spark.master": master}),
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        },
+        users_settings(),
+    )
+    is_running = SparkContext._gateway is not None  # noqa: SLF001 - a running JVM does not see a new PYSPARK_PYTHON
+    found = _made(SparkSession, made_here)
+    if is_running or not found.sparkContext.master.startswith("local"):
+        from stablelog.spark.registration import register
+
+        register(found)
+    return found
+
+
+def settings_of(arguments: dict[str, str], users: dict[str, str]) -> dict[str, str]:
+    """Return the settings that `session` passes to Spark: its arguments, and those of its own that neither the
+    arguments nor the user's own settings contain.
+    """
+    own = {"spark.app.name": "stablelog", "spark.master": "local[*]", **SETTINGS}
+    return {name: value for name, value in own.items() if name not in users} | arguments
+
+
+def _made(builder_of: Any, made_here: dict[str, str]) -> Any:
+    """Make a session with these settings, find Java and set PYSPARK_PYTHON for it, and log all that was set."""
+    before = {name: os.environ.get(name) for name in ("JAVA_HOME", "PYSPARK_PYTHON")}
     find_java()
-    # By default, Spark starts the first `python3` of the PATH as worker. Start the interpreter that runs this code
-    # instead: it has the packages that workers import.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in (
-        SETTINGS | {name.replace("_", "."): value for name, value in settings.items()}
-    ).items():
+    if made_here.get("spark.master", "").startswith("local"):
+        # By default, Spark starts the first `python3` of the PATH as worker. Start the interpreter that runs this code
+        # instead: it has the packages that workers import. On a cluster, this path may not exist.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = builder_of.builder
+    for name, value in made_here.items():
         builder = builder.config(name, value)
+    variables = {name: os.environ[name] for name in before if os.environ.get(name) != before[name]}
+    log.info(
+        "the new Spark session has these settings of stablelog.spark.session(): %s",
+        ", ".join(f"{name}={value}" for name, value in {**made_here, **variables}.items()),
+    )
     return builder.getOrCreate()
 
 

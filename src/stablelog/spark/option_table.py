@@ -128,7 +128,14 @@ OPTIONS: dict[str, Option] = {
         "",
         Kind(str, "a directory or a URL"),
         READ,
-        "The data directory, or the URL of the object store, to read without a broker; `load(path)` gives it, too. With brokers: where their data directory is mounted, or the URL of their object store.",
+        "The data directory, or the URL of the object store, to read; `load(path)` gives it, too. With brokers, only the URL of their object store.",
+    ),
+    "mount": Option(
+        "",
+        Kind(str, "a directory"),
+        READ,
+        "With brokers: where the data directory of the broker is mounted on the machines of the driver and the tasks.",
+        "the directory that the broker names",
     ),
     "subscribe": Option("", Kind(str, "topic, ..."), READ, "The topics to read."),
     "subscribePattern": Option(
@@ -230,6 +237,13 @@ OPTIONS: dict[str, Option] = {
         "How many bytes a task reads. By default tasks read less than 128m if cores would be idle otherwise.",
         "up to 128m",
     ),
+    "parallelism": Option(
+        "",
+        COUNT,
+        READ,
+        "How many tasks the cluster can run at a time. Tasks read less than 128m so that so many of them are there.",
+        "of the session, or the cores of the driver's machine: see [Tasks and micro-batches](#tasks-and-micro-batches)",
+    ),
     "minPartitions": Option(
         "", COUNT, READ, "The least number of tasks. There are fewer if there are fewer records."
     ),
@@ -323,21 +337,6 @@ OPTIONS: dict[str, Option] = {
     "kafka.request.timeout.ms": Option(
         "30000", COUNT, ANY, "How long the client retries if a broker does not respond."
     ),
-}
-# Options of Spark's Kafka connector that would not change what is read or written: they are accepted and have no
-# effect.
-WITHOUT_EFFECT: dict[str, str] = {
-    "groupIdPrefix": "the source uses no consumer group",
-    "kafka.group.id": "the source uses no consumer group",
-    "kafkaConsumer.pollTimeoutMs": "`kafka.request.timeout.ms` limits the wait",
-    "fetchOffset.numRetries": "`kafka.request.timeout.ms` limits the retries",
-    "fetchOffset.retryIntervalMs": "`kafka.request.timeout.ms` limits the retries",
-    "kafka.fetch.max.bytes": "the source chooses the size of each fetch",
-    "kafka.max.partition.fetch.bytes": "the source chooses the size of each fetch",
-    "kafka.max.poll.records": "the source reads batches and does not poll records",
-    "kafka.acks": "every acknowledged record is durable",
-    "kafka.linger.ms": "the sink fills record batches from Spark's batches",
-    "kafka.batch.size": "`batchBytes` sets the size of a record batch",
 }
 SAME = {
     "bootstrap": "kafka.bootstrap.servers",

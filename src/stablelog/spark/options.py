@@ -3,11 +3,13 @@
 Spark passes option names in lower case, and adds some of its own.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from stablelog.errors import UsageError, did_you_mean
+from stablelog.spark.kafka_settings import WITHOUT_EFFECT, check_kafka_setting, unwarned
 from stablelog.spark.offsets import Bound
 from stablelog.spark.option_table import (
     ALLOW_HTTP,
@@ -18,11 +20,15 @@ from stablelog.spark.option_table import (
     SPARKS_OWN,
     STORE_PREFIX,
     STREAM,
-    WITHOUT_EFFECT,
     WRITE,
 )
 from stablelog.types import TopicPartition
 
+log = logging.getLogger(__name__)
+TABLE = "a table (CREATE TABLE ... USING stablelog) is not possible, because Spark does not pass the options of a table to its reads and writes: use CREATE TEMPORARY VIEW ... USING stablelog OPTIONS (...)"
+# Options that Spark adds when it asks for the columns of a table.
+TABLES_OWN = frozenset({"owner", "provider", "location", "external", "comment", "is_managed_location"})
+TABLES_PREFIX = "option."
 TIMES = ("timestamp", "timestamps")  # the kinds of a Bound that are times
 
 
@@ -49,6 +55,7 @@ class ReadOptions:
 
     bootstrap: str | None
     path: str | None
+    mount: str | None
     topics: tuple[str, ...]
     pattern: str | None
     assigned: tuple[TopicPartition, ...]
@@ -64,6 +71,7 @@ class ReadOptions:
     scan: str
     check_crc: bool
     target_size: int | None
+    parallelism: int | None
     task_count_min: int | None
     task_offsets_max: int | None
     trigger_offsets_max: int | None
@@ -117,11 +125,12 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
             and the nearest valid one.
     """
     values = _Values(given, where)
-    path = values["path"]
+    path, mount = values["path"], values["mount"]
     scan = values["scan"]
     isolation = values["kafka.isolation.level"]
     bootstrap = values["kafka.bootstrap.servers"]
-    _check_place(bootstrap, path, scan, where)
+    _check_place(bootstrap, path, scan, where, is_empty=values.is_empty)
+    _check_mount(bootstrap, path, mount, scan)
     if values.store and not is_store_url(path):
         raise UsageError(
             f"{STORE_PREFIX}{min(values.store)} applies to the read of an object store: give its URL as the path, too"
@@ -148,6 +157,7 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
     return ReadOptions(
         bootstrap=bootstrap,
         path=path,
+        mount=mount,
         topics=topics,
         pattern=values["subscribePattern"],
         assigned=assigned,
@@ -163,6 +173,7 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
         scan=scan,
         check_crc=values["checkCrc"],
         target_size=values["targetBytesPerTask"],
+        parallelism=values["parallelism"],
         task_count_min=values["minPartitions"],
         task_offsets_max=values["maxRecordsPerPartition"],
         trigger_offsets_max=values["maxOffsetsPerTrigger"],
@@ -193,7 +204,10 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     values = _Values(given, WRITE)
     bootstrap = values["kafka.bootstrap.servers"]
     if bootstrap is None:
-        raise UsageError("the address of the broker is missing: give the option kafka.bootstrap.servers")
+        hint = f"; {TABLE}" if values.is_empty else ""
+        raise UsageError(
+            f"the address of the broker is missing: give the option kafka.bootstrap.servers{hint}"
+        )
     app_id, version = values["txnAppId"], values["txnVersion"]
     if (app_id is None) != (version is None):
         raise UsageError("txnAppId and txnVersion belong together: give both or none")
@@ -228,6 +242,13 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     )
 
 
+def warn_without_effect(given: Mapping[str, str]) -> None:
+    """Log one warning that names the given options that have no effect. A process warns of each option once."""
+    unused = unwarned(given)
+    if unused:
+        log.warning("options of Spark's Kafka connector have no effect here: %s", "; ".join(unused))
+
+
 class _Values:
     """The given options by their names in the option table. If an option has two names, the key is that of the Kafka
     connector.
@@ -239,12 +260,17 @@ class _Values:
         # The options of the object store, without their prefix. They are not in the table: each store has its own.
         self.store: dict[str, str] = {}
         wanted = set(where.split(", "))
-        for lowered, text in sorted((name.lower(), text) for name, text in given.items()):
+        names = sorted((name.lower(), text) for name, text in given.items())
+        if any(lowered in TABLES_OWN or lowered.startswith(TABLES_PREFIX) for lowered, _ in names):
+            raise UsageError(TABLE)
+        self.is_empty = not any(text for _, text in names)
+        for lowered, text in names:
             if lowered in SPARKS_OWN or (lowered == "path" and not text):
                 continue
             if lowered.startswith(STORE_PREFIX) and not wanted & {WRITE}:
                 self.store[lowered.removeprefix(STORE_PREFIX)] = text
                 continue
+            check_kafka_setting(lowered, text)
             name = known.get(lowered)
             if name is None:
                 raise UsageError(_unknown(lowered, known))
@@ -286,7 +312,8 @@ def _unknown(name: str, known: Mapping[str, str]) -> str:
     if not hint and name.startswith("kafka."):
         return (
             f"stablelog has no option {name!r}: of Kafka's client settings it has "
-            f"{', '.join(sorted(option for option in OPTIONS if option.startswith('kafka.')))}"
+            f"{', '.join(sorted(option for option in OPTIONS if option.startswith('kafka.')))}; docs/spark.md lists those "
+            "that have no effect"
         )
     return f"stablelog has no option {name!r}{hint or '; there are ' + ', '.join(OPTIONS)}"
 
@@ -296,11 +323,12 @@ def _places(where: str) -> str:
     return " or ".join(names[place] for place in where.split(", "))
 
 
-def _check_place(bootstrap: str | None, path: str | None, scan: str, where: str) -> None:
+def _check_place(bootstrap: str | None, path: str | None, scan: str, where: str, *, is_empty: bool) -> None:
     if bootstrap is None and path is None:
+        hint = f"; {TABLE}" if is_empty else ""
         raise UsageError(
             "the log to read is not named: give the option kafka.bootstrap.servers, or a path: that of a data directory, "
-            "or the URL of an object store"
+            f"or the URL of an object store{hint}"
         )
     if is_store_url(path) and scan != "auto":
         raise UsageError(f"scan={scan} excludes the object store at path: leave out scan, or the path")
@@ -308,8 +336,25 @@ def _check_place(bootstrap: str | None, path: str | None, scan: str, where: str)
         raise UsageError("scan=fetch requires a broker: give the option kafka.bootstrap.servers")
     if bootstrap is None and where == STREAM and not is_store_url(path):
         raise UsageError("a stream requires a broker: give the option kafka.bootstrap.servers")
-    if path is not None and scan == "fetch":
-        raise UsageError("scan=fetch does not read the files at path: leave out one of them")
+
+
+def _check_mount(bootstrap: str | None, path: str | None, mount: str | None, scan: str) -> None:
+    if bootstrap is not None and path is not None and not is_store_url(path):
+        raise UsageError(
+            f"path={path} is a directory to read without a broker, but kafka.bootstrap.servers is given: give the directory "
+            "as mount if it is the mounted data directory of the broker, or leave out one of them"
+        )
+    if mount is None:
+        return
+    if bootstrap is None:
+        raise UsageError(
+            "mount says where the data directory of a broker is mounted, and no broker is given: give the option "
+            "kafka.bootstrap.servers, or to read the directory without a broker give it as path"
+        )
+    if is_store_url(mount):
+        raise UsageError(f"mount={mount} is a URL, not a directory: give the URL of the object store as path")
+    if scan == "fetch":
+        raise UsageError("scan=fetch does not read the files at mount: leave out one of them")
 
 
 def _check_bounds(values: _Values, *, at_cuts: bool) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from stablelog.batch.aborted import AbortedFilter
 from stablelog.errors import UnavailableError
 from stablelog.spark.option_table import BATCH
-from stablelog.spark.options import read_options
+from stablelog.spark.options import read_options, warn_without_effect
 from stablelog.spark.segments.partition_files import PartitionFiles
 from stablelog.spark.source.broker_log import BrokerLog, answers
 from stablelog.spark.source.counting import files_count, records_inside
@@ -35,6 +35,7 @@ def count(given: Mapping[str, str] | None = None, **more: str) -> int:
         UsageError, RefusedError, UnavailableError, DamageError: as in a read with these options.
     """
     options = read_options({**(given or {}), **more}, BATCH)
+    warn_without_effect({**(given or {}), **more})
     log = open_log(options)
     committed = options.isolation == "read_committed"
     try:

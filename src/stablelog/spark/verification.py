@@ -7,7 +7,7 @@ from uuid import UUID
 from stablelog.errors import UsageError
 from stablelog.spark.objects.kafka_tiers.layouts import LAYOUTS
 from stablelog.spark.option_table import BATCH
-from stablelog.spark.options import ReadOptions, read_options
+from stablelog.spark.options import ReadOptions, read_options, warn_without_effect
 from stablelog.spark.source.object_log import ObjectLog
 from stablelog.tier.names import INDEXES, LOG, RemotePartition
 from stablelog.tier.records import SegmentSnapshotRecord, SegmentState, decode_record, encode_record
@@ -45,6 +45,7 @@ def verify(given: Mapping[str, str] | None = None, **more: str) -> "DataFrame":
     from pyspark.sql import SparkSession
 
     options = read_options({**(given or {}), **more}, BATCH)
+    warn_without_effect({**(given or {}), **more})
     if options.store_url is None or options.bootstrap is not None:
         raise UsageError("verify reads an object store without a broker: give its URL as the path")
     session = SparkSession.builder.getOrCreate()

@@ -27,7 +27,7 @@ def test_a_directory_is_refused_while_its_broker_runs_and_read_when_it_has_stopp
             ):
                 ask(given)
         assert (
-            count({"bootstrap": broker.bootstrap, "subscribe": topic, "path": str(data), "scan": "files"})
+            count({"bootstrap": broker.bootstrap, "subscribe": topic, "mount": str(data), "scan": "files"})
             == 2
         )
         broker.kill()

@@ -49,7 +49,9 @@ class Copy:
         shutil.copytree(data / f"{topic}-0", root / f"{topic}-0")
         self.path = root / f"{topic}-0" / f"{self.base:020d}.log"
         self.topic = topic
-        self.given = {"path": str(root), "assign": json.dumps({topic: [0]}), "isolation": self.isolation}
+        self.wanted = {"assign": json.dumps({topic: [0]}), "isolation": self.isolation}
+        self.given = {"path": str(root), **self.wanted}
+        self.mounted = {"mount": str(root), **self.wanted}
         bases = sorted(int(path.stem) for path in self.path.parent.glob("*.log"))
         self.offsets = range(self.base, bases[bases.index(self.base) + 1])
 
@@ -190,7 +192,7 @@ def broker(stopped, tmp_path_factory):
     "how", ["base offset", "an aborted batch that is no longer transactional", "exchanged"]
 )
 def test_a_stream_refuses_a_segment_with_other_headers(copy, broker, how):
-    given = {**copy.given, "bootstrap": broker.bootstrap, "scan": "files", "startingOffsets": "earliest"}
+    given = {**copy.mounted, "bootstrap": broker.bootstrap, "scan": "files", "startingOffsets": "earliest"}
     schema = StructType([StructField("offset", Long(), nullable=False)])
     reader = StablelogStreamReader(read_options(given, STREAM), Columns(schema))
     start = reader.initialOffset()

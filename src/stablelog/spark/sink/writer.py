@@ -34,6 +34,7 @@ from pyspark.sql.datasource import (
 
 from stablelog.client import joint
 from stablelog.errors import RefusedError, UnavailableError, UsageError, did_you_mean
+from stablelog.spark.messages import one_line
 from stablelog.spark.offsets import by_topic
 from stablelog.spark.options import WriteOptions, write_options
 from stablelog.spark.sink.checkpoint import digest_of, local_checkpoint, plan_digest, progress
@@ -71,6 +72,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.run = run
         self.order = order
 
+    @one_line
     def __getstate__(self) -> dict[str, Any]:
         """Return the pickled state of this writer for the tasks of a micro-batch, with a number that is greater for
         later starts of the query (`order`).
@@ -80,6 +82,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         order = _next_order(self.options) if self.order == joint.NO_ORDER else self.order
         return {**self.__dict__, "order": order}
 
+    @one_line
     def write(self, iterator: Iterator[Any]) -> Written:
         """Write a task's rows."""
         context = TaskContext.get()
@@ -93,6 +96,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         part = Part(query_id, int(batch_id), run, self.order, in_sequence=True)
         return write_part(self.options, part, _task_of(context), iterator)
 
+    @one_line
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 (Spark's name)
         """Commit the micro-batch."""
         checkpoint = self.options.checkpoint
@@ -111,12 +115,14 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = options
         self._part = part
 
+    @one_line
     def write(self, iterator: Iterator[Any]) -> Written:
         """Write a task's rows."""
         context = TaskContext.get()
         assert context is not None
         return write_part(self._options, self._part, _task_of(context), iterator)
 
+    @one_line
     def commit(self, messages: Sequence[Any]) -> None:
         """Commit the write."""
         offsets = self._options.source_offsets

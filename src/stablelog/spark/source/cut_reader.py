@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 
 from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.errors import UsageError
+from stablelog.spark.messages import one_line
 from stablelog.spark.offsets import StreamOffsets
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import plan
@@ -50,6 +51,7 @@ class CutStreamReader(StablelogStreamReader):
         """The object that requests the cuts of this stream's topics from the broker."""
         return Cuts(self.options, self.source, self._there)
 
+    @one_line
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the cut (a commit sequence, with its offset in each partition) at which a query without a checkpoint
         begins.
@@ -57,10 +59,12 @@ class CutStreamReader(StablelogStreamReader):
         latest = self.cuts.latest()
         return self.cuts.resolve(self.options.starting, "startingOffsets", latest).to_json()
 
+    @one_line
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Limit the query to the transactions that are committed now."""
         self._target = self._last = self.cuts.latest()
 
+    @one_line
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the cut (a commit sequence, with its offset in each partition) up to which the next micro-batch reads;
         `start` if there is nothing new to read.
@@ -175,6 +179,7 @@ class CutStreamReader(StablelogStreamReader):
         """
         return self._last.to_json() if self._last is not None else None
 
+    @one_line
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks of a micro-batch. The tasks depend only on the offsets, because a restarted query calls this
         method before the others.

@@ -311,18 +311,18 @@ class SharedLog(BrokerLog):
             return self._files.get(place, directory)
         if place in self._commit_ordered:
             return None
-        if self._options.scan == "files" or self._options.path is not None:
-            where = self._options.path or "any directory that its broker names"
+        if self._options.scan == "files" or self._options.mount is not None:
+            where = self._options.mount or "any directory that its broker names"
             raise UnavailableError(
-                f"the files of {name(place)} are not in {where}, or cannot be read: leave out path and scan, or use "
+                f"the files of {name(place)} are not in {where}, or cannot be read: leave out mount and scan, or use "
                 "scan=fetch"
             )
         return None
 
     def _look(self, place: TopicPartition, leader: int, topic_id: str) -> Path | None:
         """Return the directory of a partition on its leader; None if this process cannot read it."""
-        if self._options.path is not None:
-            roots = [self._options.path]
+        if self._options.mount is not None:
+            roots = [self._options.mount]
         else:
             if leader not in self._roots:
                 self._roots = {leader: [], **self.cluster.log_directories([place])}

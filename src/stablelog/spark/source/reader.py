@@ -22,6 +22,7 @@ from stablelog.client.cluster import Cluster
 from stablelog.client.commits import Commits
 from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.errors import UsageError
+from stablelog.spark.messages import one_line, one_line_each
 from stablelog.spark.offsets import StreamOffsets
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Limits, Piece, plan
@@ -71,13 +72,21 @@ def open_log(options: ReadOptions) -> Log:
 
 
 def limits(options: ReadOptions) -> Limits:
-    """Return the limits for the size and the number of tasks that the options set."""
+    """Return the limits for the size and the number of tasks that the options set.
+
+    PySpark tells the process that plans a read nothing about the cluster. `stablelog.spark.register` sets the option
+    parallelism to the session's default parallelism. Without it, the cores of this machine count, which is the driver's.
+    """
     return Limits(
         options.target_size,
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        options.parallelism or _core_count(),
         options.task_count_min,
         options.task_offsets_max,
     )
+
+
+def _core_count() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def read_offsets(value: Mapping[str, Any], *, at_cuts: bool) -> StreamOffsets:
@@ -182,6 +191,7 @@ class StablelogReader(DataSourceReader):
         self._options = options
         self._columns = columns
 
+    @one_line
     def partitions(self) -> list[InputPartition]:
         """Return the tasks of the read."""
         log = open_log(self._options)
@@ -196,6 +206,7 @@ class StablelogReader(DataSourceReader):
         finally:
             log.close()
 
+    @one_line_each
     def read(self, partition: Any) -> Iterator[Any]:
         """Yield the records of a task, as Arrow batches."""
         return read_task(self._options, self._columns, partition)
@@ -220,6 +231,7 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """The log to read, which is opened at its first use."""
         return open_log(self.options)
 
+    @one_line
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offsets at which a query without a checkpoint begins."""
         partitions = self.source.partitions()
@@ -240,11 +252,13 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             return ReadMinRows(options.trigger_offsets_min)
         return ReadAllAvailable()
 
+    @one_line
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Limit the query to the records that exist now."""
         partitions = self._there()
         self._target = StreamOffsets(self.source.latest(partitions), topic_ids_of(partitions))
 
+    @one_line
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offsets up to which the next micro-batch reads; `start` if there is nothing new to read."""
         before = read_offsets(start, at_cuts=False)
@@ -340,6 +354,7 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """
         return StreamOffsets(self._latest, topic_ids_of(self._partitions)).to_json() if self._latest else None
 
+    @one_line
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks of a micro-batch. The tasks depend only on the offsets, because a restarted query calls this
         method before the others.
@@ -352,6 +367,7 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         spans = self.source.spans(ranges, after.topic_ids)
         return [TaskPartition(pieces) for pieces in plan(spans, limits(self.options))]
 
+    @one_line_each
     def read(self, partition: Any) -> Iterator[Any]:
         """Yield the records of a task, as Arrow batches."""
         return read_task(self.options, self.columns, partition)

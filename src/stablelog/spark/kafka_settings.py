@@ -1,0 +1,123 @@
+"""Settings of Kafka's clients that Spark's Kafka connector accepts and that the data source does not use.
+
+A job moves over from the connector with its options. A setting that cannot change which records are read or written is
+accepted: the source logs one warning with the reason. A setting that would change them, or that protects the connection,
+is refused: the job would do something else than its options say.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from stablelog.errors import UsageError
+
+SECURITY_PROTOCOL: Final = "kafka.security.protocol"
+_GROUP = "the source uses no consumer group"
+_RETRIES = "`kafka.request.timeout.ms` limits the retries"
+_WAIT = "`kafka.request.timeout.ms` limits the wait"
+_FETCHES = "the source chooses the size of each fetch"
+_CONNECTION = "the client chooses this for its connections"
+_BATCHES = "the sink fills record batches from Spark's batches"
+_METRICS = "the client has no metrics of Kafka's clients"
+WITHOUT_EFFECT: Final[dict[str, str]] = {
+    SECURITY_PROTOCOL: "PLAINTEXT is accepted without a warning; any other value is refused",
+    "groupIdPrefix": _GROUP,
+    "kafka.group.id": _GROUP,
+    "kafka.group.instance.id": _GROUP,
+    "kafka.group.protocol": _GROUP,
+    "kafka.heartbeat.interval.ms": _GROUP,
+    "kafka.session.timeout.ms": _GROUP,
+    "kafka.max.poll.interval.ms": _GROUP,
+    "kafka.partition.assignment.strategy": _GROUP,
+    "kafka.auto.commit.interval.ms": _GROUP,
+    "kafkaConsumer.pollTimeoutMs": _WAIT,
+    "kafka.default.api.timeout.ms": _WAIT,
+    "kafka.max.block.ms": _WAIT,
+    "kafka.delivery.timeout.ms": _WAIT,
+    "kafka.socket.connection.setup.timeout.ms": _WAIT,
+    "kafka.socket.connection.setup.timeout.max.ms": _WAIT,
+    "fetchOffset.numRetries": _RETRIES,
+    "fetchOffset.retryIntervalMs": _RETRIES,
+    "kafka.retries": _RETRIES,
+    "kafka.retry.backoff.ms": _RETRIES,
+    "kafka.retry.backoff.max.ms": _RETRIES,
+    "kafka.reconnect.backoff.ms": _RETRIES,
+    "kafka.reconnect.backoff.max.ms": _RETRIES,
+    "kafka.fetch.max.bytes": _FETCHES,
+    "kafka.fetch.min.bytes": _FETCHES,
+    "kafka.fetch.max.wait.ms": _FETCHES,
+    "kafka.max.partition.fetch.bytes": _FETCHES,
+    "kafka.max.poll.records": "the source reads batches and does not poll records",
+    "kafka.allow.auto.create.topics": "a read creates no topic",
+    "kafka.client.rack": "the source fetches from the leader",
+    "kafka.client.dns.lookup": _CONNECTION,
+    "kafka.connections.max.idle.ms": _CONNECTION,
+    "kafka.receive.buffer.bytes": _CONNECTION,
+    "kafka.send.buffer.bytes": _CONNECTION,
+    "kafka.metadata.max.age.ms": _CONNECTION,
+    "kafka.metadata.max.idle.ms": _CONNECTION,
+    "kafka.acks": "every acknowledged record is durable",
+    "kafka.enable.idempotence": "the sink writes in transactions, which are idempotent",
+    "kafka.max.in.flight.requests.per.connection": "the sink keeps the order of the records in any case",
+    "kafka.linger.ms": _BATCHES,
+    "kafka.buffer.memory": _BATCHES,
+    "kafka.batch.size": "`batchBytes` sets the size of a record batch",
+    "kafka.max.request.size": "`batchBytes` sets the size of a record batch",
+    "kafka.metric.reporters": _METRICS,
+    "kafka.metrics.num.samples": _METRICS,
+    "kafka.metrics.recording.level": _METRICS,
+    "kafka.metrics.sample.window.ms": _METRICS,
+    "kafka.enable.metrics.push": _METRICS,
+    "kafka.auto.include.jmx.reporter": _METRICS,
+}
+# Setting -> what the user must do instead.
+REFUSED: Final[dict[str, str]] = {
+    "kafka.auto.offset.reset": "give startingOffsets, and failOnDataLoss for records that are gone",
+    "kafka.enable.auto.commit": "a stream's offsets are in its checkpoint; commitGroup commits them to a consumer group",
+    "kafka.check.crcs": "give checkCrc",
+    "kafka.transactional.id": "the sink names its transactions; give txnAppId and txnVersion for a repeated batch write",
+    "kafka.transaction.timeout.ms": "give transactionTimeout",
+    "kafka.partitioner.class": "the rows of a write choose their partition in the column partition",
+    "kafka.interceptor.classes": "there are no interceptors: leave it out",
+    "kafka.key.deserializer": "key is binary: cast the column",
+    "kafka.value.deserializer": "value is binary: cast the column",
+    "kafka.key.serializer": "key is binary or string: cast the column",
+    "kafka.value.serializer": "value is binary or string: cast the column",
+}
+_SECURITY_PREFIXES: Final = ("kafka.ssl.", "kafka.sasl.", "kafka.security.")
+WARNED: set[str] = set()
+
+
+def check_kafka_setting(name: str, text: str) -> None:
+    """Check a setting of Kafka's clients that the source does not use.
+
+    Args:
+        name: the name of the option, in lower case.
+        text: its value.
+
+    Raises:
+        UsageError: the setting protects the connection, or it would change what is read or written.
+    """
+    is_plain = name == SECURITY_PROTOCOL and text.strip().upper() == "PLAINTEXT"
+    if name.startswith(_SECURITY_PREFIXES) and not is_plain:
+        shown = f"{name}={text.strip()}" if name == SECURITY_PROTOCOL else name  # other values may be secrets
+        raise UsageError(
+            f"{shown}: TLS and SASL are not supported yet, and a connection to the brokers is not encrypted: leave the "
+            "option out, or set kafka.security.protocol=PLAINTEXT"
+        )
+    if name in REFUSED:
+        raise UsageError(f"stablelog has no option {name}: {REFUSED[name]}")
+
+
+def unwarned(names: Iterable[str]) -> list[str]:
+    """Return the given options without effect that this process has not warned of yet, and remember them as warned of.
+
+    Args:
+        names: the names of all options of a read or write, in any case.
+
+    Returns:
+        For each option, a text with its name and the reason.
+    """
+    reasons = {name.lower(): (name, why) for name, why in WITHOUT_EFFECT.items() if name != SECURITY_PROTOCOL}
+    found = sorted({name.lower() for name in names} & reasons.keys() - WARNED)
+    WARNED.update(found)
+    return [f"{reasons[name][0]} ({reasons[name][1].replace('`', '')})" for name in found]
