@@ -1,5 +1,6 @@
 """The asyncio client's public names: `async with stablelog.aio.connect("localhost:9092") as client`."""
 
-from stablelog.client.aio import AsyncClient, AsyncTransaction, connect
+from stablelog.client.aio.client import AsyncClient, connect
+from stablelog.client.aio.transaction import AsyncTransaction
 
 __all__ = ["AsyncClient", "AsyncTransaction", "connect"]

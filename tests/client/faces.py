@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import Future
 
 import stablelog
-from stablelog.client.aio import AsyncClient
+from tests.client.transactions import async_through, through
 
 TIMEOUT_S = 90
 
@@ -15,7 +15,7 @@ class Threads:
     """The client as it is.
 
     Attributes:
-        client: the client for threads, which is within each face.
+        client: the client.
     """
 
     name = "threads"
@@ -24,12 +24,24 @@ class Threads:
         self.client = client
         self.transaction, self.read = client.transaction, client.read
 
+    @classmethod
+    def connect(cls, bootstrap, deadline):
+        return cls(stablelog.connect(bootstrap, deadline=deadline))
+
+    @classmethod
+    def through(cls, proxy, broker):
+        return cls(through(proxy, broker))
+
     def __enter__(self):
         self.client.__enter__()
         return self
 
     def __exit__(self, *error):
         self.client.__exit__(*error)
+
+    def set_deadline(self, txn, deadline):
+        txn.writing.deadline = deadline
+        self.client.deadlines.add(txn)
 
 
 class Asyncio:
@@ -39,17 +51,31 @@ class Asyncio:
 
     def __init__(self, client):
         self.client = client
-        self._client = AsyncClient(client)
         self._loop = asyncio.new_event_loop()
         self._loop.set_debug(False)
         self._thread = threading.Thread(target=self._loop.run_forever)
+
+    @classmethod
+    def connect(cls, bootstrap, deadline):
+        return cls(stablelog.aio.connect(bootstrap, deadline=deadline))
+
+    @classmethod
+    def through(cls, proxy, broker):
+        return cls(async_through(proxy, broker))
 
     def __enter__(self):
         self._thread.start()
         return self
 
+    def set_deadline(self, txn, deadline):
+        async def change():
+            txn.writing.deadline = deadline
+            txn.inner.watch_deadline()
+
+        self.run(change())
+
     def __exit__(self, *_):
-        self._loop.call_soon_threadsafe(self._client.close)
+        self._loop.call_soon_threadsafe(self.client.close)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(TIMEOUT_S)
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
@@ -60,12 +86,12 @@ class Asyncio:
 
     def transaction(self, *args, **more):
         async def begin():
-            return self._client.transaction(*args, **more)
+            return self.client.transaction(*args, **more)
 
         return _Transaction(self, self.run(begin()))
 
     def read(self, *args, **more):
-        return _rows(self, self._client.read(*args, **more))
+        return _rows(self, self.client.read(*args, **more))
 
 
 def _rows(face, reader):
@@ -81,14 +107,17 @@ def _rows(face, reader):
 
 class _Transaction:
     def __init__(self, face, txn):
-        self._face, self._txn, self.writing = face, txn, txn.writing
+        self._face, self.inner, self.writing = face, txn, txn.writing
+
+    def flush(self):
+        self._face.run(self.inner.run(self.writing.flush))
 
     def __enter__(self):
-        self._face.run(self._txn.__aenter__())
+        self._face.run(self.inner.__aenter__())
         return self
 
     def __exit__(self, kind, error, traceback):
-        return self._face.run(self._txn.__aexit__(kind, error, traceback))
+        return self._face.run(self.inner.__aexit__(kind, error, traceback))
 
     def write(self, *args, **more):
         mirror = Future()
@@ -101,16 +130,16 @@ class _Transaction:
                 mirror.set_exception(future.exception())
 
         async def write():
-            (await self._txn.write(*args, **more)).add_done_callback(copy)
+            (await self.inner.write(*args, **more)).add_done_callback(copy)
 
         self._face.run(write())
         return mirror
 
     def commit(self):
-        return self._face.run(self._txn.commit())
+        return self._face.run(self.inner.commit())
 
     def abort(self):
-        self._face.run(self._txn.abort())
+        self._face.run(self.inner.abort())
 
 
 FACES = (Threads, Asyncio)
@@ -119,5 +148,5 @@ FACES = (Threads, Asyncio)
 @contextlib.contextmanager
 def connected(face, bootstrap, deadline=60):
     """A client of this face."""
-    with face(stablelog.connect(bootstrap, deadline=deadline)) as client:
+    with face.connect(bootstrap, deadline) as client:
         yield client

@@ -9,12 +9,11 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 import stablelog
-from stablelog.client import record_buffer
-from stablelog.client.aio import AsyncClient
+from stablelog.client.core import record_buffer
 from stablelog.errors import RefusedError, UnavailableError, UsageError
 from stablelog.wire.api import ApiKey
 from tests.client.faults import Proxy
-from tests.client.transactions import create, state_of, through, visible
+from tests.client.transactions import async_through, create, state_of, visible
 
 PRODUCE, INIT_PRODUCER_ID = 0, 22
 TIMEOUT_S = 120
@@ -42,9 +41,7 @@ def run():
 @asynccontextmanager
 async def behind(proxy, broker, deadline=60):
     """A client whose every request goes through the proxy."""
-    native = through(proxy, broker, deadline)
-    async with AsyncClient(native) as client:
-        client.clusters = native.clusters
+    async with async_through(proxy, broker, deadline) as client:
         yield client
 
 
@@ -240,7 +237,7 @@ def test_what_is_cancelled_is_over(stablelog_broker, run, topic, moment, block):
             assert {future.exception() is None for future in futures} <= {is_committed}
             assert all(future.done() for future in futures)
             assert len(client.clusters.idle) == 1, "what was lent is given back"
-            assert not any(cluster.are_retries_cancelled for cluster in client.clusters.idle)
+            assert not any(cluster.core.are_retries_cancelled for cluster in client.clusters.idle)
             if is_committed:
                 assert (await txn.commit()).first == futures[0].result()
             else:
@@ -293,7 +290,7 @@ def test_the_loop_goes_on_while_a_block_is_left_and_another_task_writes(stablelo
         async with behind(proxy, stablelog_broker) as client:
             txn = client.transaction(timeout=TIMEOUT_S)
             first = await txn.write(topic, b"k", b"v")
-            await asyncio.to_thread(txn.writing.flush)  # so that there is something to abort
+            await txn.run(txn.writing.flush)  # so that there is something to abort
             asking.key = ApiKey.METADATA
             write = asyncio.create_task(txn.write(another, b"k", b"v"))
             await until(asking.reached)
@@ -317,7 +314,7 @@ def test_the_loop_goes_on_while_a_block_is_left_and_another_task_writes(stablelo
 
 def test_a_write_that_waits_for_room_can_be_cancelled(stablelog_broker, run, topic, monkeypatch):
     """Nothing is acknowledged, so writes wait: that is the back-pressure. What is buffered stays bounded."""
-    monkeypatch.setattr("stablelog.client.producer.QUEUE_SIZE_MAX", 50_000)
+    monkeypatch.setattr("stablelog.client.core.producer.QUEUE_SIZE_MAX", 50_000)
     monkeypatch.setattr(record_buffer, "BATCH_SIZE_MAX", 10_000)
     gate = Gate(PRODUCE)
     put = []
@@ -402,8 +399,8 @@ def test_a_reader_can_be_cancelled_and_left_at_any_moment(stablelog_broker, run,
     async def conversation():
         async with stablelog.aio.connect(stablelog_broker.bootstrap) as writer, writer.transaction() as txn:
             await txn.write(topic, b"k", b"v")
-        native = stablelog.connect(stablelog_broker.bootstrap)
-        client, sole = AsyncClient(native), native.clusters
+        client = stablelog.aio.connect(stablelog_broker.bootstrap)
+        sole = client.clusters
         for patience in (0, 0.001, 0.005, 0.02, 0.1):
 
             async def read(patience=patience):
@@ -414,7 +411,7 @@ def test_a_reader_can_be_cancelled_and_left_at_any_moment(stablelog_broker, run,
             with pytest.raises(TimeoutError):
                 await read()
             assert len(sole.idle) == 1
-            assert not sole.idle[0].are_retries_cancelled
+            assert not sole.idle[0].core.are_retries_cancelled
         reader = client.read(topic)
         await anext(reader)
         assert sole.idle == []

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 import stablelog
-from stablelog.client import cluster as cluster_module
 from stablelog.client import cluster_pool
 from stablelog.client.cluster import Cluster
 from stablelog.client.cluster_pool import ClusterPool
+from stablelog.client.core import cluster as cluster_module
 from stablelog.errors import RefusedError
 
 NOWHERE = "127.0.0.1:1"  # nothing is asked of it
@@ -28,7 +28,7 @@ def closed(monkeypatch):
 
 
 def test_of_many_idle_clusters_the_longest_idle_are_closed(closed):
-    pool = ClusterPool(NOWHERE, 60)
+    pool = ClusterPool(lambda: Cluster(NOWHERE))
     lent = [pool.lend() for _ in range(3 * cluster_pool.IDLE_MAX)]
     assert len(set(map(id, lent))) == len(lent)
     for cluster in lent:

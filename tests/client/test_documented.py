@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stablelog.client.aio import AsyncClient
+from stablelog.client.aio.client import AsyncClient
 from stablelog.client.native import Client
 from tests.client.transactions import visible
 

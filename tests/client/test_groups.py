@@ -7,7 +7,7 @@ import stablelog
 from stablelog.errors import RefusedError, UsageError
 from stablelog.wire.api import ApiKey
 from tests.client.faults import Proxy
-from tests.client.transactions import assert_failed, create, settled, through, visible, write_everywhere
+from tests.client.transactions import assert_failed, create, settled, visible, write_everywhere
 
 
 def write(client, topics, value, group=""):
@@ -95,7 +95,7 @@ def test_a_commit_of_a_group_is_answered_by_a_broker_that_was_killed_after_the_d
 
         with (
             Proxy((broker.host, broker.port), lambda *_: None, spoil) as proxy,
-            face(through(proxy, broker)) as client,
+            face.through(proxy, broker) as client,
         ):
             txn, futures = write_everywhere(client, *topics, group="payments")
             assert txn.commit().commit_sequence == 1

@@ -17,6 +17,7 @@ from tests.client.faults import Proxy
 from tests.client.transactions import (
     assert_failed,
     create,
+    flush,
     settled,
     state_of,
     through,
@@ -62,7 +63,7 @@ def test_transactions_one_after_the_other_leave_one_key_and_no_transactional_id(
             for number in range(12):
                 txn, _ = write_everywhere(client, *topics)
                 if number % 3 == 2:
-                    txn.writing.flush()
+                    flush(txn)
                     txn.abort()
                 else:
                     sequences.append(txn.commit().commit_sequence)
@@ -116,7 +117,7 @@ def test_a_commit_in_doubt_keeps_its_key_until_its_outcome_is_known(then):
             txn, futures = write_everywhere(client, topic)
             key, version = txn.writing.key, txn.writing.key.version
             assert version == 2
-            txn.writing.flush()
+            flush(txn)
             txn.writing.cluster.deadline_s = 0
             with pytest.raises(UnavailableError):
                 txn.commit()
@@ -154,7 +155,7 @@ def test_a_key_whose_transaction_was_refused_in_doubt_is_not_used_again():
 
         with Proxy((broker.host, broker.port), lose) as proxy, through(proxy, broker) as client:
             txn, futures = write_everywhere(client, topic)
-            txn.writing.flush()
+            flush(txn)
             txn.writing.producer.producer_epoch += 1  # which the broker never gave
             txn.writing.cluster.deadline_s = 1
             with pytest.raises((RefusedError, UnavailableError)):
@@ -177,7 +178,7 @@ def test_an_abort_leaves_version_and_transactional_id_to_the_next_transaction(
     for _ in range(3):
         txn = client.transaction()
         txn.write(topic, b"k", b"aborted")
-        txn.writing.flush()
+        flush(txn)
         ((transactional_id, _, epoch),) = txn.writing.children
         ids.append(transactional_id)
         epochs.append(epoch)
@@ -197,7 +198,7 @@ def test_what_another_writer_has_committed_under_the_key_is_not_taken_for_the_ow
     txn, copy = client.transaction(), client.transaction()
     copy.writing.key = keys.WriterKey("", txn.writing.key.name, txn.writing.key.version)
     lost = [txn.write(topic, b"k", b"first")]
-    txn.writing.flush()
+    flush(txn)
     with copy:  # which fences it
         copy.write(topic, b"k", b"copy")
     with pytest.raises(RefusedError, match="another writer uses the key"):
@@ -232,7 +233,7 @@ def test_a_key_whose_transaction_was_fenced_is_left_to_the_other_writer(client, 
     futures = []
     for one in (txn, copy):
         futures.append(one.write(topic, b"k", b"first"))
-        one.writing.flush()
+        flush(one)
     txn.write(topic, b"k", b"second")
     with pytest.raises(RefusedError):
         txn.commit()
@@ -253,7 +254,7 @@ def test_a_failed_partition_does_not_stop_transactions_to_other_topics(monkeypat
         with stablelog.connect(broker.bootstrap, deadline=5) as client:
             txn = client.transaction()
             txn.write(failing, b"k", b"v")
-            txn.writing.flush()
+            flush(txn)
             transactional_id = txn.writing.key.transactional_id
             txn.abort()
             found = {}
@@ -277,7 +278,7 @@ def test_a_key_whose_abort_was_not_answered_is_not_used_again(stablelog_broker):
         through(proxy, stablelog_broker) as client,
     ):
         txn, futures = write_everywhere(client, topic)
-        txn.writing.flush()
+        flush(txn)
         txn.writing.cluster.deadline_s = 0
         txn.abort()
         assert_failed(list(futures))
@@ -290,8 +291,8 @@ def test_an_expired_transaction_leaves_its_key_to_the_next_one(client, stablelog
     topic = create(stablelog_broker.bootstrap)
     txn = client.transaction()
     futures = [txn.write(topic, b"k", b"expired")]
-    txn.writing.flush()
-    assert txn.writing.expire()
+    flush(txn)
+    client.set_deadline(txn, 0)
     assert not settled(futures, 60)
     with client.transaction() as following:
         future = following.write(topic, b"k", b"following")

@@ -236,8 +236,10 @@ def test_what_an_append_costs_does_not_grow_with_what_waits(stablelog_broker, to
         producer = Producer(cluster, unique("p"))
         producer.begin()
         looked_up = []
-        leader = cluster.leader
-        monkeypatch.setattr(cluster, "leader", lambda *target: looked_up.append(target) or leader(*target))
+        leader = cluster.core.leader
+        monkeypatch.setattr(
+            cluster.core, "leader", lambda *target: looked_up.append(target) or leader(*target)
+        )
         for n in range(300):  # of each partition five are under way, and no answer is taken before `flush`
             producer.append(topic, n % 2, batch(b"%d" % n))
         assert len(looked_up) <= 2 * 300

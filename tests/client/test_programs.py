@@ -13,14 +13,14 @@ import pytest
 
 import stablelog
 from stablelog.client.cluster import Cluster
+from stablelog.client.core.writing import Committed
 from stablelog.client.cuts import describe_cut
 from stablelog.client.producer import Producer
-from stablelog.client.writing import Committed
 from stablelog.errors import RefusedError, UnavailableError
 from stablelog.wire.api import ApiKey
 from tests.client.faces import FACES
 from tests.client.faults import Proxy
-from tests.client.transactions import create, settled, through, visible
+from tests.client.transactions import create, flush, settled, visible
 from tests.scale import seeds
 from tests.waiting import until
 
@@ -143,7 +143,7 @@ def run(client, broker, topics, group, chance, model):
                 )
                 model.values[name].append(value)
             elif step == "send":
-                txn.writing.flush()
+                flush(txn)
             elif step == "fence" and txn.writing.producer is not None:
                 with Cluster(broker.bootstrap) as cluster:
                     Producer(cluster, txn.writing.children[0][0]).begin()
@@ -179,7 +179,7 @@ def test_whatever_happens_each_transaction_is_there_whole_or_not_at_all(broker, 
     chance, model, weather = random.Random(seed), Model(), Weather(broker, seed)
     with (
         Proxy((broker.host, broker.port), weather.lose, weather.spoil) as proxy,
-        face(through(proxy, broker)) as client,
+        face.through(proxy, broker) as client,
     ):
         left = run(client, broker, (in_commit_order, ordinary), group, chance, model)
         weather.is_calm = True

@@ -11,12 +11,14 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from kio.schema.errors import ErrorCode
 
 import stablelog
-from stablelog.client import joint, reading
+from stablelog.client import joint
 from stablelog.client.cluster import Cluster
-from stablelog.client.cuts import describe_cut
+from stablelog.client.core import cluster as core
+from stablelog.client.core import reading
+from stablelog.client.core.cuts import describe_cut
 from stablelog.errors import DataLossError, RefusedError, UnavailableError, UsageError
 from tests.client.test_joint import Child
-from tests.client.transactions import create
+from tests.client.transactions import create, flush
 from tests.clients.drivers import Confluent, unique
 
 
@@ -142,13 +144,14 @@ def test_a_transaction_of_which_nothing_comes_is_not_read_without_its_records(
     client, topics, monkeypatch, cut
 ):
     write(client, topics, "whole")
-    fetch = Cluster.fetch
+    fetch = core.Cluster.fetch
 
     def fetch_nothing(self, *arguments, **named):
-        return dataclasses.replace(fetch(self, *arguments, **named), records=memoryview(b""))
+        fetched = yield from fetch(self, *arguments, **named)
+        return dataclasses.replace(fetched, records=memoryview(b""))
 
     with monkeypatch.context() as patched:
-        patched.setattr(Cluster, "fetch", fetch_nothing)
+        patched.setattr(core.Cluster, "fetch", fetch_nothing)
         with pytest.raises(UnavailableError, match=r"returns no records at offset 3, .* that ends at 5"):
             list(client.read(topics, cut=cut, wait=0))
     assert sum(len(txn.records) for txn in client.read(topics, cut=cut, wait=0)) == 8
@@ -160,11 +163,11 @@ def test_aborted_open_and_other_records_are_passed_over(stablelog_broker, client
     outside.produce(topics[0], [b"outside"])
     aborted = client.transaction()
     aborted.write(topics[0], None, b"aborted", partition=0)
-    aborted.writing.flush()
+    flush(aborted)
     aborted.abort()
     still_open = client.transaction()
     still_open.write(topics[0], None, b"open", partition=0)
-    still_open.writing.flush()
+    flush(still_open)
     second = write(client, topics, "second")
     for cut in (True, False):
         read = list(client.read(topics, cut=cut, wait=0))
@@ -238,7 +241,8 @@ def test_a_transaction_that_was_torn_before_it_was_read_is_told(client, topics, 
     sequence = write(client, topics, "second")
 
     def torn(*args, **named):
-        return dataclasses.replace(describe_cut(*args, **named), torn={(topics[0], 0): sequence})
+        cut = yield from describe_cut(*args, **named)
+        return dataclasses.replace(cut, torn={(topics[0], 0): sequence})
 
     monkeypatch.setattr(reading, "describe_cut", torn)
     with pytest.raises(DataLossError, match=f"up to commit sequence {sequence} were removed"):
@@ -263,7 +267,8 @@ def test_who_comes_back_is_told_of_segments_that_are_gone(client, topics, monkey
     sequences = [write(client, topics, f"t{number}") for number in range(3)]
 
     def gone(*args, **named):
-        return dataclasses.replace(describe_cut(*args, **named), removed={(topics[0], 0): sequences[1]})
+        cut = yield from describe_cut(*args, **named)
+        return dataclasses.replace(cut, removed={(topics[0], 0): sequences[1]})
 
     monkeypatch.setattr(reading, "describe_cut", gone)
     with pytest.raises(DataLossError, match=f"all transactions after {sequences[1]} are whole"):

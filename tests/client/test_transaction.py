@@ -9,20 +9,20 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 import stablelog
-from stablelog.client import record_buffer
 from stablelog.client.cluster import Cluster
+from stablelog.client.core import record_buffer
+from stablelog.client.core.record_buffer import BATCH_SIZE_MAX
+from stablelog.client.core.writing import Committed
 from stablelog.client.producer import Producer
-from stablelog.client.record_buffer import BATCH_SIZE_MAX
-from stablelog.client.writing import Committed
 from stablelog.errors import RefusedError, UnavailableError, UsageError
 from stablelog.wire.api import ApiKey
 from tests.client.faults import Proxy
 from tests.client.transactions import (
     assert_failed,
     create,
+    flush,
     settled,
     state_of,
-    through,
     visible,
     write_everywhere,
 )
@@ -52,7 +52,7 @@ def test_on_commit_all_come_true_with_their_positions(stablelog_broker, client, 
                 (topic, ordinary)[number % 7 == 0], f"k{number}", value, **where
             )
             if number == 20:
-                txn.writing.flush()
+                flush(txn)
     assert not any(future.done() for future in futures.values())
     second = now.commit()
     first = before.commit()
@@ -95,7 +95,7 @@ def test_nothing_written_is_committed_without_asking(client):
 def test_on_abort_all_fail(stablelog_broker, client, topic, ordinary):
     with client.transaction() as txn:
         futures = [txn.write(name, b"k", b"v") for name in (topic, ordinary)]
-        txn.writing.flush()
+        flush(txn)
         futures += [txn.write(name, b"k", b"v") for name in (topic, ordinary)]
         txn.abort()
     assert_failed(futures, ErrorCode.transaction_abortable)
@@ -111,7 +111,7 @@ def test_an_exception_aborts(stablelog_broker, client, topic):
     futures = []
     with pytest.raises(KeyError), client.transaction() as txn:
         futures.append(txn.write(topic, b"k", b"v"))
-        txn.writing.flush()
+        flush(txn)
         raise KeyError("mine")
     assert_failed(futures, ErrorCode.transaction_abortable)
     assert isinstance(futures[0].exception().__cause__, KeyError)
@@ -169,7 +169,7 @@ def test_what_no_record_can_hold_is_refused_and_changes_nothing(
 def test_after_its_timeout_it_is_aborted(stablelog_broker, client, topic):
     txn = client.transaction(timeout=60)
     futures = [txn.write(topic, b"k", b"v") for _ in range(3)]
-    txn.writing.flush()
+    flush(txn)
     txn.writing.deadline = 0  # whose passing nobody has noticed
     with pytest.raises(RefusedError, match=r"timeout of 60 s"):
         txn.commit()
@@ -181,9 +181,8 @@ def test_after_its_timeout_its_futures_fail_though_nobody_asks(stablelog_broker,
     brief, long = client.transaction(timeout=60), client.transaction(timeout=60)
     futures = [brief.write(topic, b"k", b"v") for _ in range(3)]
     others = [long.write(topic, b"k", b"kept")]
-    brief.writing.flush()
-    brief.writing.deadline = time.monotonic() + 0.01
-    client.client.deadlines.add(brief.writing)
+    flush(brief)
+    client.set_deadline(brief, time.monotonic() + 0.01)
     assert not settled(futures, 30)
     assert_failed(futures, ErrorCode.transaction_abortable)
     for late in (brief.commit, lambda: brief.write(topic, b"k", b"v")):
@@ -201,7 +200,7 @@ def test_a_commit_that_comes_after_the_broker_s_timeout_is_refused(stablelog_bro
         return "request" if key == ApiKey.COMMIT_JOINT and not arrive.is_set() else None
 
     address = (stablelog_broker.host, stablelog_broker.port)
-    with Proxy(address, lose) as proxy, face(through(proxy, stablelog_broker)) as client:
+    with Proxy(address, lose) as proxy, face.through(proxy, stablelog_broker) as client:
         txn = client.transaction(timeout=600)
         txn.writing.timeout_s = 1  # for the broker, whose clock counts here
         futures = [txn.write(topic, b"k", b"v") for _ in range(3)]
@@ -229,7 +228,7 @@ def test_a_commit_that_comes_after_the_broker_s_timeout_is_refused(stablelog_bro
 def test_a_fenced_one_fails_whole(stablelog_broker, client, topic, step):
     txn = client.transaction()
     futures = [txn.write(topic, b"k", b"v", partition=0)]
-    txn.writing.flush()
+    flush(txn)
     with Cluster(stablelog_broker.bootstrap) as cluster:
         Producer(cluster, txn.writing.children[0][0]).begin()
     with pytest.raises(RefusedError):
@@ -250,13 +249,13 @@ def test_lost_requests_and_answers_neither_lose_nor_repeat(stablelog_broker, top
         )
 
     address = (stablelog_broker.host, stablelog_broker.port)
-    with Proxy(address, lose) as proxy, face(through(proxy, stablelog_broker)) as client:
+    with Proxy(address, lose) as proxy, face.through(proxy, stablelog_broker) as client:
         with client.transaction() as txn:
             futures = {}
             for number in range(20):
                 value = b"%d" % number
                 futures[txn.write((topic, ordinary)[number % 2], None, value)] = value
-                txn.writing.flush()
+                flush(txn)
         assert proxy.count(ApiKey.COMMIT_JOINT) == 3
     assert settled(list(futures))
     assert visible(stablelog_broker.bootstrap, topic, ordinary) == {
@@ -278,7 +277,7 @@ def test_kill_between_the_decision_and_its_answer(face):
                 return "request"
             return "answer"
 
-        with Proxy((broker.host, broker.port), lose) as proxy, face(through(proxy, broker)) as client:
+        with Proxy((broker.host, broker.port), lose) as proxy, face.through(proxy, broker) as client:
             txn, futures = write_everywhere(client, *topics)
             done = txn.commit()
             assert proxy.count(ApiKey.COMMIT_JOINT) == 3
@@ -303,10 +302,10 @@ def test_a_commit_in_doubt_is_asked_again_after_a_restart(decided, then, face):
 
         with (
             Proxy((broker.host, broker.port), lose) as proxy,
-            face(through(proxy, broker)) as client,
+            face.through(proxy, broker) as client,
         ):
             txn, futures = write_everywhere(client, *topics)
-            txn.writing.flush()
+            flush(txn)
             txn.writing.cluster.deadline_s = 0  # nobody asks again by itself
             with pytest.raises(UnavailableError):
                 txn.commit()
@@ -378,7 +377,7 @@ def test_several_threads_write_into_one_transaction(stablelog_broker, client, to
 
 
 def test_the_commit_is_asked_of_a_broker_that_knows_joint_commits(client, topic, monkeypatch):
-    monkeypatch.setattr("stablelog.client.connection.Connection.speaks", lambda *_: False)
+    monkeypatch.setattr("stablelog.client.core.connection.Connection.speaks", lambda *_: False)
     with pytest.raises(RefusedError, match="only a stablelog broker does"), client.transaction() as txn:
         future = txn.write(topic, b"k", b"v")
     assert_failed([future])

@@ -6,11 +6,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
+from stablelog.client.aio.client import AsyncClient
+from stablelog.client.aio.cluster import AsyncCluster
 from stablelog.client.cluster import EARLIEST, LATEST, Cluster
 from stablelog.client.cluster_pool import ClusterPool
+from stablelog.client.core.positions import Position
 from stablelog.client.native import Client
-from stablelog.client.positions import Position
 from stablelog.client.responses import RetriableError
+from stablelog.client.transaction import Transaction
 from stablelog.client.transaction_state import describe_transaction
 from stablelog.errors import RefusedError
 from tests.clients.drivers import unique
@@ -86,7 +89,7 @@ def state_of(bootstrap, transactional_id):
             return "Gone"
 
 
-class Directed(Cluster):
+class _Directed:
     """A cluster behind a proxy, whose broker tells its own address."""
 
     def __init__(self, proxy, broker, deadline_s):
@@ -98,14 +101,30 @@ class Directed(Cluster):
         return super().open_connection(self._proxy.bootstrap if is_broker else address)
 
 
+class Directed(_Directed, Cluster):
+    """For threads."""
+
+
+class AsyncDirected(_Directed, AsyncCluster):
+    """For asyncio: what `open_connection` returns is awaited."""
+
+
 def through(proxy, broker, deadline_s=60):
     """A client of a proxy."""
+    return Client(ClusterPool(lambda: Directed(proxy, broker, deadline_s)))
 
-    class Clusters(ClusterPool):
-        def make(self):
-            return Directed(proxy, broker, self.deadline_s)
 
-    return Client(Clusters(proxy.bootstrap, deadline_s))
+def async_through(proxy, broker, deadline_s=60):
+    """An asyncio client of a proxy."""
+    return AsyncClient(ClusterPool(lambda: AsyncDirected(proxy, broker, deadline_s)))
+
+
+def flush(txn):
+    """Send what was written so far, and wait until the broker has it."""
+    if isinstance(txn, Transaction):
+        txn.run(txn.writing.flush())
+    else:
+        txn.flush()
 
 
 def write_everywhere(client, *topics, group=""):

@@ -8,6 +8,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 import stablelog
+from tests.client.transactions import flush
 from tests.clients.drivers import LONG_S, Confluent, unique
 from tests.spark.reading import settled
 
@@ -97,7 +98,7 @@ def test_a_lookup_by_time_finds_commits_by_the_time_of_their_commit(stablelog_br
         for txn in (first, second):
             txn.write(name, None, b"v", timestamp_ms=1, partition=0)
             txn.write(name, None, b"v", timestamp_ms=soon_ms, partition=0)
-            txn.writing.flush()
+            flush(txn)
         second_at = second.commit().first.offset
         settled(stablelog_broker.bootstrap, name)
         (seen,) = native.read(name, wait=0)
@@ -124,7 +125,7 @@ def test_who_waits_at_the_end_gets_a_commit_at_once(stablelog_broker, client):
         waiting = pool.submit(client.consume, unique("order-waits"), name, 2)
         with native.transaction(timeout=120) as txn:
             txn.write(name, None, b"1", partition=0)
-            txn.writing.flush()
+            flush(txn)
             wait([waiting], 1)  # no reader has it meanwhile, however long that is
             assert not waiting.done()
             txn.write(name, None, b"2", partition=0)

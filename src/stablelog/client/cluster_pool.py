@@ -1,43 +1,55 @@
-"""Pool of a client's `Cluster` objects, which hold connections. No two transactions or readers share an object."""
+"""Pool of a client's clusters, which hold connections. No two transactions or readers share a cluster."""
 
 import threading
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Generic, Protocol, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.client.cluster import Cluster
+from stablelog.client.core import cluster as core
 from stablelog.errors import RefusedError
 
-IDLE_MAX: Final = 32  # maximum of unused `Cluster` objects whose connections are kept open for reuse
+IDLE_MAX: Final = 32  # maximum of unused clusters whose connections are kept open for reuse
 
 
-class ClusterPool:
-    """Pool of the `Cluster` objects that no transaction or reader uses now. Several threads may use the pool.
+class ShellCluster(Protocol):
+    """A cluster of a shell: `client.cluster.Cluster` or `client.aio.AsyncCluster`."""
+
+    core: core.Cluster
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of the brokers."""
+
+    def close(self) -> None:
+        """Close all connections."""
+
+
+ClusterT = TypeVar("ClusterT", bound=ShellCluster)
+
+
+class ClusterPool(Generic[ClusterT]):
+    """Pool of the clusters that no transaction or reader uses now. Several threads may use the pool.
 
     Args:
-        bootstrap: the addresses of the brokers.
-        deadline_s: the deadline of each `Cluster`, in seconds.
+        make: makes a cluster without connections, which it opens at its first requests.
 
     Attributes:
-        idle: the `Cluster` objects in the pool; the last one is lent next.
+        idle: the clusters in the pool; the last one is lent next.
 
     Raises:
         UsageError: an address is invalid.
     """
 
-    def __init__(self, bootstrap: str, deadline_s: float) -> None:
-        self.bootstrap = bootstrap
-        self.deadline_s = deadline_s
+    def __init__(self, make: Callable[[], ClusterT]) -> None:
+        self._make = make
         self._lock = threading.Lock()
         self._is_closed = False
-        self.idle = [self.make()]
+        self.idle = [make()]
+        self._bootstrap = self.idle[0].bootstrap
 
-    def make(self) -> Cluster:
-        """Make a `Cluster` without connections. It opens them at its first requests."""
-        return Cluster(self.bootstrap, deadline_s=self.deadline_s)
-
-    def lend(self) -> Cluster:
-        """Lend a `Cluster` to one transaction or reader.
+    def lend(self) -> ClusterT:
+        """Lend a cluster to one transaction or reader.
 
         Raises:
             RefusedError: the pool is closed.
@@ -46,16 +58,15 @@ class ClusterPool:
             if self._is_closed:
                 raise RefusedError(
                     ErrorCode.invalid_request,
-                    f"the client of {self.bootstrap} is closed: make another one with stablelog.connect",
+                    f"the client of {self._bootstrap} is closed: make another one with stablelog.connect",
                 )
             if self.idle:
                 return self.idle.pop()
-        return self.make()
+        return self._make()
 
-    def give_back(self, cluster: Cluster) -> None:
-        """Keep a `Cluster` with its connections for reuse. If too many are idle, close the one that is idle for
-        longest.
-        """
+    def give_back(self, cluster: ClusterT) -> None:
+        """Keep a cluster with its connections for reuse. If too many are idle, close the one that is idle for longest."""
+        cluster.core.allow_retries()
         with self._lock:
             if not self._is_closed:
                 self.idle.append(cluster)
@@ -65,7 +76,7 @@ class ClusterPool:
         cluster.close()
 
     def close(self) -> None:
-        """Close the idle `Cluster` objects now, and each lent one when it is given back."""
+        """Close the idle clusters now, and each lent one when it is given back."""
         with self._lock:
             self._is_closed = True
             idle, self.idle = self.idle, []

@@ -1,91 +1,9 @@
 """The client's side of DescribeCommits: the bounds of transactions in a commit-ordered partition."""
 
-import uuid
-from dataclasses import dataclass
-from typing import NamedTuple
+from stablelog.client.cluster import blocking
+from stablelog.client.core import commits as core
+from stablelog.client.core.commits import Commit, Commits
 
-from kio.static.primitive import i32, i64
+__all__ = ["Commit", "Commits", "describe_commits"]
 
-from stablelog.client.cluster import Cluster
-from stablelog.client.extension import ask_of_topics
-from stablelog.wire.extension.commits import COUNT_MAX, DescribeCommitsRequest
-
-
-class Commit(NamedTuple):
-    """A committed transaction. Its records in the partition have the positions from `start_offset` to before
-    `end_offset`.
-
-    An item with commit sequence -1 stands for adjacent records outside transactions.
-    """
-
-    start_offset: int
-    end_offset: int
-    commit_sequence: int
-    time_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Commits:
-    """The result of `describe_commits`.
-
-    Attributes:
-        topic_id: distinguishes the topic from a later one with the same name.
-        start_offset: the first position of the partition that can be read.
-        end_offset: the position after the last one that can be read.
-        commits: the transactions, in commit order.
-    """
-
-    topic_id: uuid.UUID | None
-    start_offset: int
-    end_offset: int
-    commits: tuple[Commit, ...]
-
-
-def describe_commits(
-    cluster: Cluster,
-    topic: str,
-    partition: int,
-    *,
-    offset: int = 0,
-    commit_sequence: int = -1,
-    count_max: int = COUNT_MAX,
-    with_outside: bool = False,
-) -> Commits:
-    """Return the next transactions of a partition that can be read: at most 1,000.
-
-    Args:
-        cluster: the brokers.
-        topic: a commit-ordered topic.
-        partition: the partition's index.
-        offset: transactions that end at or before this position are skipped.
-        commit_sequence: transactions with a lower commit sequence are skipped.
-        count_max: the maximum number of transactions to return.
-        with_outside: whether records outside transactions are listed, too.
-
-    Raises:
-        RefusedError: the partition does not exist; or, with the code invalid_request, the topic is not commit-ordered.
-        UnavailableError: no response within the deadline.
-    """
-    request = DescribeCommitsRequest(
-        topic=topic,
-        partition_index=i32(partition),
-        offset=i64(offset),
-        commit_sequence=i64(commit_sequence),
-        count_max=i32(count_max),
-        with_outside=with_outside,
-    )
-    answer = ask_of_topics(
-        cluster,
-        lambda: cluster.connection_to(cluster.leader(topic, partition)),
-        request,
-        f"asking for the transactions of {topic}-{partition}",
-    )
-    return Commits(
-        answer.topic_id,
-        answer.log_start_offset,
-        answer.end_offset,
-        tuple(
-            Commit(one.start_offset, one.end_offset, one.commit_sequence, one.time_ms)
-            for one in answer.commits
-        ),
-    )
+describe_commits = blocking(core.describe_commits)

@@ -4,11 +4,20 @@ deadline even if the program makes no call.
 
 import threading
 import time
-from typing import Final
-
-from stablelog.client.writing import Writing
+from typing import Final, Protocol
 
 AGAIN_S: Final = 0.1  # pause before the next attempt to abort a transaction that another thread is using
+
+
+class Expiring(Protocol):
+    """A transaction that is aborted at its deadline."""
+
+    @property
+    def deadline(self) -> float:
+        """The time (`time.monotonic`) at which to call `expire`."""
+
+    def expire(self) -> bool:
+        """Abort the transaction. Return False, without an abort, if another thread is using it."""
 
 
 class Deadlines:
@@ -18,24 +27,24 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._due: dict[Writing, float] = {}
+        self._due: dict[Expiring, float] = {}
         self._next = 0.0  # the time (`time.monotonic`) at which the thread wakes up
         self._is_watched = False
 
-    def add(self, writing: Writing) -> None:
+    def add(self, transaction: Expiring) -> None:
         """Abort this open transaction at its deadline."""
         with self._changed:
-            self._due[writing] = writing.deadline
+            self._due[transaction] = transaction.deadline
             if not self._is_watched:
                 self._is_watched = True
                 threading.Thread(target=self._watch, name="stablelog-deadlines", daemon=True).start()
-            elif writing.deadline < self._next:
+            elif transaction.deadline < self._next:
                 self._changed.notify()
 
-    def remove(self, writing: Writing) -> None:
+    def remove(self, transaction: Expiring) -> None:
         """Remove a transaction that has ended, so that it is not aborted at its deadline."""
         with self._changed:
-            self._due.pop(writing, None)
+            self._due.pop(transaction, None)
 
     def wake(self) -> None:
         """Wake the thread, so that it ends if no transaction is open, instead of sleeping until an old deadline."""
@@ -44,20 +53,20 @@ class Deadlines:
 
     def _watch(self) -> None:
         while (overdue := self._wait()) is not None:
-            for writing in overdue:
-                is_settled = writing.expire()
+            for transaction in overdue:
+                is_settled = transaction.expire()
                 with self._changed:
                     if is_settled:
-                        self._due.pop(writing, None)
-                    elif writing in self._due:
-                        self._due[writing] = time.monotonic() + AGAIN_S
+                        self._due.pop(transaction, None)
+                    elif transaction in self._due:
+                        self._due[transaction] = time.monotonic() + AGAIN_S
 
-    def _wait(self) -> list[Writing] | None:
+    def _wait(self) -> list[Expiring] | None:
         """Wait until transactions are overdue, and return them; return None if no transaction is open."""
         with self._changed:
             while self._due:
                 now = time.monotonic()
-                overdue = [writing for writing, due in self._due.items() if due <= now]
+                overdue = [transaction for transaction, due in self._due.items() if due <= now]
                 if overdue:
                     return overdue
                 self._next = min(self._due.values())

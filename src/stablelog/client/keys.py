@@ -19,49 +19,11 @@ Rules:
 
 import os
 import threading
-import uuid
-from dataclasses import dataclass, field
 from typing import Final
 
-from kio.schema.errors import ErrorCode
-
-from stablelog.client.joint import child_id
+from stablelog.client.core.keys import WriterKey
 
 IDLE_MAX: Final = 1000  # the greatest number of keys in the pool, over all transaction groups
-ENDING_WAIT_S: Final = 2.0  # how long a transaction waits for the abort markers of the key's last transaction
-LOST: Final = frozenset(  # error codes that mean that another client may use the key
-    {
-        ErrorCode.producer_fenced,
-        ErrorCode.invalid_producer_epoch,
-        ErrorCode.invalid_producer_id_mapping,
-        ErrorCode.concurrent_transactions,
-    }
-)
-RUN: Final = "1"
-
-
-@dataclass(slots=True)
-class WriterKey:
-    """The key of a joint commit, and the version that its next commit gets.
-
-    Attributes:
-        group: the transaction group.
-        name: the key.
-        version: the version of the next commit; greater than every version of the key that was committed.
-        may_be_ending: whether the broker may still be writing the abort markers of the key's last transaction.
-        process_id: the id of the process that made the key.
-    """
-
-    group: str
-    name: str = field(default_factory=lambda: uuid.uuid4().hex)
-    version: int = 0
-    may_be_ending: bool = False
-    process_id: int = field(default_factory=lambda: os.getpid())  # noqa: PLW0108 - looked up after a fork
-
-    @property
-    def transactional_id(self) -> str:
-        """The transactional id of the only child of the joint commit with this key and version."""
-        return child_id(self.name, self.version, RUN, 0, 0, group=self.group)
 
 
 class WriterKeys:

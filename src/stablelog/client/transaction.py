@@ -1,13 +1,16 @@
 """A transaction for programs with threads. Each record has a future. Either all futures succeed or all fail."""
 
+import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from stablelog.client.positions import Position
-from stablelog.client.record_buffer import Headers
-from stablelog.client.writing import Committed, Outcome, Writing
+from stablelog.client.cluster import Cluster
+from stablelog.client.core.positions import Position
+from stablelog.client.core.record_buffer import Headers
+from stablelog.client.core.writing import Committed, Outcome, Writing
 
 if TYPE_CHECKING:
     import asyncio
@@ -19,17 +22,27 @@ class Transaction:
     As a context manager, the transaction commits at the end of the block, and aborts if the block raises.
 
     Args:
-        begin: a function that makes the object `writing`. The function gets a callback, and the object calls this
-            callback once, with the outcome of the transaction.
+        begin: a function that makes the object `writing`, and the cluster that runs its steps. The function gets a
+            callback, and the object calls this callback once, with the outcome of the transaction.
+        on_end: called once, when the transaction has ended.
 
     Attributes:
-        writing: the object that sends the records and ends the transaction. This class, and
-            not that object, has the futures of the records.
+        writing: decides what is sent and how the transaction ends. This class, and not that object, has the futures of
+            the records.
+        run: runs steps of `writing`.
     """
 
-    def __init__(self, begin: Callable[[Callable[[Outcome], None]], Writing]) -> None:
+    def __init__(
+        self,
+        begin: Callable[[Callable[[Outcome], None]], tuple[Cluster, Writing]],
+        on_end: "Callable[[Transaction], None]",
+    ) -> None:
         self._futures: list[Future[Position]] = []
-        self.writing = begin(self._tell)
+        self._on_end = on_end
+        # Held while a call waits for a broker. Reentrant, because a future's callback may call `commit` again.
+        self._turn = threading.RLock()
+        cluster, self.writing = begin(self._tell)
+        self.run = cluster.run
 
     def __enter__(self) -> Self:
         return self
@@ -37,7 +50,8 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.writing.leave(error)
+        with self._turn:
+            self.run(self.writing.leave(error))
 
     def write(
         self,
@@ -69,15 +83,17 @@ class Transaction:
                 exist.
             UnavailableError: no broker responds to the request for the topic's metadata. Nothing was written.
         """
-        with self.writing.turn:
-            self.writing.make_ready(topic)
+        with self._turn:
+            if not self.writing.is_ready(topic, time.monotonic()):
+                self.run(self.writing.make_ready(topic))
+            timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
             self.writing.put(topic, key, value, headers, partition, timestamp_ms)
             future: Future[Position] = Future()
             # Mark the future as running, because a caller cannot cancel one record of a transaction.
             future.set_running_or_notify_cancel()
             self._futures.append(future)
             if self.writing.records.is_due:
-                self.writing.send_due()
+                self.run(self.writing.send_due())
         return future
 
     def commit(self) -> Committed:
@@ -94,7 +110,8 @@ class Transaction:
             DataLossError: the transaction is committed, but its records were removed before their positions were
                 known.
         """
-        return self.writing.commit()
+        with self._turn:
+            return self.run(self.writing.commit())
 
     def abort(self) -> None:
         """Abort the transaction: all futures fail. A transaction that is aborted already stays aborted.
@@ -103,9 +120,28 @@ class Transaction:
             RefusedError: the transaction is committed.
             UnavailableError: its commit was requested, and it is unknown whether it is committed.
         """
-        self.writing.abort()
+        with self._turn:
+            self.run(self.writing.abort())
+
+    @property
+    def deadline(self) -> float:
+        """The time (`time.monotonic`) at which the transaction is aborted if it is open."""
+        return self.writing.deadline
+
+    def expire(self) -> bool:
+        """Abort the transaction at its deadline if it is open. Never waits. Return False, without an abort, if another
+        call is in progress.
+        """
+        if not self._turn.acquire(blocking=False):
+            return False
+        try:
+            self.writing.expire()
+            return True
+        finally:
+            self._turn.release()
 
     def _tell(self, outcome: Outcome) -> None:
+        self._on_end(self)
         futures, self._futures = self._futures, []
         settle(futures, outcome)
 

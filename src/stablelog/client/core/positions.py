@@ -1,13 +1,13 @@
 """The positions of a transaction's records after its commit."""
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.client.cluster import Cluster
-from stablelog.client.commits import describe_commits
+from stablelog.client.core.cluster import Cluster
+from stablelog.client.core.commits import describe_commits
+from stablelog.client.core.steps import NOW, Pause, Steps
 from stablelog.errors import DataLossError, RefusedError, UnavailableError
 from stablelog.types import TopicPartition
 
@@ -27,7 +27,7 @@ class Position(NamedTuple):
 
 def offsets_after_commit(
     cluster: Cluster, target: TopicPartition, commit_sequence: int, batches: Iterable[tuple[int, int]]
-) -> Sequence[int]:
+) -> Steps[Sequence[int]]:
     """Return the positions of a transaction's records in a partition, in the order in which they were written.
 
     Args:
@@ -41,7 +41,7 @@ def offsets_after_commit(
         UnavailableError: the broker did not list the transaction within the deadline.
     """
     try:
-        start = _start_in_commit_order(cluster, target, commit_sequence)
+        start = yield from _start_in_commit_order(cluster, target, commit_sequence)
     except RefusedError as refused:
         if refused.code is not ErrorCode.invalid_request:
             raise
@@ -50,7 +50,7 @@ def offsets_after_commit(
     return range(start, start + sum(count for _, count in batches))
 
 
-def _start_in_commit_order(cluster: Cluster, target: TopicPartition, commit_sequence: int) -> int:
+def _start_in_commit_order(cluster: Cluster, target: TopicPartition, commit_sequence: int) -> Steps[int]:
     """Wait until the commit marker is durable, and return the position of the transaction's first record in a
     partition.
 
@@ -60,17 +60,19 @@ def _start_in_commit_order(cluster: Cluster, target: TopicPartition, commit_sequ
         UnavailableError: the broker did not list the transaction within the deadline.
     """
     what = f"commit {commit_sequence} in {target[0]}-{target[1]}"
-    deadline = time.monotonic() + cluster.deadline_s
+    deadline = (yield NOW) + cluster.deadline_s
     pause = POLL_FIRST_S
     while True:
-        found = describe_commits(cluster, *target, commit_sequence=commit_sequence, count_max=1).commits
+        listed = yield from describe_commits(cluster, *target, commit_sequence=commit_sequence, count_max=1)
+        found = listed.commits
         if found and found[0].commit_sequence == commit_sequence:
             return found[0].start_offset
         if found:
             raise DataLossError(f"{what}: its records were removed before their positions were read")
-        if time.monotonic() > deadline:
+        if (yield NOW) > deadline:
             raise UnavailableError(
                 f"{what}: it is committed, but its commit marker is not durable yet, so its positions are unknown"
             )
-        time.sleep(pause)
+        # Kept also if the call is cancelled: the commit is decided, and its marker comes within moments.
+        yield Pause(pause, is_kept=True)
         pause = min(2 * pause, POLL_MAX_S)

@@ -1,7 +1,7 @@
 """One transaction of the native client: its records, its batches, its commit or abort, and the records' positions.
 
-`client.transaction` and `client.aio` pass the transaction's outcome to futures. A method whose docstring says "May
-wait" may wait for a broker; no other method does. Only one call runs at a time, except for `cancel` and `expire`.
+`client.transaction` and `client.aio` run the steps of `Writing`, and pass the transaction's outcome to futures. The
+caller runs the steps of one call at a time. `cancel` is for any moment. `expire` is for a moment without a call.
 
 The records are sent in batches while the transaction is open. The commit is a joint commit of this one transaction,
 under the next version of a key that no other open transaction uses (`client.keys`). The broker stores the last version
@@ -10,12 +10,10 @@ even after a restart of the broker. For a commit-ordered topic, the client then 
 positions. In other topics, a record stays at the offset at which it was appended.
 """
 
-import threading
-import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, TypeVar
@@ -23,12 +21,13 @@ from typing import Final, TypeVar
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.records import encode_batch
-from stablelog.client import joint
-from stablelog.client.cluster import Cluster
-from stablelog.client.keys import ENDING_WAIT_S, LOST, WriterKey
-from stablelog.client.positions import Position, offsets_after_commit
-from stablelog.client.producer import Producer
-from stablelog.client.record_buffer import Headers, RecordBuffer
+from stablelog.client.core import joint
+from stablelog.client.core.cluster import Cluster
+from stablelog.client.core.keys import ENDING_WAIT_S, LOST, WriterKey
+from stablelog.client.core.positions import Position, offsets_after_commit
+from stablelog.client.core.producer import Producer
+from stablelog.client.core.record_buffer import Headers, RecordBuffer
+from stablelog.client.core.steps import NOW, Result, Steps
 from stablelog.errors import DataLossError, RefusedError, UnavailableError
 from stablelog.types import TopicPartition
 
@@ -68,18 +67,18 @@ class Writing:
         cluster: the brokers; used by this transaction alone until `release`.
         key: the key of the joint commit, with the transaction group; used by this transaction alone until `release`.
         timeout_s: how long the transaction may stay open before it is aborted.
+        now: the seconds of the shell's clock.
         on_end: called once with the outcome: the records' positions in the order of the `put` calls, or the error with
             the reason of the abort.
         release: called once when no more requests will be sent.
 
     Attributes:
-        turn: the lock for every call but `cancel` and `expire`; held while a call waits for a broker.
         cluster: as given.
         key: as given, or a new one if the broker refused to begin the transaction under the given key. The commit
             increments the key's version.
         is_key_free: whether another transaction may use the key after this one. This is so if this transaction has
             begun nothing under the key, or if its outcome is known and no error has shown another user of the key.
-        deadline: `time.monotonic` at which the timeout has passed.
+        deadline: the time, in seconds of the shell's clock, at which the timeout has passed.
         failure: the error that has aborted the transaction, or that makes the positions of its records unknown.
         producer: sends the batches; None before the first one.
         records: the records. If `records.is_due`, call `send_due` before the next `put`.
@@ -92,14 +91,14 @@ class Writing:
         *,
         key: WriterKey,
         timeout_s: float,
+        now: float,
         on_end: Callable[[Outcome], None],
         release: "Callable[[Writing], None]",
     ) -> None:
-        self.turn = threading.RLock()
         self.cluster = cluster
         self.key = key
         self.is_key_free = True
-        self.deadline = time.monotonic() + timeout_s
+        self.deadline = now + timeout_s
         self.failure: RefusedError | DataLossError | None = None
         self.timeout_s = timeout_s
         self._on_end = on_end
@@ -117,31 +116,30 @@ class Writing:
         self._committed: Committed | None = None
         self._is_to_abort = False  # whether a caller has requested the abort
         self._is_cancelled = False
-        self._owning = threading.Lock()
 
     # --- writing ---
 
-    def is_ready(self, topic: str) -> bool:
-        """Whether `put` accepts a record of this topic."""
+    def is_ready(self, topic: str, now: float) -> bool:
+        """Whether `put` accepts a record of this topic. `now` is in seconds of the shell's clock."""
         return (
             self._state is _State.OPEN
             and topic in self.records.partition_counts
             and not self._is_cancelled
-            and time.monotonic() <= self.deadline
+            and now <= self.deadline
         )
 
-    def make_ready(self, topic: str) -> None:
-        """Request the topic's partitions, so that `put` accepts its records. May wait.
+    def make_ready(self, topic: str) -> Steps[None]:
+        """Request the topic's partitions, so that `put` accepts its records.
 
         Raises:
             RefusedError: the transaction has ended, or the topic does not exist.
             UnavailableError: no broker responds.
         """
-        with self.turn:
-            self._check_open()
-            if topic not in self.records.partition_counts:
-                self.records.partition_counts.update(self.cluster.partition_counts((topic,)))
-                self._check_open()
+        yield from self._check_open()
+        if topic not in self.records.partition_counts:
+            counts = yield from self.cluster.partition_counts((topic,))
+            self.records.partition_counts.update(counts)
+            yield from self._check_open()
 
     def put(
         self,
@@ -150,56 +148,54 @@ class Writing:
         value: bytes | str | None,
         headers: Headers,
         partition: int | None,
-        timestamp_ms: int | None,
+        timestamp_ms: int,
     ) -> None:
-        """Add a record of a topic for which `is_ready` is true. Never waits. After an error, no record was added.
+        """Add a record of a topic for which `is_ready` is true. After an error, no record was added.
 
         Raises:
             RefusedError: the transaction has ended, or the partition does not exist.
             TypeError: a key, value or header is neither bytes nor text.
             ValueError: the timestamp is out of range.
         """
-        with self.turn:
-            self._check_state()
-            self.records.add(topic, key, value, headers, partition, timestamp_ms)
+        self._check_state()
+        self.records.add(topic, key, value, headers, partition, timestamp_ms)
 
-    def send_due(self) -> None:
-        """Send full batches, or all if the buffer is too large. May wait while too many bytes are in flight.
+    def send_due(self) -> Steps[None]:
+        """Send full batches, or all if the buffer is too large. Wait while too many bytes are in flight.
 
         Raises:
             RefusedError: the transaction is aborted, because the broker has ended it or no broker accepted its batches
                 within the deadline.
         """
-        with self.turn:
-            self._check_open()
-            with self._or_abort():
-                self._send(self.records.due())
-            self._check_open()
+        yield from self._check_open()
+        yield from self._or_abort(self._send(self.records.due()))
+        yield from self._check_open()
 
-    def flush(self) -> None:
-        """Send all records, and wait until the broker has acknowledged them. May wait.
+    def flush(self) -> Steps[None]:
+        """Send all records, and wait until the broker has acknowledged them.
 
         Raises:
             RefusedError: the broker ended the transaction or did not accept its batches in time. It is aborted.
         """
-        with self.turn:
-            self._check_open()
-            with self._or_abort():
-                self._send(self.records.unsent())
-                if self.producer is not None:
-                    self.producer.flush()
+        yield from self._check_open()
+        yield from self._or_abort(self._flush())
 
-    def _send(self, targets: Sequence[TopicPartition]) -> None:
+    def _flush(self) -> Steps[None]:
+        yield from self._send(self.records.unsent())
+        if self.producer is not None:
+            yield from self.producer.flush()
+
+    def _send(self, targets: Sequence[TopicPartition]) -> Steps[None]:
         """Send the unsent records of these partitions in batches."""
         if targets and self.producer is None:
-            self._begin()
+            yield from self._begin()
         for target in targets:
             assert self.producer is not None
             records = self.records.take(target)
-            number = self.producer.append(*target, bytearray(encode_batch(records)))
+            number = yield from self.producer.append(*target, bytearray(encode_batch(records)))
             self._batches[target].append((number, len(records)))
 
-    def _begin(self) -> None:
+    def _begin(self) -> Steps[None]:
         """Begin the transaction under its key of joint commits, or under a new key if this one cannot be used.
 
         Raises:
@@ -209,7 +205,9 @@ class Writing:
         self.is_key_free = False
         deadline_s = self.cluster.deadline_s
         try:
-            self._begin_under_key(min(ENDING_WAIT_S, deadline_s) if self.key.may_be_ending else deadline_s)
+            yield from self._begin_under_key(
+                min(ENDING_WAIT_S, deadline_s) if self.key.may_be_ending else deadline_s
+            )
         except RefusedError as refused:
             if refused.code not in LOST:
                 raise
@@ -219,9 +217,9 @@ class Writing:
         else:
             return
         self.key = WriterKey(self.key.group)
-        self._begin_under_key(deadline_s)
+        yield from self._begin_under_key(deadline_s)
 
-    def _begin_under_key(self, deadline_s: float) -> None:
+    def _begin_under_key(self, deadline_s: float) -> Steps[None]:
         self.producer = Producer(
             self.cluster,
             self.key.transactional_id,
@@ -229,7 +227,7 @@ class Writing:
             deadline_s=self.cluster.deadline_s,
             on_acknowledged=self._base_offsets.__setitem__,
         )
-        self.producer.begin(deadline_s=deadline_s)
+        yield from self.producer.begin(deadline_s=deadline_s)
 
     def _free_key(self, *, may_be_ending: bool) -> None:
         """Mark the key of the joint commit as free: it returns to the pool of keys when this transaction ends."""
@@ -238,9 +236,8 @@ class Writing:
 
     # --- the end ---
 
-    def commit(self) -> Committed:
-        """Commit the written records. The call may be repeated after any failure and then returns the same result. May
-        wait.
+    def commit(self) -> Steps[Committed]:
+        """Commit the written records. The call may be repeated after any failure and then returns the same result.
 
         Returns:
             The commit sequence, and the positions of the records that were written first and last.
@@ -250,100 +247,91 @@ class Writing:
             UnavailableError: the outcome or the positions are unknown. Repeat the call, or call `abort`.
             DataLossError: it is committed, but its records were removed before their positions were known.
         """
-        with self.turn:
-            if self._committed is not None:
-                return self._committed
-            if self._state is _State.OPEN:
-                self.flush()
-                self._check_cancelled()
-                if self.producer is None:
-                    return self._settle(-1, {})
-                self._state, self._asked_at = _State.IN_DOUBT, time.monotonic()
-                self.is_key_free = False
-            if self.failure is not None:
-                raise self.failure
-            if self._commit_sequence is None:
-                self._commit_sequence = self._ask_to_commit()
-            try:
-                offsets = {target: self._offsets(target) for target in self._batches}
-            except DataLossError as removed:
-                self._fail(removed, _State.COMMITTED)
-                raise
-            return self._settle(self._commit_sequence, offsets)
+        if self._committed is not None:
+            return self._committed
+        if self._state is _State.OPEN:
+            yield from self.flush()
+            now = yield NOW
+            yield from self._check_cancelled()
+            if self.producer is None:
+                return self._settle(-1, {})
+            self._state, self._asked_at = _State.IN_DOUBT, now
+            self.is_key_free = False
+        if self.failure is not None:
+            raise self.failure
+        if self._commit_sequence is None:
+            self._commit_sequence = yield from self._ask_to_commit()
+        offsets: dict[TopicPartition, Sequence[int]] = {}
+        try:
+            for target in self._batches:
+                offsets[target] = yield from self._offsets(target)
+        except DataLossError as removed:
+            self._fail(removed, _State.COMMITTED)
+            raise
+        return self._settle(self._commit_sequence, offsets)
 
-    def _offsets(self, target: TopicPartition) -> Sequence[int]:
+    def _offsets(self, target: TopicPartition) -> Steps[Sequence[int]]:
         assert self._commit_sequence is not None
         batches = [(self._base_offsets[number], count) for number, count in self._batches[target]]
-        return offsets_after_commit(self.cluster, target, self._commit_sequence, batches)
+        return (yield from offsets_after_commit(self.cluster, target, self._commit_sequence, batches))
 
-    def abort(self) -> None:
-        """Abort the transaction. A transaction that is aborted already stays aborted. May wait.
+    def abort(self) -> Steps[None]:
+        """Abort the transaction. A transaction that is aborted already stays aborted.
 
         Raises:
             RefusedError: the transaction is committed.
             UnavailableError: its commit was requested, and it is unknown whether it is committed.
         """
-        with self.turn:
-            self._is_to_abort = self._state is not _State.COMMITTED
-            if self._state is _State.OPEN:
-                self._abandon(None)
-            elif self._state is _State.IN_DOUBT:
-                if self._commit_sequence is not None or not self._ask_to_abort():
-                    self.commit()
-                else:
-                    self._fail(_aborted("it was cancelled"))
-            if self._state is _State.COMMITTED:
-                raise RefusedError(ErrorCode.invalid_txn_state, "the transaction is committed")
+        self._is_to_abort = self._state is not _State.COMMITTED
+        if self._state is _State.OPEN:
+            yield from self._abandon(None)
+        elif self._state is _State.IN_DOUBT:
+            if self._commit_sequence is not None or not (yield from self._ask_to_abort()):
+                yield from self.commit()
+            else:
+                self._fail(_aborted("it was cancelled"))
+        if self._state is _State.COMMITTED:
+            raise RefusedError(ErrorCode.invalid_txn_state, "the transaction is committed")
 
-    def leave(self, error: BaseException | None) -> None:
-        """End the transaction with its `with` block: commit if `error` is None, otherwise abort. May wait.
+    def leave(self, error: BaseException | None) -> Steps[None]:
+        """End the transaction with its `with` block: commit if `error` is None, otherwise abort.
 
         Raises:
             RefusedError: the transaction is aborted, and `error` is None.
             UnavailableError: it is unknown whether the transaction is committed.
             DataLossError: it is committed, but its records were removed before their positions were known.
         """
-        with self.turn:
-            if error is None:
-                if not self._is_to_abort:
-                    self.commit()  # raises the error of an earlier write if one has failed
-            elif self._state is _State.OPEN:
-                self._abandon(error)
-            elif self._state is _State.IN_DOUBT and self._is_cancelled:
-                self.cancel()
-                with suppress(RefusedError, UnavailableError):
-                    self.abort()  # try only once; without a response, the transaction stays in doubt
-                with self._owning:
-                    if not self._has_ended:
-                        self.cluster.allow_retries()
+        if error is None:
+            if not self._is_to_abort:
+                yield from self.commit()  # raises the error of an earlier write if one has failed
+        elif self._state is _State.OPEN:
+            yield from self._abandon(error)
+        elif self._state is _State.IN_DOUBT and self._is_cancelled:
+            self.cancel()
+            with suppress(RefusedError, UnavailableError):
+                yield from self.abort()  # try only once; without a response, the transaction stays in doubt
+            if not self._has_ended:
+                self.cluster.allow_retries()
 
     def cancel(self) -> None:
-        """Cancel retries, so that a call in progress ends soon. May be called from any thread. Never waits.
+        """Cancel retries, so that the steps in progress end soon.
 
         After this call, the client requests no commit. A commit that was requested before may still happen. Call
         `leave` next.
         """
-        with self._owning:
-            self._is_cancelled = True
-            if not self._has_ended:
-                self.cluster.cancel_retries()
+        self._is_cancelled = True
+        if not self._has_ended:
+            self.cluster.cancel_retries()
 
-    def expire(self) -> bool:
-        """Abort the transaction at its deadline if it is open. The broker does the same by its own clock.
-
-        May be called from any thread. Never waits. Return False, without an abort, if another call is in progress.
+    def expire(self) -> None:
+        """Abort the transaction at its deadline if it is open. The broker does the same by its own clock. No other call
+        may be in progress.
         """
-        if not self.turn.acquire(blocking=False):
-            return False
-        try:
-            if self._state is _State.OPEN:
-                if self.producer is not None:
-                    # The broker aborts this transaction when the next transaction under the key sends InitProducerId.
-                    self._free_key(may_be_ending=True)
-                self._fail(self._overdue())
-            return True
-        finally:
-            self.turn.release()
+        if self._state is _State.OPEN:
+            if self.producer is not None:
+                # The broker aborts this transaction when the next transaction under the key sends InitProducerId.
+                self._free_key(may_be_ending=True)
+            self._fail(self._overdue())
 
     @property
     def _has_ended(self) -> bool:
@@ -356,7 +344,7 @@ class Writing:
         assert self.producer is not None
         return [(self.key.transactional_id, self.producer.producer_id, self.producer.producer_epoch)]
 
-    def _ask_to_commit(self) -> int:
+    def _ask_to_commit(self) -> Steps[int]:
         """Request the commit, and return the commit sequence, also if the transaction was committed before.
 
         Raises:
@@ -364,7 +352,7 @@ class Writing:
             UnavailableError: it is unknown whether it is committed.
         """
         try:
-            found = joint.commit(
+            found = yield from joint.commit(
                 self.cluster,
                 self.key.name,
                 self.key.version,
@@ -374,11 +362,11 @@ class Writing:
                 group=self.key.group,
             )
         except RefusedError as refused:
-            if time.monotonic() - self._asked_at > RETENTION_S / 2:
+            if (yield NOW) - self._asked_at > RETENTION_S / 2:
                 raise UnavailableError(
                     f"it is unknown whether the transaction is committed: the broker no longer remembers it: {refused}"
                 ) from refused
-            self._abandon(refused)
+            yield from self._abandon(refused)
             raise
         if found.already and found.digest != self._token:
             raise self._key_shared(found)
@@ -395,14 +383,14 @@ class Writing:
             )
         return self._fail(_aborted(f"{sharing} version {self.key.version}"))
 
-    def _ask_to_abort(self) -> bool:
+    def _ask_to_abort(self) -> Steps[bool]:
         """Request the abort. Return whether the transaction is aborted; if not, it was committed before.
 
         Raises:
             RefusedError: the broker refuses the request.
             UnavailableError: no response within the deadline.
         """
-        is_committed = joint.abort(
+        is_committed = yield from joint.abort(
             self.cluster, self.key.name, self.key.version, self.children, group=self.key.group
         )
         if not is_committed:
@@ -416,38 +404,41 @@ class Writing:
         if self._state is not _State.OPEN:
             raise RefusedError(ErrorCode.invalid_txn_state, "the transaction has ended: begin another one")
 
-    def _check_open(self) -> None:
+    def _check_open(self) -> Steps[None]:
         """Raise if the transaction is not open. First abort it if its timeout has passed or `cancel` was called."""
         self._check_state()
-        self._check_cancelled()
-        if time.monotonic() > self.deadline:
-            raise self._abandon(self._overdue())
+        yield from self._check_cancelled()
+        if (yield NOW) > self.deadline:
+            raise (yield from self._abandon(self._overdue()))
 
-    def _check_cancelled(self) -> None:
+    def _check_cancelled(self) -> Steps[None]:
         if self._is_cancelled:
-            raise self._abandon(None)
+            raise (yield from self._abandon(None))
 
     def _overdue(self) -> RefusedError:
         return _aborted(f"it was open for longer than its timeout of {self.timeout_s:g} s")
 
-    @contextmanager
-    def _or_abort(self) -> Iterator[None]:
-        """Abort the transaction on any error. Convert UnavailableError to RefusedError: a retry cannot help."""
+    def _or_abort(self, steps: Steps[Result]) -> Steps[Result]:
+        """Run steps, and abort the transaction on any error. Convert UnavailableError to RefusedError: a retry cannot
+        help.
+        """
         try:
-            yield
+            return (yield from steps)
         except UnavailableError as failure:
-            raise self._abandon(failure) from failure
+            raise (yield from self._abandon(failure)) from failure
         except RefusedError as refused:
             if refused.code is not ErrorCode.topic_authorization_failed:
-                self._abandon(refused)
+                yield from self._abandon(refused)
                 raise
             message = f"the transaction was begun with group={self.key.group!r}: {refused}"
-            raise self._abandon(RefusedError(refused.code, message)) from refused
+            raise (yield from self._abandon(RefusedError(refused.code, message))) from refused
+        except GeneratorExit:
+            raise  # the shell has dropped the steps, so no request can be sent
         except BaseException as failure:
-            self._abandon(failure)
+            yield from self._abandon(failure)
             raise
 
-    def _abandon(self, cause: BaseException | None) -> RefusedError:
+    def _abandon(self, cause: BaseException | None) -> Steps[RefusedError]:
         """Abort a transaction that is not committed. If the request fails, the broker aborts the transaction after the
         transaction's timeout.
 
@@ -461,7 +452,7 @@ class Writing:
             self.producer.close()
             if not isinstance(cause, UnavailableError):
                 with suppress(RefusedError, UnavailableError):
-                    self._ask_to_abort()
+                    yield from self._ask_to_abort()
         if not isinstance(cause, RefusedError):
             failure = _aborted("it was cancelled" if cause is None else f"{type(cause).__name__}: {cause}")
             failure.__cause__ = cause
@@ -488,8 +479,7 @@ class Writing:
         """Give the `Cluster` object back, and report the outcome. The transaction sends no more requests after this."""
         if self.producer is not None:
             self.producer.close()
-        with self._owning:
-            self.cluster.allow_retries()
+        self.cluster.allow_retries()
         self._release(self)
         self.records = RecordBuffer()
         self._batches.clear()

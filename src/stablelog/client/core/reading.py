@@ -1,29 +1,26 @@
 """Reader of whole transactions of commit-ordered topics: either of each partition separately, or of all partitions
 together.
 
-DescribeCommits (`client.commits`) returns the bounds of the transactions, and ordinary fetches return the records. The
+DescribeCommits (`core.commits`) returns the bounds of the transactions, and ordinary fetches return the records. The
 reader holds in memory one whole transaction of each partition, and those records of the next transactions that the same
-fetch returned.
-
-No function of this module sleeps. If there is no new transaction, the reader yields a `Pause`: `client.native` then
-sleeps in its thread, and `client.aio` in the event loop.
+fetch returned. Its steps give each transaction to the caller.
 """
 
-import itertools
-import time
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import Header, Record, decode_records
-from stablelog.client.cluster import Cluster
-from stablelog.client.commits import Commit, describe_commits
-from stablelog.client.cuts import Cut, describe_cut
-from stablelog.errors import DataLossError, UnavailableError
+from stablelog.client.core.cluster import Cluster
+from stablelog.client.core.commits import Commit, describe_commits
+from stablelog.client.core.cuts import Cut, describe_cut
+from stablelog.client.core.steps import NOW, Give, Pause, Steps
+from stablelog.errors import DataLossError, UnavailableError, UsageError
 from stablelog.types import TopicPartition
+from stablelog.wire.extension.transaction_groups import NAME_RULE, is_group_name
 
 LISTED_MAX: Final = 200  # maximum of transactions in one DescribeCommits response
 FETCH_SIZE_MAX: Final = 1 << 20
@@ -57,12 +54,6 @@ class CommittedTransaction:
     records: tuple[ReadRecord, ...]
 
 
-class Pause(NamedTuple):
-    """No transaction can be read yet. Continue after this many seconds."""
-
-    seconds: float
-
-
 class _Stream:
     """Reader of the transactions of one partition that have a greater commit sequence than `after`."""
 
@@ -79,7 +70,7 @@ class _Stream:
         self._fetched: deque[Record] = deque()
         self._fetched_end = 0
 
-    def peek(self, up_to: int | None = None) -> Commit | None:
+    def peek(self, up_to: int | None = None) -> Steps[Commit | None]:
         """Return the next transaction; None if there is none yet.
 
         Args:
@@ -91,16 +82,16 @@ class _Stream:
                 created again.
         """
         if not self._listed and (up_to is None or self._known < up_to):
-            self._list()
+            yield from self._list()
             if not self._list_is_full and up_to is not None:
                 self._known = up_to
         if not self._listed or (up_to is not None and self._listed[0].commit_sequence > up_to):
             return None
         return self._listed[0]
 
-    def _list(self) -> None:
+    def _list(self) -> Steps[None]:
         """Request the next transactions of the partition. Raise DataLossError if some may have been removed."""
-        found = describe_commits(
+        found = yield from describe_commits(
             self._cluster,
             *self._target,
             offset=max(0, self._position),
@@ -122,7 +113,7 @@ class _Stream:
         self._list_is_full = len(found.commits) == LISTED_MAX
         self._position = found.commits[-1].end_offset if self._list_is_full else found.end_offset
 
-    def take(self) -> list[ReadRecord]:
+    def take(self) -> Steps[list[ReadRecord]]:
         """Return the records of the next transaction, which `peek` has returned.
 
         The children of a joint commit have one commit sequence and count as one transaction. They are adjacent in the
@@ -135,34 +126,37 @@ class _Stream:
         records: list[ReadRecord] = []
         while self._listed and self._listed[0].commit_sequence == sequence:
             commit = self._listed[0]
+            read = yield from self._read(commit.start_offset, commit.end_offset)
             records += (
                 ReadRecord(*self._target, one.offset, one.timestamp_ms, one.key, one.value, one.headers)
-                for one in self._read(commit.start_offset, commit.end_offset)
+                for one in read
             )
             self._listed.popleft()
             if not self._listed and self._list_is_full:
-                self._list()
+                yield from self._list()
         self._after = sequence
         return records
 
-    def _read(self, start: int, end: int) -> Iterator[Record]:
-        """Yield the records from offset `start` to before `end`."""
+    def _read(self, start: int, end: int) -> Steps[list[Record]]:
+        """Return the records from offset `start` to before `end`."""
         while self._fetched and self._fetched[0].offset < start:
             self._fetched.popleft()
         self._fetched_end = max(self._fetched_end, start)
         while self._fetched_end < end:
-            self._fetch(end)
+            yield from self._fetch(end)
+        records = []
         while self._fetched and self._fetched[0].offset < end:
-            yield self._fetched.popleft()
+            records.append(self._fetched.popleft())
+        return records
 
-    def _fetch(self, end: int) -> None:
+    def _fetch(self, end: int) -> Steps[None]:
         """Fetch the next batches of a transaction that ends at `end`.
 
         Raises:
             UnavailableError: the broker returns no records although the transaction is listed as readable.
         """
         before = self._fetched_end
-        fetched = self._cluster.fetch(*self._target, before, FETCH_SIZE_MAX)
+        fetched = yield from self._cluster.fetch(*self._target, before, FETCH_SIZE_MAX)
         for position, header in headers_in(fetched.records):
             if header.next_offset > self._fetched_end:
                 if not header.is_control:
@@ -179,29 +173,44 @@ class _Stream:
             )
 
 
-def _with_pauses(
-    found: Iterable[CommittedTransaction | None], wait_s: float | None
-) -> Iterator[CommittedTransaction | Pause]:
-    """Yield the transactions in `found`, and a `Pause` for each None, which means that there is no new transaction yet.
-    End after `wait_s` seconds without a transaction.
-    """
-    pause_s, waited_from = PAUSE_FIRST_S, time.monotonic()
-    for transaction in found:
-        if transaction is not None:
-            yield transaction
-            pause_s, waited_from = PAUSE_FIRST_S, time.monotonic()
-            continue
-        left_s = PAUSE_MAX_S if wait_s is None else waited_from + wait_s - time.monotonic()
+class _Patience:
+    """The pauses of a reader that has read all transactions. It ends after `wait_s` seconds without one."""
+
+    def __init__(self, cluster: Cluster, wait_s: float | None) -> None:
+        self._cluster = cluster
+        self._wait_s = wait_s
+        self._waited_from = 0.0
+        self._pause_s = PAUSE_FIRST_S
+
+    def begin(self) -> Steps[None]:
+        """Begin to wait for the next transaction: at the start, and after each transaction."""
+        self._pause_s, self._waited_from = PAUSE_FIRST_S, (yield NOW)
+
+    def give(self, transaction: CommittedTransaction) -> Steps[None]:
+        """Give a transaction to the caller, and begin to wait for the next one when the caller asks for it."""
+        yield Give(transaction)
+        yield from self.begin()
+
+    def pause(self) -> Steps[bool]:
+        """Wait a little. Return False, without a pause, if the reader has waited long enough.
+
+        Raises:
+            UnavailableError: the call was cancelled.
+        """
+        left_s = PAUSE_MAX_S
+        if self._wait_s is not None:
+            left_s = self._waited_from + self._wait_s - (yield NOW)
         if left_s <= 0:
-            return
-        yield Pause(min(pause_s, left_s))
-        pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            return False
+        yield Pause(min(self._pause_s, left_s))
+        if self._cluster.are_retries_cancelled:
+            raise UnavailableError("waiting for the next transaction: the call was cancelled")
+        self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+        return True
 
 
-def read_partitions(
-    cluster: Cluster, topics: Sequence[str], after: int, wait_s: float | None
-) -> Iterator[CommittedTransaction | Pause]:
-    """Yield the transactions of each partition in the order of their commits, round-robin over the partitions.
+def read_partitions(cluster: Cluster, topics: Sequence[str], after: int, wait_s: float | None) -> Steps[None]:
+    """Give the transactions of each partition in the order of their commits, round-robin over the partitions.
 
     Args:
         cluster: the brokers.
@@ -214,17 +223,12 @@ def read_partitions(
         DataLossError: transactions were removed before they were read.
         UnavailableError: no response within the deadline.
     """
-    return _with_pauses(_in_partitions(cluster, topics, after), wait_s)
-
-
-def _in_partitions(
-    cluster: Cluster, topics: Sequence[str], after: int
-) -> Iterator[CommittedTransaction | None]:
-    """Yield the transactions of each partition, and None after a round in which no partition had one."""
-    found = cluster.metadata(topics)
+    patience = _Patience(cluster, wait_s)
+    yield from patience.begin()
+    found = yield from cluster.metadata(topics)
     if after > 0:
         for topic in topics:  # one request for each topic, because their transaction groups may differ
-            _check_nothing_removed(describe_cut(cluster, (topic,)), after)
+            _check_nothing_removed((yield from describe_cut(cluster, (topic,))), after)
     streams = [
         _Stream(cluster, (topic, partition), after)
         for topic in topics
@@ -233,13 +237,15 @@ def _in_partitions(
     while True:
         is_idle = True
         for stream in streams:
-            commit = stream.peek()
+            commit = yield from stream.peek()
             if commit is not None:
                 is_idle = False
-                records = tuple(stream.take())
-                yield CommittedTransaction(commit.commit_sequence, commit.time_ms, records)
-        if is_idle:
-            yield None
+                records = tuple((yield from stream.take()))
+                yield from patience.give(
+                    CommittedTransaction(commit.commit_sequence, commit.time_ms, records)
+                )
+        if is_idle and not (yield from patience.pause()):
+            return
 
 
 def _check_nothing_removed(cut: Cut, after: int) -> None:
@@ -259,8 +265,8 @@ def _check_nothing_removed(cut: Cut, after: int) -> None:
 
 def read_cuts(
     cluster: Cluster, topics: Sequence[str], after: int, wait_s: float | None, group: str | None
-) -> Iterator[CommittedTransaction | Pause]:
-    """Yield whole transactions, each with its records of all partitions, in the order of their commits.
+) -> Steps[None]:
+    """Give whole transactions, each with its records of all partitions, in the order of their commits.
 
     Args:
         cluster: the brokers.
@@ -274,16 +280,11 @@ def read_cuts(
         DataLossError: transactions were removed before they were read.
         UnavailableError: no response within the deadline.
     """
-    return _with_pauses(_at_cuts(cluster, topics, after, group), wait_s)
-
-
-def _at_cuts(
-    cluster: Cluster, topics: Sequence[str], after: int, group: str | None
-) -> Iterator[CommittedTransaction | None]:
-    """Yield the transactions, each with its records of all partitions. Yield None while there are no new ones."""
+    patience = _Patience(cluster, wait_s)
+    yield from patience.begin()
     streams: dict[TopicPartition, _Stream] = {}
     while True:
-        cut = describe_cut(cluster, topics, group=group)
+        cut = yield from describe_cut(cluster, topics, group=group)
         if not streams:
             if after == 0:
                 after = cut.whole_after()  # skip transactions that have lost records in some partition
@@ -298,25 +299,70 @@ def _at_cuts(
             cluster.forget_metadata()  # request new metadata: the cached metadata may lack the new partitions
             streams |= {target: _Stream(cluster, target, after) for target in added}
         if cut.commit_sequence > after:
-            yield from _between(streams, cut.commit_sequence)
+            while (transaction := (yield from _next_up_to(streams, cut.commit_sequence))) is not None:
+                yield from patience.give(transaction)
             after = cut.commit_sequence
-        else:
-            yield None
-
-
-def _between(streams: dict[TopicPartition, _Stream], commit_sequence: int) -> Iterator[CommittedTransaction]:
-    """Yield the transactions of all partitions up to this commit sequence, in the order of their commits. Each stream
-    has the transactions of one partition in that order.
-    """
-    while True:
-        nexts = [
-            (commit, stream)
-            for stream in (streams[target] for target in sorted(streams))
-            if (commit := stream.peek(commit_sequence)) is not None
-        ]
-        if not nexts:
+        elif not (yield from patience.pause()):
             return
-        least = min(commit.commit_sequence for commit, _ in nexts)
-        parts = [(commit, stream) for commit, stream in nexts if commit.commit_sequence == least]
-        records = itertools.chain.from_iterable(stream.take() for _, stream in parts)
-        yield CommittedTransaction(least, max(commit.time_ms for commit, _ in parts), tuple(records))
+
+
+def _next_up_to(
+    streams: dict[TopicPartition, _Stream], commit_sequence: int
+) -> Steps[CommittedTransaction | None]:
+    """Return the next transaction of all partitions up to this commit sequence; None if there is none left. Each stream
+    has the transactions of one partition in the order of their commits.
+    """
+    nexts: list[tuple[Commit, _Stream]] = []
+    for target in sorted(streams):
+        commit = yield from streams[target].peek(commit_sequence)
+        if commit is not None:
+            nexts.append((commit, streams[target]))
+    if not nexts:
+        return None
+    least = min(commit.commit_sequence for commit, _ in nexts)
+    parts = [(commit, stream) for commit, stream in nexts if commit.commit_sequence == least]
+    records: list[ReadRecord] = []
+    for _, stream in parts:
+        records += yield from stream.take()
+    return CommittedTransaction(least, max(commit.time_ms for commit, _ in parts), tuple(records))
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a reader reads. The fields are the arguments of `Client.read`, checked.
+
+    Raises:
+        UsageError: no topic, or an invalid group name.
+    """
+
+    topics: tuple[str, ...]
+    is_cut: bool
+    after: int | None
+    wait_s: float | None
+    group: str | None
+
+    def __post_init__(self) -> None:
+        if not self.topics:
+            raise UsageError("there is no topic to read: name one or several")
+        check_group(self.group)
+
+
+def read(cluster: Cluster, selection: Selection) -> Steps[None]:
+    """Give the transactions of a selection. The errors are those of `read_partitions` and `read_cuts`."""
+    topics, after, group = selection.topics, selection.after, selection.group
+    if after is None or (group is not None and not selection.is_cut):
+        # `describe_cut` raises RefusedError if a topic belongs to another transaction group.
+        cut = yield from describe_cut(cluster, topics, group=group)
+        after = cut.commit_sequence if after is None else after
+    if selection.is_cut:
+        yield from read_cuts(cluster, topics, after, selection.wait_s, group)
+    else:
+        yield from read_partitions(cluster, topics, after, selection.wait_s)
+
+
+def check_group(group: str | None) -> None:
+    """Raise UsageError if no transaction group can have this name. None stands for the group of the topics."""
+    if group is not None and not is_group_name(group):
+        raise UsageError(
+            f"the transaction group {group!r} is not valid: {NAME_RULE}, or empty for the default group"
+        )

@@ -5,8 +5,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.client.cluster import Cluster
-from stablelog.client.connection import Connection
+from stablelog.client.core.cluster import Cluster
+from stablelog.client.core.connection import Connection
+from stablelog.client.core.steps import Steps
 from stablelog.client.responses import RETRIABLE_CODES, RetriableError, UnknownTopicOrPartitionError, refusal
 from stablelog.errors import RefusedError
 
@@ -17,16 +18,16 @@ RETRIABLE_OF_A_TOPIC = RETRIABLE_CODES - {ErrorCode.unknown_topic_or_partition}
 
 def call_extension(
     cluster: Cluster,
-    connect: Callable[[], Connection],
+    connect: Callable[[], Steps[Connection]],
     request: Any,
     what: str,
     retriable: frozenset[ErrorCode],
-) -> Any:
+) -> Steps[Any]:
     """Send a request until the broker responds without a retriable error. Return the response.
 
     Args:
         cluster: the brokers.
-        connect: returns a connection to the broker that serves the request; called for each attempt.
+        connect: the steps that return a connection to the broker that serves the request; called for each attempt.
         request: a message of one of stablelog's own APIs.
         what: names the work in messages, for example "asking for a cut".
         retriable: the error codes that a retry can resolve. The caller handles the others.
@@ -36,22 +37,24 @@ def call_extension(
         UnavailableError: no response within the deadline. The broker may have carried out the request.
     """
 
-    def attempt() -> Any:
-        connection = connect()
+    def attempt() -> Steps[Any]:
+        connection = yield from connect()
         if not connection.speaks(request.__api_key__):
             raise RefusedError(
                 ErrorCode.unsupported_version,
                 f"{what}: the broker at {cluster.bootstrap} does not know this request; only a stablelog broker does",
             )
-        response = connection.ask(request)
+        response = yield from connection.ask_steps(request)
         if response.error_code in retriable:
             raise RetriableError(response.error_message or response.error_code.name)
         return response
 
-    return cluster.retrying(what, attempt)
+    return (yield from cluster.retrying(what, attempt))
 
 
-def ask_of_topics(cluster: Cluster, connect: Callable[[], Connection], request: Any, what: str) -> Any:
+def ask_of_topics(
+    cluster: Cluster, connect: Callable[[], Steps[Connection]], request: Any, what: str
+) -> Steps[Any]:
     """Call `call_extension` for a request about topics, and check the response.
 
     Raises:
@@ -59,7 +62,7 @@ def ask_of_topics(cluster: Cluster, connect: Callable[[], Connection], request: 
         RefusedError: the broker does not know the API, or refuses the request; the message says why.
         UnavailableError: no response within the deadline.
     """
-    response = call_extension(cluster, connect, request, what, RETRIABLE_OF_A_TOPIC)
+    response = yield from call_extension(cluster, connect, request, what, RETRIABLE_OF_A_TOPIC)
     message = response.error_message or response.error_code.name
     if response.error_code is ErrorCode.unknown_topic_or_partition:
         raise UnknownTopicOrPartitionError(message)

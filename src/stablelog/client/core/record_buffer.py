@@ -1,10 +1,9 @@
 """Buffer for the records of one transaction in the client. It chooses each record's partition, and holds records that
 are not in a batch yet.
 
-This module neither sends nor waits. `client.writing` sends the batches.
+This module sends nothing. `core.writing` sends the batches.
 """
 
-import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -59,7 +58,7 @@ class RecordBuffer:
         value: bytes | str | None,
         headers: Headers,
         partition: int | None,
-        timestamp_ms: int | None,
+        timestamp_ms: int,
     ) -> None:
         """Add a record. After an error, nothing was added.
 
@@ -71,7 +70,7 @@ class RecordBuffer:
         named = headers.items() if isinstance(headers, Mapping) else headers
         record = Record(
             0,
-            time.time_ns() // 1_000_000 if timestamp_ms is None else _as_timestamp(timestamp_ms),
+            _as_timestamp(timestamp_ms),
             _as_bytes(key),
             _as_bytes(value),
             tuple((_as_name(name), _as_bytes(content)) for name, content in named),

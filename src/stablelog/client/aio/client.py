@@ -1,0 +1,134 @@
+"""The client for asyncio programs, which writes transactions and reads whole transactions."""
+
+import time
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import closing
+from types import TracebackType
+from typing import Literal, Self
+
+from stablelog.client.aio.cancelling import to_the_end
+from stablelog.client.aio.cluster import AsyncCluster
+from stablelog.client.aio.transaction import AsyncTransaction
+from stablelog.client.cluster_pool import ClusterPool
+from stablelog.client.core import reading
+from stablelog.client.core.cluster import DEADLINE_S
+from stablelog.client.core.reading import CommittedTransaction, Selection
+from stablelog.client.writers import TIMEOUT_S, Writers, select
+
+
+class AsyncClient:
+    """A client of a stablelog broker. `connect` makes it.
+
+    Args:
+        clusters: the pool of clusters, which hold the connections to the brokers.
+
+    Attributes:
+        clusters: as given.
+        keys: pool of the keys of joint commits that no transaction uses now.
+    """
+
+    def __init__(self, clusters: ClusterPool[AsyncCluster]) -> None:
+        self.clusters = clusters
+        self._writers = Writers(clusters)
+        self.keys = self._writers.keys
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the client: it refuses new transactions and readers. Connections in use are closed when their
+        transaction or reader ends.
+        """
+        self.clusters.close()
+
+    def transaction(self, group: str = "", timeout: float = TIMEOUT_S) -> AsyncTransaction:
+        """Begin a transaction. Call this in the event loop in which the program awaits the futures.
+
+        Args:
+            group: the transaction group of the topics; empty for the default group.
+            timeout: seconds until an open transaction is aborted.
+
+        Raises:
+            UsageError: the timeout is out of range, or the group's name is invalid.
+            RefusedError: the client is closed.
+        """
+        return AsyncTransaction(lambda on_end: self._writers.begin(group, timeout, time.monotonic(), on_end))
+
+    def read(
+        self,
+        topics: str | Iterable[str],
+        *,
+        order: Literal["commit"] = "commit",
+        cut: bool = False,
+        after: int | None = 0,
+        wait: float | None = None,
+        group: str | None = None,
+    ) -> AsyncGenerator[CommittedTransaction, None]:
+        """Read whole transactions of commit-ordered topics. Records outside transactions are skipped.
+
+        No request is sent before the first transaction is requested from the generator.
+
+        Args:
+            topics: one name or several.
+            order: only "commit" is valid, because in no other order are transactions whole.
+            cut: whether to return each transaction once, with its records of all partitions of all topics. Otherwise
+                each partition is read separately.
+            after: the commit sequence after which to begin: that of the last transaction that the caller has handled. 0
+                for the oldest transaction that is left, None for new commits only.
+            wait: seconds to wait for another transaction before the reader ends; None for no limit.
+            group: the transaction group of the topics; None asks the broker for it.
+
+        Raises:
+            UsageError: another order, no topic, or an invalid group name.
+            RefusedError: a topic does not exist, is not commit-ordered or is in another group; or the client is closed.
+            DataLossError: transactions were removed before they were read.
+            UnavailableError: no response within the deadline.
+        """
+        return self._read(select(topics, order, cut=cut, after=after, wait_s=wait, group=group))
+
+    async def _read(self, selection: Selection) -> AsyncGenerator[CommittedTransaction, None]:
+        cluster = self.clusters.lend()
+        try:
+            with closing(reading.read(cluster.core, selection)) as steps:
+                while True:
+                    ended, transaction = await to_the_end(cluster.advance(steps), cluster.cancel)
+                    if ended:
+                        return
+                    yield transaction
+        finally:
+            self.clusters.give_back(cluster)
+
+
+def connect(bootstrap: str, *, deadline: float = DEADLINE_S) -> AsyncClient:
+    """Make a client of the brokers at these addresses. This sends no request yet.
+
+    The client needs a stablelog broker. Its methods are `transaction`, `read` and `close`.
+
+    Args:
+        bootstrap: "host:port,host:port"; one reachable address is enough.
+        deadline: for how many seconds a request is retried before the call fails.
+
+    Returns:
+        The client, for one event loop. At the end of an `async with` block it is closed.
+
+    Raises:
+        UsageError: an address is invalid.
+
+    Example:
+        async def main():
+            async with stablelog.aio.connect(broker.bootstrap) as client:
+                async with client.transaction(timeout=30) as txn:
+                    order = await txn.write("orders", "o-18", b"a table")
+                print(await order)  # Position(topic='orders', partition=0, offset=43)
+
+                async for transaction in client.read("orders", wait=1):
+                    print(transaction.commit_sequence, [record.value for record in transaction.records])
+
+        asyncio.run(main())
+    """
+    return AsyncClient(ClusterPool(lambda: AsyncCluster(bootstrap, deadline_s=deadline)))

@@ -1,0 +1,185 @@
+"""The brokers of one cluster over asyncio's streams. What is asked of them is decided by `core.cluster`."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from stablelog.client.connection import TIMEOUT_S, host_and_port, invalid_address
+from stablelog.client.core import cluster as core
+from stablelog.client.core.cluster import DEADLINE_S
+from stablelog.client.core.connection import CLIENT_ID, Connection
+from stablelog.client.core.steps import Effect, Give, Now, Open, Pause, Receive, Result, Send, Steps
+from stablelog.errors import UnavailableError
+from stablelog.wire.guard import Buffer
+
+READ_SIZE_MAX: Final = 1 << 20  # bytes that the stream may hold before the socket is read no further
+
+
+class StreamConnection(Connection):
+    """A connection to a broker over asyncio's streams. `open_stream` makes it.
+
+    Args:
+        address: "host:port".
+        reader: the stream of responses.
+        writer: the stream of requests.
+        timeout_s: how long the broker may take to respond.
+    """
+
+    def __init__(
+        self, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, timeout_s: float
+    ) -> None:
+        super().__init__(address, CLIENT_ID)
+        self._reader = reader
+        self._writer = writer
+        self._timeout_s = timeout_s
+
+    def close(self) -> None:
+        """Close the socket. Responses that have not arrived are lost, and so are bytes that were not sent yet."""
+        self._writer.transport.abort()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection was closed or broke, so that no request can be sent."""
+        return self._writer.transport.is_closing()
+
+    async def send(self, pieces: list[Buffer]) -> None:
+        """Send all pieces. Raises OSError."""
+        self._writer.writelines(pieces)
+        await self._in_time(self._writer.drain())
+
+    async def receive(self, size: int) -> memoryview:
+        """Receive this many bytes. Raises OSError if the connection ends before, or if no bytes arrive in time."""
+        received = memoryview(bytearray(size))
+        at = 0
+        while at < size:
+            piece = await self._in_time(self._reader.read(size - at))
+            if not piece:
+                raise OSError("the broker closed the connection")
+            received[at : at + len(piece)] = piece
+            at += len(piece)
+        return received
+
+    async def _in_time(self, work: Coroutine[Any, Any, Result]) -> Result:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await work
+        except TimeoutError as error:
+            raise OSError("timed out") from error
+
+
+async def open_stream(address: str, timeout_s: float) -> StreamConnection:
+    """Connect to a broker.
+
+    Raises:
+        UnavailableError: no connection to the address can be made.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await asyncio.open_connection(*host_and_port(address), limit=READ_SIZE_MAX)
+    except (ValueError, OverflowError) as error:
+        raise invalid_address(address) from error
+    except TimeoutError as error:
+        raise UnavailableError(f"no broker responds at {address}: timed out") from error
+    except OSError as error:
+        raise UnavailableError(f"no broker responds at {address}: {error}") from error
+    writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return StreamConnection(address, reader, writer, timeout_s)
+
+
+class AsyncCluster:
+    """The brokers of one cluster, found by a list of addresses. One task at a time uses it.
+
+    Args:
+        bootstrap: "host:port,host:port"; one reachable address is enough.
+        timeout_s: how long a broker may take to respond.
+        deadline_s: how long a call is retried before it fails.
+
+    Attributes:
+        core: the steps of this cluster's calls, and what it knows of the brokers.
+
+    Raises:
+        UsageError: an address is invalid.
+    """
+
+    def __init__(
+        self, bootstrap: str, *, timeout_s: float = TIMEOUT_S, deadline_s: float = DEADLINE_S
+    ) -> None:
+        self.core = core.Cluster(bootstrap, deadline_s=deadline_s)
+        self._timeout_s = timeout_s
+        self._pausing: asyncio.Future[None] | None = None  # done when the present pause has to end early
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses, as given."""
+        return self.core.bootstrap
+
+    async def open_connection(self, address: str) -> Connection:
+        """Open a connection to a broker."""
+        return await open_stream(address, self._timeout_s)
+
+    def close(self) -> None:
+        """Close all connections. A later call opens them again."""
+        self.core.close()
+
+    def cancel(self) -> None:
+        """Cancel retries, and end a pause, so that the steps in progress end soon."""
+        self.core.cancel_retries()
+        self.end_pause()
+
+    def end_pause(self) -> None:
+        """End the present pause, if there is one."""
+        if self._pausing is not None and not self._pausing.done():
+            self._pausing.set_result(None)
+
+    async def run(self, steps: Steps[Result]) -> Result:
+        """Run steps to their end, and return their result. The steps give no items."""
+        ended, result = await self.advance(steps)
+        assert ended, "these steps give items"
+        return result  # type: ignore[no-any-return]
+
+    async def advance(self, steps: Steps[Any]) -> tuple[bool, Any]:
+        """Run steps until they give an item or end. Return whether they have ended, and the item or their result."""
+        answer: Any = None
+        failure: BaseException | None = None
+        try:
+            while True:
+                try:
+                    effect = steps.send(answer) if failure is None else steps.throw(failure)
+                except StopIteration as end:
+                    return True, end.value
+                if isinstance(effect, Give):
+                    return False, effect.item
+                answer = failure = None
+                try:
+                    answer = await self._perform(effect)
+                except BaseException as error:  # noqa: BLE001 - the steps handle it
+                    failure = error
+        finally:
+            failure = None  # the error refers to this frame: without this they would keep each other alive
+
+    async def _perform(self, effect: Effect) -> Any:
+        match effect:
+            case Receive(connection, size):
+                assert isinstance(connection, StreamConnection)
+                return await connection.receive(size)
+            case Send(connection, pieces):
+                assert isinstance(connection, StreamConnection)
+                await connection.send(pieces)
+            case Now():
+                return time.monotonic()
+            case Pause(seconds, is_kept):
+                await (asyncio.sleep(seconds) if is_kept else self._pause(seconds))
+            case Open(address):
+                return await self.open_connection(address)
+            case _:
+                raise AssertionError(effect)
+        return None
+
+    async def _pause(self, seconds: float) -> None:
+        self._pausing = asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.wait((self._pausing,), timeout=seconds)
+        finally:
+            self._pausing = None

@@ -1,0 +1,203 @@
+"""A transaction for asyncio programs. Each record has a future. Either all futures succeed or all fail.
+
+If a task is cancelled during a call, the call waits for the response to its last request, does not repeat the request,
+and aborts the transaction. Then the call raises CancelledError. So the client does no more work for a call that has
+raised. The wait ends with the broker's response, or with the timeout for a broker that does not respond.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from stablelog.client.aio.cancelling import to_the_end
+from stablelog.client.aio.cluster import AsyncCluster
+from stablelog.client.core.positions import Position
+from stablelog.client.core.record_buffer import Headers
+from stablelog.client.core.steps import Result, Steps
+from stablelog.client.core.writing import Committed, Outcome, Writing
+from stablelog.client.deadlines import AGAIN_S
+from stablelog.client.transaction import settle
+
+
+class AsyncTransaction:
+    """A transaction of one writer. `AsyncClient.transaction` makes it. Several tasks may write into it.
+
+    As a context manager, the transaction commits at the end of the block, and aborts if the block raises or is
+    cancelled.
+
+    Args:
+        begin: a function that makes the object `writing`, and the cluster that runs its steps. The function gets a
+            callback, and the object calls this callback once, with the outcome of the transaction.
+
+    Attributes:
+        writing: decides what is sent and how the transaction ends. This class, and not that object, has the futures of
+            the records.
+    """
+
+    def __init__(self, begin: Callable[[Callable[[Outcome], None]], tuple[AsyncCluster, Writing]]) -> None:
+        self._loop = asyncio.get_running_loop()
+        # The lock of the task that writes. Tasks get the lock in the order of their requests.
+        self._turn = asyncio.Lock()
+        self._futures: list[asyncio.Future[Position]] = []
+        # Held while steps of `writing` run. `_leave` runs steps while another task has the turn, and waits here.
+        self._running = asyncio.Lock()
+        self._is_ending = False
+        self._cluster, self.writing = begin(self._settle)
+        self._timer: asyncio.TimerHandle | None = None
+        self.watch_deadline()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            try:
+                await self._end(lambda: self.writing.leave(None))
+            except asyncio.CancelledError as cancelled:
+                await self._leave(cancelled)
+                raise
+        else:
+            await self._leave(error)
+
+    async def write(
+        self,
+        topic: str,
+        key: bytes | str | None = None,
+        value: bytes | str | None = None,
+        *,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> "asyncio.Future[Position]":
+        """Write a record. Wait only while too many bytes are in flight.
+
+        Args:
+            topic: created if it is missing and the broker creates topics automatically.
+            key: text is written as UTF-8.
+            value: text is written as UTF-8.
+            headers: names and values, as pairs or as a mapping.
+            partition: by default chosen by the key; without a key, round-robin.
+            timestamp_ms: by default the current time.
+
+        Returns:
+            A future that is done when the transaction has ended, and not before. Its result is the record's position
+            after a commit. After an abort, the future raises. Cancelling the future does not affect the record.
+
+        Raises:
+            RefusedError: the transaction had ended, or the topic or partition does not exist. Or this call has aborted
+                the transaction and failed all futures, because the broker has ended the transaction or no broker
+                accepted its batches within the deadline.
+            UnavailableError: no broker responds to the request for the topic's metadata. Nothing was written.
+        """
+        async with self._turn:
+            # Check `_is_ending` again after each wait: another task may have begun to end the transaction meanwhile. Its
+            # steps hold `_running`, so this call waits for them, and then raises.
+            while self._is_ending or not self.writing.is_ready(topic, time.monotonic()):
+                await self._wait(lambda: self.writing.make_ready(topic))
+            timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+            self.writing.put(topic, key, value, headers, partition, timestamp_ms)
+            future = self._loop.create_future()
+            self._futures.append(future)
+            if self.writing.records.is_due:
+                await self._wait(self.writing.send_due)
+            return future
+
+    async def commit(self) -> Committed:
+        """Commit all records that were written. The call may be repeated after any failure and then returns the same
+        result.
+
+        A cancelled call aborts the transaction if the commit was not requested yet. If the commit was requested
+        already, the futures get the outcome, and another call of `commit` returns it.
+
+        Returns:
+            The commit sequence, and the positions of the records that were written first and last.
+
+        Raises:
+            RefusedError: the transaction is aborted, and all futures have failed.
+            UnavailableError: it is unknown whether the transaction is committed, or at which positions. Repeat the
+                call, or call `abort`. Until then the futures are not done.
+            DataLossError: the transaction is committed, but its records were removed before their positions were
+                known.
+        """
+        return await self._end(self.writing.commit)
+
+    async def abort(self) -> None:
+        """Abort the transaction: all futures fail. A transaction that is aborted already stays aborted.
+
+        Raises:
+            RefusedError: the transaction is committed.
+            UnavailableError: its commit was requested, and it is unknown whether it is committed.
+        """
+        await self._end(self.writing.abort)
+
+    async def _end(self, steps: Callable[[], Steps[Result]]) -> Result:
+        """Run steps after all earlier writes. If this task is cancelled, also while it waits for these writes, abort
+        the transaction.
+        """
+        try:
+            await self._turn.acquire()
+        except asyncio.CancelledError as cancelled:
+            await self._leave(cancelled)
+            raise
+        try:
+            self._is_ending = True
+            return await self._wait(steps)
+        finally:
+            self._turn.release()
+
+    async def _wait(self, steps: Callable[[], Steps[Result]]) -> Result:
+        """Run steps. If this task is cancelled, abort the transaction, unless its commit has been requested."""
+        try:
+            return await self.run(steps)
+        except asyncio.CancelledError as cancelled:
+            await self._leave(cancelled)
+            raise
+
+    async def _leave(self, error: BaseException) -> None:
+        """Abort the transaction because of `error`, even while another task is writing into the transaction."""
+        self._is_ending = True
+        if isinstance(error, asyncio.CancelledError):
+            self._cancel()
+        await self.run(lambda: self.writing.leave(error))
+
+    async def run(self, steps: Callable[[], Steps[Result]]) -> Result:
+        """Run the steps of one call when no other steps of this transaction run. A cancelled call ends soon, but not
+        before its steps.
+        """
+
+        async def in_turn() -> Result:
+            async with self._running:
+                return await self._cluster.run(steps())
+
+        return await to_the_end(in_turn(), self._cancel)
+
+    def _cancel(self) -> None:
+        self.writing.cancel()
+        self._cluster.end_pause()
+
+    # --- the deadline ---
+
+    def watch_deadline(self) -> None:
+        """Abort the transaction at its deadline, also if the program makes no call."""
+        self._cancel_timer()
+        self._timer = self._loop.call_later(max(0.0, self.writing.deadline - time.monotonic()), self._expire)
+
+    def _expire(self) -> None:
+        if self._running.locked():
+            self._timer = self._loop.call_later(AGAIN_S, self._expire)
+        else:
+            self.writing.expire()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _settle(self, outcome: Outcome) -> None:
+        """Give the outcome to all futures in one step of the event loop."""
+        self._cancel_timer()
+        futures, self._futures = self._futures, []
+        settle(futures, outcome)

@@ -1,0 +1,232 @@
+"""The client's side of one connection: requests, responses, and the versions that the broker supports.
+
+A shell's class of connections extends `Connection` by the bytes' way to the broker. `ask_steps` and `call_steps` send a
+message and return the response. `send_steps` and `receive_steps` are for requests that the caller has encoded. Several
+of these requests may be in flight; the broker responds in their order.
+"""
+
+import io
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
+
+from stablelog.client.core.frames import SIZE, Frames
+from stablelog.client.core.steps import Receive, Send, Steps
+from stablelog.errors import UnavailableError
+from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.guard import Buffer, checked
+from stablelog.wire.messages import message_class
+from stablelog.wire.versions import adapt
+
+CLIENT_ID: Final = "stablelog"
+# Maximum of the entries of all lists in one response, such as topics and partitions.
+RESPONSE_ITEMS_MAX: Final = 5_000_000
+FEATURES_SINCE: Final = 3  # the first version of ApiVersions with the cluster's features
+
+
+class Connection(ABC):
+    """A connection to a broker. It works with Apache Kafka, too.
+
+    Args:
+        address: "host:port".
+        client_id: the name of this client in the broker's log and metrics.
+
+    Attributes:
+        address: as given.
+    """
+
+    def __init__(self, address: str, client_id: str = CLIENT_ID) -> None:
+        self.address = address
+        self._frames = Frames(client_id)
+        self._versions: dict[int, tuple[int, int]] | None = None
+        self._features: dict[str, int] = {}
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection. Responses that have not arrived are lost. Never waits."""
+
+    @property
+    @abstractmethod
+    def is_closed(self) -> bool:
+        """Whether the connection was closed or broke, so that no request can be sent."""
+
+    @property
+    def is_awaiting(self) -> bool:
+        """Whether the response to at least one request has not arrived yet."""
+        return self._frames.is_awaiting
+
+    # --- versions and features ---
+
+    def negotiate(self) -> Steps[None]:
+        """Ask the broker for the versions that it supports, unless they are known.
+
+        Raises:
+            UnavailableError: the broker did not respond.
+        """
+        if self._versions is not None:
+            return
+        request = message_class(ApiKey.API_VERSIONS, FEATURES_SINCE, "request")(
+            client_software_name="stablelog", client_software_version="1"
+        )
+        answer = yield from self.call_steps(request)
+        self._features = {
+            feature.name: feature.max_version_level for feature in getattr(answer, "finalized_features", ())
+        }
+        self._versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+
+    @property
+    def versions(self) -> dict[int, tuple[int, int]]:
+        """The versions that the broker supports: api key -> (first version, last version). `negotiate` comes first."""
+        assert self._versions is not None, "negotiate comes first"
+        return self._versions
+
+    @property
+    def features(self) -> dict[str, int]:
+        """The cluster's finalized features and their levels, for example `transaction.version`."""
+        assert self.versions is not None
+        return self._features
+
+    def speaks(self, api_key: int, version: int = 0) -> bool:
+        """Whether the broker supports this API in this version or a later one."""
+        return self.versions.get(api_key, (0, -1))[1] >= version
+
+    def version(self, api_key: int, newest: int | None = None) -> int:
+        """Return the newest version of an API that the client and the broker support, but at most `newest` if that is
+        given.
+
+        Raises:
+            UnavailableError: the broker does not support the API, or only in versions that this client does not know.
+        """
+        if api_key not in self.versions:
+            raise UnavailableError(f"{self.address} does not support {_name(api_key)}")
+        first, last = self.versions[api_key]
+        version = min(last, APIS[api_key].last_version if newest is None else newest)
+        if version < first:
+            raise UnavailableError(
+                f"{self.address} supports {_name(api_key)} only from version {first} on, but this client only up to version {version}"
+            )
+        oldest = APIS[api_key].served_versions.start
+        if version < oldest:
+            raise UnavailableError(
+                f"{self.address} supports {_name(api_key)} only up to version {last}, but this client only from version {oldest} on"
+            )
+        return version
+
+    # --- requests ---
+
+    def ask_steps(self, request: Any) -> Steps[Any]:
+        """Send a request in the newest version that the client and the broker support, at most in the version of
+        `request`.
+
+        Returns:
+            The response, in the version of `request`. A field that the broker does not send has its default.
+
+        Raises:
+            UnavailableError: the broker does not support the API, or did not respond. It may have carried out the
+                request.
+        """
+        yield from self.negotiate()
+        api_key, newest = request.__api_key__, request.__version__
+        version = self.version(api_key, newest)
+        response = yield from self.call_steps(adapt(request, message_class(api_key, version, "request")))
+        return adapt(response, message_class(api_key, newest, "response"))
+
+    def call_steps(self, request: Any, response_class: Any = None) -> Steps[Any]:
+        """Send a request in its own version, and return the response. `response_class` replaces the class of the kio
+        library where that class cannot represent the response.
+
+        Raises:
+            UnavailableError: the broker did not respond. It may have carried out the request.
+        """
+        api_key, version = request.__api_key__, request.__version__
+        body = io.BytesIO()
+        entity_writer(type(request))(body, request)
+        yield from self.send_steps(api_key, version, [body.getbuffer()], flexible=request.__flexible__)
+        response_class = response_class or message_class(api_key, version, "response")
+        data = yield from self.receive_steps(flexible=response_class.__flexible__)
+        if (
+            api_key == ApiKey.API_VERSIONS
+            and ErrorCode.unsupported_version.value == int.from_bytes(data[:2], "big")
+            and version
+        ):
+            # A broker that does not know this version of ApiVersions responds in version 0.
+            return (yield from self.call_steps(message_class(api_key, 0, "request")()))
+        return self.read(response_class, data)
+
+    def read(self, response_class: Any, data: Buffer) -> Any:
+        """Decode the body of a response.
+
+        Raises:
+            UnavailableError: the bytes are not a response of this class.
+        """
+        with self.reading(response_class.__api_key__):
+            body = checked(response_class, data, 0, count_max=RESPONSE_ITEMS_MAX)
+            return entity_reader(response_class)(bytes(body), 0)[0]
+
+    def reading(self, api_key: int) -> AbstractContextManager[None]:
+        """Context for decoding a response. After a decoding error, close the connection: its next bytes cannot be
+        trusted.
+
+        Raises:
+            UnavailableError: decoding failed; the connection is closed.
+        """
+        errors = (SerialError, struct.error, ValueError, LookupError, OverflowError)
+        return self._closing_on_error(errors, f"sent an invalid response to {_name(api_key)}")
+
+    @contextmanager
+    def _closing_on_error(self, errors: tuple[type[Exception], ...], what: str) -> Iterator[None]:
+        """Close the connection on any error, also on Ctrl-C: a request may be sent only in part, or a response read
+        only in part.
+
+        Args:
+            errors: the classes of errors that are converted to UnavailableError.
+            what: what the broker did, for the message of UnavailableError.
+        """
+        try:
+            yield
+        except errors as error:
+            self.close()
+            raise UnavailableError(f"{self.address} {what}: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def send_steps(
+        self, api_key: int, version: int, pieces: Sequence[Buffer], *, flexible: bool
+    ) -> Steps[None]:
+        """Send a request without waiting for the response. Its body may be in several pieces.
+
+        Raises:
+            UnavailableError: the request could not be sent completely. The broker may have carried it out.
+        """
+        frame = self._frames.encode(api_key, version, pieces, flexible=flexible)
+        with self._closing_on_error((OSError,), f"did not accept {_name(api_key)}"):
+            yield Send(self, frame)
+        self._frames.note_sent(api_key)
+
+    def receive_steps(self, *, flexible: bool) -> Steps[memoryview]:
+        """Receive the body of the response to the oldest request in flight.
+
+        Args:
+            flexible: whether the response's version is flexible; then its header is a byte longer.
+
+        Raises:
+            UnavailableError: the broker did not respond. It may have carried out the request.
+        """
+        what = f"did not respond to {_name(self._frames.next_api_key)}"
+        with self._closing_on_error((OSError, ValueError), what):
+            size = self._frames.read_size((yield Receive(self, SIZE.size)))
+            return self._frames.take_body((yield Receive(self, size)), flexible=flexible)
+
+
+def _name(api_key: int) -> str:
+    try:
+        return ApiKey(api_key).snake_name
+    except ValueError:
+        return f"API {api_key}"

@@ -1,0 +1,95 @@
+"""The client's side of DescribeCut, which returns a cut. A cut consists of a commit sequence R and of one offset for
+each partition: before this offset, the partition has all its commits up to R, and no later ones.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kio.static.primitive import i64
+
+from stablelog.client.core.cluster import Cluster
+from stablelog.client.core.extension import ask_of_topics
+from stablelog.client.core.steps import Steps
+from stablelog.types import TopicPartition
+from stablelog.wire.extension.cut import NOT_KNOWN, RESOLVED, DescribeCutRequest
+
+
+class Holder(NamedTuple):
+    """A commit marker that is not durable yet, so that the cut cannot contain its commit.
+
+    `transactional_id` is empty if the broker does not know it any more.
+    """
+
+    commit_sequence: int
+    transactional_id: str
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A cut of some topics: for each partition the offset before which it has all its commits up to commit sequence R,
+    and no later ones.
+
+    Attributes:
+        group: the transaction group; empty for the default group.
+        commit_sequence: the commit sequence R of the last commit in the cut.
+        offsets: by topic and partition, the first position that is not in the cut.
+        last_commit_sequence: the commit sequence of the last commit that was decided.
+        holders: if R is below `last_commit_sequence`, the markers that are not durable yet. Their commits are not in
+            the cut.
+        removed: by topic and partition, the greatest commit sequence of a transaction that may have lost records to
+            retention; -1 if there is none, -2 if it is unknown.
+        torn: by topic and partition, the greatest commit sequence of a torn transaction, one whose beginning retention
+            has removed. It can no longer be read, although earlier positions may remain; -1 if there is none.
+    """
+
+    group: str
+    commit_sequence: int
+    offsets: dict[TopicPartition, int]
+    last_commit_sequence: int
+    holders: tuple[Holder, ...]
+    removed: dict[TopicPartition, int]
+    torn: dict[TopicPartition, int]
+
+    def whole_after(self) -> int:
+        """Return the commit sequence after which no transaction has lost records in any partition. If it is unknown,
+        return the cut's own commit sequence.
+        """
+        removed = (self.commit_sequence if one == NOT_KNOWN else one for one in self.removed.values())
+        return max([0, *removed])
+
+
+def describe_cut(
+    cluster: Cluster, topics: Iterable[str], commit_sequence: int = RESOLVED, *, group: str | None = None
+) -> Steps[Cut]:
+    """Return for each partition the offset before which it has all commits up to a commit sequence, and no later ones
+    (a cut). By default, the commit sequence is the last resolved one. It is resolved when all markers of the commits up
+    to it are durable.
+
+    Args:
+        cluster: the brokers.
+        topics: commit-ordered topics of one transaction group.
+        commit_sequence: the commit sequence R of the cut; it must be resolved.
+        group: the transaction group; None for the group of the topics.
+
+    Raises:
+        RefusedError: a topic does not exist, is not commit-ordered or is in another group, or R is not resolved.
+        UnavailableError: no response within the deadline.
+    """
+    request = DescribeCutRequest(group=group, commit_sequence=i64(commit_sequence), topics=tuple(topics))
+    answer = yield from ask_of_topics(cluster, cluster.any_connection, request, "asking for a cut")
+    partitions = {(topic.name, p.partition_index): p for topic in answer.topics for p in topic.partitions}
+    return Cut(
+        answer.group,
+        answer.commit_sequence,
+        {target: p.offset for target, p in partitions.items()},
+        answer.last_commit_sequence,
+        tuple(
+            Holder(one.commit_sequence, one.transactional_id, one.topic, one.partition_index)
+            for one in answer.holders
+        ),
+        {target: p.removed_commit_sequence for target, p in partitions.items()},
+        {target: p.torn_commit_sequence for target, p in partitions.items()},
+    )

@@ -1,0 +1,91 @@
+"""Frames of Kafka's protocol, as the client writes and reads them: a size, a header, and the body of a message.
+
+The responses of one connection come in the order of its requests.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from stablelog.wire.api import ApiKey
+from stablelog.wire.guard import Buffer
+from stablelog.wire.messages import CLIENT_ID_SIZE, PREFIX
+
+RESPONSE_SIZE_MAX: Final = 1 << 30
+SIZE: Final = struct.Struct(">i")
+CORRELATION_ID: Final = struct.Struct(">i")
+CORRELATION_ID_MAX: Final = 0x7FFFFFFF
+
+
+class Frames:
+    """The requests of one connection that are in flight, and the frames of its requests and responses.
+
+    Args:
+        client_id: the name of this client in the broker's log and metrics.
+    """
+
+    def __init__(self, client_id: str) -> None:
+        self._client_id = client_id.encode()
+        self._correlation_id = 0
+        self._awaited: deque[tuple[int, int]] = deque()  # (correlation id, api key) of each request in flight
+
+    @property
+    def is_awaiting(self) -> bool:
+        """Whether the response to at least one request has not arrived yet."""
+        return bool(self._awaited)
+
+    @property
+    def next_api_key(self) -> int:
+        """The API of the oldest request in flight, whose response comes next."""
+        assert self._awaited, "no response is due"
+        return self._awaited[0][1]
+
+    def encode(self, api_key: int, version: int, pieces: Sequence[Buffer], *, flexible: bool) -> list[Buffer]:
+        """Return the frame of a request, in pieces. The request is not in flight before `note_sent`.
+
+        Args:
+            api_key: the request's API.
+            version: the request's version.
+            pieces: the body.
+            flexible: whether the version is flexible; then the header has tagged fields.
+        """
+        self._correlation_id = (self._correlation_id + 1) & CORRELATION_ID_MAX
+        header = (
+            PREFIX.pack(api_key, version, self._correlation_id)
+            + CLIENT_ID_SIZE.pack(len(self._client_id))
+            + self._client_id
+            + (b"\0" if flexible else b"")
+        )
+        size = len(header) + sum(len(piece) for piece in pieces)
+        return [SIZE.pack(size) + header, *pieces]
+
+    def note_sent(self, api_key: int) -> None:
+        """Record that the request that was encoded last is in flight."""
+        self._awaited.append((self._correlation_id, api_key))
+
+    def read_size(self, prefix: Buffer) -> int:
+        """Return the size in bytes of the rest of a response, of which `prefix` is the beginning.
+
+        Raises:
+            ValueError: no response has this size.
+        """
+        (size,) = SIZE.unpack(prefix)
+        if not CORRELATION_ID.size <= size <= RESPONSE_SIZE_MAX:
+            raise ValueError(f"the broker announced a response of {size} bytes, which is not a valid size")
+        return int(size)
+
+    def take_body(self, frame: memoryview, *, flexible: bool) -> memoryview:
+        """Return the body of the response to the oldest request in flight, which is then no longer in flight.
+
+        Args:
+            frame: the response without its size.
+            flexible: whether the response's version is flexible; then its header is a byte longer.
+
+        Raises:
+            ValueError: the response belongs to another request.
+        """
+        correlation_id, api_key = self._awaited.popleft()
+        if CORRELATION_ID.unpack_from(frame)[0] != correlation_id:
+            raise ValueError("the broker sent a response that belongs to another request")
+        return frame[CORRELATION_ID.size + (1 if flexible and api_key != ApiKey.API_VERSIONS else 0) :]

@@ -1,0 +1,458 @@
+"""Transactional producer of complete record batches, which appends each batch exactly once despite failures.
+
+A batch keeps its sequence number when the producer sends it again. The broker remembers a producer's last five batches
+in each partition, and repeats its first response to a repeated batch. So the producer has at most five requests in
+flight to each leader.
+
+In transaction version 2 (TV2), the first batch in a partition adds the partition to the transaction, and the end of
+each transaction increments the producer epoch. In transaction version 1 (TV1), a separate request adds partitions.
+Source: KIP-98, KIP-890.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.add_partitions_to_txn.v3.request import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from kio.schema.end_txn.v4.request import EndTxnRequest as Tv1EndTxnRequest
+from kio.schema.end_txn.v5.request import EndTxnRequest as Tv2EndTxnRequest
+from kio.schema.errors import ErrorCode
+from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
+
+from stablelog.batch.header import SEQUENCE_MAX
+from stablelog.batch.stamping import stamp
+from stablelog.client.core.batch_queue import BatchQueue, Pending
+from stablelog.client.core.cluster import Cluster
+from stablelog.client.core.connection import Connection
+from stablelog.client.core.steps import NOW, Pause, Steps
+from stablelog.client.responses import RETRIABLE_CODES, RetriableError, in_text, is_retriable, refusal
+from stablelog.client.topics import by_topic
+from stablelog.errors import RefusedError, UnavailableError
+from stablelog.types import TopicPartition
+from stablelog.wire.api import ApiKey
+from stablelog.wire.messages import message_class
+from stablelog.wire.produce import encode_produce_request
+
+IN_FLIGHT_MAX = 5  # the broker remembers this many batches of a producer for each partition
+REQUEST_SIZE_MAX = 4 << 20
+QUEUE_SIZE_MAX = 8 << 20
+TIMEOUT_MS = 60_000
+BACKOFF_S = 0.05
+TV2_PRODUCE = 12  # the first version of Produce that adds partitions to the transaction
+TV1_PRODUCE = TV2_PRODUCE - 1
+
+_ENDED = frozenset(
+    {
+        ErrorCode.producer_fenced,
+        ErrorCode.invalid_producer_epoch,
+        ErrorCode.invalid_txn_state,
+        ErrorCode.invalid_producer_id_mapping,
+        ErrorCode.transaction_abortable,
+    }
+)
+_LOST = frozenset({ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id})
+
+
+@dataclass(eq=False, slots=True)
+class _Leader:
+    """The producer's connection to one leader, and the batches of each request in flight, oldest request first."""
+
+    connection: Connection
+    version: int
+    requests: deque[list[Pending]] = field(default_factory=deque)
+
+
+class Producer:
+    """A transactional producer of whole batches. It has one transaction at a time.
+
+    Call `begin` first, and again after an abort. After any exception from `append` or `flush`, the transaction can only
+    be aborted.
+
+    Args:
+        cluster: the brokers.
+        transactional_id: the transactional id. `begin` fences an earlier producer with the same id.
+        transaction_timeout_ms: after this time the coordinator aborts an open transaction.
+        deadline_s: how long batches are retried while none is acknowledged.
+        on_acknowledged: called for each acknowledged batch with the number that `append` returned and the base offset;
+            -1 if the broker has the batch already and no longer knows its offset.
+
+    Attributes:
+        producer_id: set by `begin`.
+        producer_epoch: set by `begin`; `end` changes it in transaction version 2.
+        record_count: records acknowledged since `begin`.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        transactional_id: str,
+        *,
+        transaction_timeout_ms: int = TIMEOUT_MS,
+        deadline_s: float = TIMEOUT_MS / 1000,
+        on_acknowledged: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._transactional_id = transactional_id
+        self._transaction_timeout_ms = transaction_timeout_ms
+        self._deadline_s = deadline_s
+        self._on_acknowledged = on_acknowledged
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self._is_tv2 = False
+        self._leaders: dict[int, _Leader] = {}
+        self._reset()
+
+    def _reset(self) -> None:
+        self.record_count = 0
+        self._queue = BatchQueue()
+        # The base sequence number of the next batch of each partition.
+        self._sequences: dict[TopicPartition, int] = {}
+        self._added: set[TopicPartition] = set()
+        self._index = 0
+        self._progress_at = 0.0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a batch was added to the transaction. Without a batch, the coordinator does not know the
+        transaction.
+        """
+        return self._index > 0
+
+    # --- begin and end ---
+
+    def begin(self, *, deadline_s: float | None = None) -> Steps[None]:
+        """Get a producer id and epoch. This fences an earlier producer with the same transactional id, and aborts its
+        open transaction.
+
+        Args:
+            deadline_s: replaces the cluster's deadline.
+
+        Raises:
+            RefusedError: the coordinator refuses the transactional id or the timeout; the message says why.
+            UnavailableError: the coordinator does not respond within the deadline.
+        """
+        answer = yield from self._cluster.retrying(
+            f"beginning {self._transactional_id}", self._ask_for_producer_id, deadline_s
+        )
+        self.close()
+        self._reset()
+        self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+
+    def _ask_for_producer_id(self) -> Steps[Any]:
+        coordinator = yield from self._coordinator()
+        timeout = timedelta(milliseconds=self._transaction_timeout_ms)
+        answer = yield from coordinator.ask_steps(
+            InitProducerIdRequest(transactional_id=self._transactional_id, transaction_timeout=timeout)
+        )
+        if answer.error_code is ErrorCode.invalid_transaction_timeout:
+            raise RefusedError(
+                answer.error_code,
+                f"the transaction timeout of {self._transaction_timeout_ms} ms is greater than transaction.max.timeout.ms "
+                "of the broker",
+            )
+        self._check(answer.error_code, "InitProducerId")
+        if answer.producer_id < 0 or answer.producer_epoch < 0:
+            raise RetriableError(f"the response of {coordinator.address} has no producer id")
+        return answer
+
+    def _coordinator(self) -> Steps[Connection]:
+        """Return the connection to the coordinator, and record which transaction version the coordinator supports."""
+        coordinator = yield from self._cluster.coordinator(self._transactional_id)
+        level = coordinator.features.get("transaction.version", 0)
+        self._is_tv2 = level >= 2 and coordinator.speaks(ApiKey.PRODUCE, TV2_PRODUCE)
+        return coordinator
+
+    def resume(self, producer_id: int, producer_epoch: int) -> None:
+        """Take over an open transaction, for example of another process, so that `end` can end it. All its batches must
+        be acknowledged.
+        """
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self._index = 1
+
+    def end(self, *, commit: bool, deadline_s: float | None = None) -> Steps[None]:
+        """Commit or abort the transaction. Before a commit, every batch must be flushed.
+
+        Args:
+            commit: True commits, False aborts.
+            deadline_s: replaces the cluster's deadline.
+
+        Raises:
+            RefusedError: the transaction was not committed, because it was fenced or has timed out.
+            UnavailableError: no response within the deadline; the transaction may or may not have ended.
+        """
+        assert not (commit and self._unacknowledged()), "flush before the commit"
+        self.close()
+        if self.has_begun:
+            answer = yield from self._cluster.retrying(
+                f"ending the transaction of {self._transactional_id}",
+                lambda: self._end(commit=commit),
+                deadline_s,
+            )
+            if self._is_tv2 and answer.producer_id >= 0:
+                self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+                self._sequences.clear()
+        sequences = self._sequences
+        self._reset()
+        if commit:
+            self._sequences = sequences
+        else:
+            # After an abort it is unknown which batches arrived, so the next sequence numbers are unknown. The producer
+            # has to call `begin` before the next transaction.
+            self.producer_id = -1
+
+    def _end(self, *, commit: bool) -> Steps[Any]:
+        coordinator = yield from self._coordinator()
+        answer = yield from coordinator.ask_steps(
+            (Tv2EndTxnRequest if self._is_tv2 else Tv1EndTxnRequest)(
+                transactional_id=self._transactional_id,
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                committed=commit,
+            )
+        )
+        self._check(answer.error_code, "EndTxn")
+        return answer
+
+    def close(self) -> None:
+        """Return the connections to the cluster. An open transaction stays open until a joint commit or its timeout
+        ends it.
+        """
+        for leader in self._leaders.values():
+            self._cluster.give_back(leader.connection)
+        self._leaders.clear()
+
+    # --- appending ---
+
+    def append(self, topic: str, partition: int, batch: bytearray) -> Steps[int]:
+        """Send one whole batch, to be appended to a partition. This method fills in the producer's fields and the CRC.
+
+        The batch may still be in flight on return, so its bytes must not change until `flush` returns.
+
+        Returns:
+            The number of the batch in the transaction, from 0.
+
+        Raises:
+            RefusedError: the broker refuses this batch or an earlier one, or the transaction has ended.
+            UnavailableError: no broker accepted the batch within the deadline.
+        """
+        assert self.producer_id >= 0, "begin comes first"
+        target = (topic, partition)
+        sequence = self._sequences.get(target, 0)
+        count = stamp(batch, self.producer_id, self.producer_epoch, sequence, transactional=True)
+        self._sequences[target] = (sequence + count) & SEQUENCE_MAX
+        if not self._unacknowledged():
+            self._progress_at = yield NOW
+        index = self._index
+        self._queue.add(Pending(index, topic, partition, batch, sequence, count))
+        self._index += 1
+        yield from self._send(wait=False)
+        while self._queue.size > QUEUE_SIZE_MAX:
+            yield from self._send(wait=True)
+        return index
+
+    def flush(self) -> Steps[None]:
+        """Wait until every batch is acknowledged.
+
+        Raises:
+            RefusedError: the broker refuses a batch, or the transaction has ended.
+            UnavailableError: no broker accepted the batches within the deadline.
+        """
+        while self._unacknowledged():
+            yield from self._send(wait=True)
+
+    def _unacknowledged(self) -> bool:
+        return bool(self._queue) or any(leader.requests for leader in self._leaders.values())
+
+    def _send(self, *, wait: bool) -> Steps[None]:
+        """If `wait` is set, receive one response. Then send the batches for which the limit of requests in flight
+        leaves space.
+        """
+        try:
+            busy = next((leader for leader in self._leaders.values() if leader.requests), None)
+            if wait and busy is not None:
+                yield from self._take_answer(busy)
+            yield from self._send_what_may_be()
+        except (RetriableError, RefusedError, UnavailableError) as failure:
+            if not is_retriable(failure):
+                raise
+            yield from self._start_over(failure)
+
+    def _send_what_may_be(self) -> Steps[None]:
+        """Send the oldest batch of each partition to its leader, unless the leader has the maximum of requests in
+        flight.
+        """
+        if not self._queue:
+            return
+        if not self._is_tv2:
+            yield from self._add_partitions()
+        requests: dict[int, list[Pending]] = {}
+        sizes: dict[int, int] = defaultdict(int)
+        for pending in self._queue.oldest():
+            leader_id = yield from self._cluster.leader(pending.topic, pending.partition)
+            leader = self._leaders.get(leader_id)
+            size = sizes[leader_id] + len(pending.batch)
+            is_too_large = leader_id in requests and size > REQUEST_SIZE_MAX
+            if is_too_large or (leader is not None and len(leader.requests) >= IN_FLIGHT_MAX):
+                continue
+            requests.setdefault(leader_id, []).append(pending)
+            sizes[leader_id] = size
+        for batches in requests.values():
+            for pending in batches:
+                self._queue.take(pending)
+        try:
+            while requests:
+                leader_id = next(iter(requests))
+                yield from self._send_request(leader_id, requests[leader_id])
+                del requests[leader_id]
+        finally:  # queue the batches of requests that were not sent because of an error
+            for batches in requests.values():
+                self._queue.put_back(batches)
+
+    def _send_request(self, leader_id: int, batches: list[Pending]) -> Steps[None]:
+        leader = self._leaders.get(leader_id)
+        if leader is None:
+            address = self._cluster.address_of(leader_id)
+            connection = yield from self._cluster.lend_connection(address)
+            yield from connection.negotiate()
+            version = connection.version(ApiKey.PRODUCE, newest=TV2_PRODUCE if self._is_tv2 else TV1_PRODUCE)
+            leader = self._leaders[leader_id] = _Leader(connection, version)
+        body = encode_produce_request(
+            leader.version,
+            self._transactional_id,
+            self._transaction_timeout_ms,
+            [((pending.topic, pending.partition), pending.batch) for pending in batches],
+        )
+        flexible = message_class(ApiKey.PRODUCE, leader.version, "request").__flexible__
+        yield from leader.connection.send_steps(ApiKey.PRODUCE, leader.version, body, flexible=flexible)
+        leader.requests.append(batches)
+
+    def _add_partitions(self) -> Steps[None]:
+        """In TV1, before the first batch of a partition, add the partition to the transaction at the coordinator."""
+        new = self._queue.targets - self._added
+        if not new:
+            return
+        coordinator = yield from self._cluster.coordinator(self._transactional_id)
+        answer = yield from coordinator.ask_steps(
+            AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=self._transactional_id,
+                v3_and_below_producer_id=self.producer_id,
+                v3_and_below_producer_epoch=self.producer_epoch,
+                v3_and_below_topics=tuple(
+                    AddPartitionsToTxnTopic(name=topic, partitions=tuple(partitions))
+                    for topic, partitions in by_topic(sorted(new)).items()
+                ),
+            )
+        )
+        for topic in answer.results_by_topic_v3_and_below:
+            for result in topic.results_by_partition:
+                if result.partition_error_code is not ErrorCode.operation_not_attempted:
+                    what = f"adding {topic.name}-{result.partition_index} to it"
+                    self._check(result.partition_error_code, what)
+        self._added |= new
+
+    # --- responses ---
+
+    def _take_answer(self, leader: _Leader) -> Steps[None]:
+        """Read the response to the oldest request. If a retry can resolve the errors in it, queue the failed batches
+        again, and raise RetriableError.
+        """
+        response_class = message_class(ApiKey.PRODUCE, leader.version, "response")
+        data = yield from leader.connection.receive_steps(flexible=response_class.__flexible__)
+        answer = leader.connection.read(response_class, data)
+        batches = {(p.topic, p.partition): p for p in leader.requests.popleft()}
+        failed: list[str] = []
+        now = yield NOW
+        for topic in answer.responses:
+            for result in topic.partition_responses:
+                pending = batches.pop((topic.name, result.index), None)
+                if pending is None:
+                    failed.append(
+                        f"the response names {topic.name}-{result.index}, which the request does not"
+                    )
+                    continue
+                if result.error_code in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
+                    self._progress_at = now
+                    self._acknowledge(pending, result.base_offset)
+                elif result.error_code in RETRIABLE_CODES:
+                    failed.append(f"{topic.name}-{result.index}: {result.error_code.name}")
+                    self._queue.put_back([pending])
+                else:
+                    failed.append(self._refuse(pending, result))
+        if batches:
+            failed.append("the response does not name every partition of the request")
+            self._queue.put_back(list(batches.values()))
+        if failed:
+            raise RetriableError("; ".join(failed))
+
+    def _acknowledge(self, pending: Pending, base_offset: int) -> None:
+        self.record_count += pending.record_count
+        if self._on_acknowledged is not None:
+            self._on_acknowledged(pending.index, base_offset)
+
+    def _refuse(self, pending: Pending, result: Any) -> str:
+        """Raise the error of a refused batch. But if it was refused only because an earlier batch is missing, and that
+        batch is still queued, queue the refused batch again. Then return the error's name.
+        """
+        code = result.error_code
+        if code in _LOST and self._queue.has_before(pending):
+            self._queue.put_back([pending])
+            return str(code.name)
+        what = f"appending to {pending.topic}-{pending.partition}"
+        if code in (ErrorCode.message_too_large, ErrorCode.record_list_too_large):
+            raise RefusedError(
+                code,
+                f"{what} was refused: a batch of {len(pending.batch)} bytes (records: {pending.record_count}) is more than "
+                f"max.message.bytes of {pending.topic} allows. Make the batches smaller or the setting larger",
+            )
+        why = getattr(result, "error_message", None)
+        self._check(code, what + (f" ({why})" if why else ""))
+        raise AssertionError(code)
+
+    def _check(self, code: ErrorCode, what: str) -> None:
+        if code is ErrorCode.none:
+            return
+        transaction = f"the transaction of {self._transactional_id!r}"
+        if code in _ENDED:
+            raise refusal(
+                code,
+                f"{transaction} has ended: {what} was refused ({in_text(code)}). It was aborted after its timeout of "
+                f"{self._transaction_timeout_ms} ms, fenced by a later producer, or committed without this batch",
+            )
+        if code in _LOST:
+            raise RefusedError(
+                code,
+                f"{transaction} has lost a batch: {what} was refused ({in_text(code)}). Abort it and write it again",
+            )
+        raise refusal(code, f"{what} for {self._transactional_id!r}: {in_text(code)}")
+
+    def _start_over(self, failure: Exception) -> Steps[None]:
+        """Receive all outstanding responses, queue the unacknowledged batches again in order, and wait a little.
+
+        Raises:
+            UnavailableError: no batch was acknowledged within the deadline.
+            RefusedError: according to a response, the transaction has ended or lost a batch.
+        """
+        for leader in list(self._leaders.values()):
+            while leader.requests and not leader.connection.is_closed:
+                try:
+                    yield from self._take_answer(leader)
+                except RetriableError:
+                    continue
+                except UnavailableError:
+                    break
+            for batches in leader.requests:
+                self._queue.put_back(batches)
+            leader.connection.close()
+        self._leaders.clear()
+        if self._cluster.are_retries_cancelled:
+            raise UnavailableError(
+                f"{self._transactional_id}: the call was cancelled: {failure}"
+            ) from failure
+        if (yield NOW) - self._progress_at > self._deadline_s:
+            raise UnavailableError(
+                f"{self._transactional_id}: no batch was acknowledged for {self._deadline_s:g} s: {failure}"
+            ) from failure
+        yield Pause(BACKOFF_S)
+        self._cluster.forget_metadata()  # request new metadata, because the leaders may have changed

@@ -1,0 +1,75 @@
+"""Effects: what the steps of the client ask of the shell that runs them.
+
+Steps are generators. A step that needs the outside yields an effect, and the shell sends the effect's result back, or
+throws the effect's error. So the same steps run over blocking sockets, over asyncio, and in tests over a script.
+"""
+
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from stablelog.wire.guard import Buffer
+
+if TYPE_CHECKING:
+    from stablelog.client.core.connection import Connection
+
+Result = TypeVar("Result")
+
+
+class Open(NamedTuple):
+    """Open a connection to this address ("host:port"). The result is a `Connection` of the shell.
+
+    The shell raises UnavailableError if no connection can be made.
+    """
+
+    address: str
+
+
+class Send(NamedTuple):
+    """Send bytes, in several pieces. There is no result.
+
+    The shell raises OSError if they cannot be sent completely.
+    """
+
+    connection: "Connection"
+    pieces: list[Buffer]
+
+
+class Receive(NamedTuple):
+    """Receive exactly this many bytes. The result is a memoryview of them.
+
+    The shell raises OSError if they do not arrive in time.
+    """
+
+    connection: "Connection"
+    size: int
+
+
+class Pause(NamedTuple):
+    """Wait this many seconds. There is no result.
+
+    The pause may end early if the call is cancelled, unless `is_kept` is set.
+    """
+
+    seconds: float
+    is_kept: bool = False
+
+
+class Now(NamedTuple):
+    """Read the clock. The result is the seconds since an arbitrary moment; the clock never goes back."""
+
+
+class Give(NamedTuple):
+    """Hand an item to the caller, and go on when the caller asks for the next one. There is no result."""
+
+    item: Any
+
+
+NOW: Final = Now()
+Effect = Open | Send | Receive | Pause | Now | Give
+Steps = Generator[Effect, Any, Result]
+
+
+def as_steps(call: Callable[[], Result]) -> Steps[Result]:
+    """Make steps without effects of a function."""
+    return call()
+    yield  # makes this function a generator

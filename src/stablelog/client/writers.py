@@ -1,0 +1,88 @@
+"""What the transactions and the readers of one client share: clusters (connections), and keys of joint commits."""
+
+from collections.abc import Callable, Iterable
+from typing import Final, Generic
+
+from stablelog.client.cluster_pool import ClusterPool, ClusterT
+from stablelog.client.core.reading import Selection, check_group
+from stablelog.client.core.writing import Outcome, Writing
+from stablelog.client.keys import WriterKeys
+from stablelog.errors import UsageError
+
+TIMEOUT_S: Final = 30.0
+TIMEOUT_MAX_S: Final = 2**31 // 1000  # the protocol's field is a signed 32-bit number of milliseconds
+
+
+class Writers(Generic[ClusterT]):
+    """Makes the transactions of a client.
+
+    Args:
+        clusters: the pool of clusters, which hold the connections to the brokers.
+
+    Attributes:
+        clusters: as given.
+        keys: pool of the keys of joint commits that no transaction uses now.
+    """
+
+    def __init__(self, clusters: ClusterPool[ClusterT]) -> None:
+        self.clusters = clusters
+        self.keys = WriterKeys()
+
+    def begin(
+        self, group: str, timeout_s: float, now: float, on_end: Callable[[Outcome], None]
+    ) -> tuple[ClusterT, Writing]:
+        """Begin a transaction. Return the cluster that runs its steps, and the transaction.
+
+        Args:
+            group: the transaction group of the topics; empty for the default group.
+            timeout_s: seconds until an open transaction is aborted.
+            now: seconds of the shell's clock.
+            on_end: called once with the outcome of the transaction. The cluster is then lent to others.
+
+        Raises:
+            UsageError: the timeout is out of range, or the group's name is invalid.
+            RefusedError: the client is closed.
+        """
+        if not 0 < timeout_s <= TIMEOUT_MAX_S:
+            raise UsageError(
+                f"the timeout of {timeout_s} s is out of range: greater than 0, and at most {TIMEOUT_MAX_S}"
+            )
+        check_group(group)
+        cluster = self.clusters.lend()
+
+        def release(writing: Writing) -> None:
+            if writing.is_key_free:
+                self.keys.give_back(writing.key)
+            self.clusters.give_back(cluster)
+
+        writing = Writing(
+            cluster.core,
+            key=self.keys.take(group),
+            timeout_s=timeout_s,
+            now=now,
+            on_end=on_end,
+            release=release,
+        )
+        return cluster, writing
+
+
+def select(
+    topics: str | Iterable[str],
+    order: str,
+    *,
+    cut: bool,
+    after: int | None,
+    wait_s: float | None,
+    group: str | None,
+) -> Selection:
+    """Check the arguments of `Client.read`.
+
+    Raises:
+        UsageError: another order than "commit", no topic, or an invalid group name.
+    """
+    if order != "commit":
+        raise UsageError(
+            f"the order {order!r} is not valid: whole transactions can only be read with order='commit'"
+        )
+    names = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
+    return Selection(names, cut, after, wait_s, group)

@@ -1,0 +1,230 @@
+"""The rules of the client without a socket: frames, retries, and what becomes of a transaction whatever is lost."""
+
+import asyncio
+import itertools
+import threading
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+
+import stablelog
+from stablelog.client.core.cluster import Cluster
+from stablelog.client.core.frames import RESPONSE_SIZE_MAX, SIZE, Frames
+from stablelog.client.core.keys import WriterKey
+from stablelog.client.core.steps import Pause
+from stablelog.client.core.writing import Writing
+from stablelog.client.responses import RetriableError
+from stablelog.errors import RefusedError, UnavailableError
+from stablelog.wire.api import ApiKey
+from tests.client.model_broker import ADDRESS, TOPIC, ModelBroker, ModelShell
+from tests.client.transactions import create
+from tests.scale import examples
+
+
+def test_a_response_is_of_the_oldest_request():
+    frames = Frames("me")
+    for key in (ApiKey.METADATA, ApiKey.FETCH):
+        sent = b"".join(frames.encode(key, 0, [b"ab", b"c"], flexible=False))
+        assert SIZE.unpack_from(sent)[0] == len(sent) - SIZE.size
+        assert sent.endswith(b"\0\2meabc")
+        frames.note_sent(key)
+    assert frames.next_api_key == ApiKey.METADATA
+    assert bytes(frames.take_body(memoryview(b"\0\0\0\1body"), flexible=False)) == b"body"
+    assert frames.is_awaiting
+    with pytest.raises(ValueError, match="belongs to another request"):
+        frames.take_body(memoryview(b"\0\0\0\1body"), flexible=False)
+
+
+@pytest.mark.parametrize("size", [-1, 3, RESPONSE_SIZE_MAX + 1])
+def test_a_size_that_no_response_has_is_refused(size):
+    with pytest.raises(ValueError, match=f"a response of {size} bytes"):
+        Frames("me").read_size(SIZE.pack(size))
+    assert Frames("me").read_size(SIZE.pack(4)) == 4
+
+
+def test_pauses_between_retries_grow_and_end_at_the_deadline():
+    shell, pauses = ModelShell(ModelBroker()), []
+    cluster = Cluster(ADDRESS, deadline_s=5)
+
+    def failing():
+        raise RetriableError("not yet")
+        yield
+
+    def noted(steps):
+        answer = None
+        while True:
+            effect = steps.send(answer)
+            if isinstance(effect, Pause):
+                pauses.append(effect.seconds)
+                shell.now += effect.seconds
+            answer = shell.now
+
+    with pytest.raises(UnavailableError, match=r"trying: no success within 5 s\. The last failure: not yet"):
+        noted(cluster.retrying("trying", failing))
+    assert pauses[:4] == [0.02, 0.04, 0.08, 0.16]
+    assert max(pauses) == 1.0
+    assert 4 < sum(pauses) <= 5
+
+
+class Transaction:
+    """A transaction over a broker in memory, and what was said of it."""
+
+    def __init__(self, shell, key=None, deadline_s=3.0):
+        self.outcomes, self.released = [], []
+        self.shell = shell
+        self.writing = Writing(
+            Cluster(ADDRESS, deadline_s=deadline_s),
+            key=key or WriterKey(""),
+            timeout_s=1000,
+            now=shell.now,
+            on_end=self.outcomes.append,
+            release=self.released.append,
+        )
+
+    def write(self, partition, value):
+        self.shell.run(self.writing.make_ready(TOPIC))
+        self.writing.put(TOPIC, None, value, (), partition, 0)
+
+
+def test_a_commit_makes_visible_what_was_written_at_the_positions_that_are_told():
+    shell = ModelShell(ModelBroker())
+    txn = Transaction(shell)
+    for number in range(6):
+        txn.write(number % 2, b"%d" % number)
+        if number % 2:
+            shell.run(txn.writing.flush())
+    committed = shell.run(txn.writing.commit())
+    assert committed.commit_sequence == 1
+    (positions,) = txn.outcomes
+    assert shell.broker.visible == {tuple(one): b"%d" % n for n, one in enumerate(positions)}
+    assert shell.run(txn.writing.commit()) == committed
+    assert txn.released == [txn.writing]
+
+
+def test_the_key_s_next_transaction_gets_the_next_version():
+    shell, key = ModelShell(ModelBroker()), WriterKey("")
+    for number in range(3):
+        txn = Transaction(shell, key)
+        txn.write(0, b"%d" % number)
+        shell.run(txn.writing.commit())
+        assert (key.version, txn.writing.is_key_free) == (number + 1, True)
+    assert list(shell.broker.visible.values()) == [b"0", b"1", b"2"]
+
+
+# What becomes of some of the requests, by their number.
+FATES = st.dictionaries(
+    st.integers(0, 30), st.sampled_from(["request", "answer", "late", "away"]), max_size=5
+)
+STEPS = st.sampled_from(["write 0", "write 1", "flush", "flush"])
+ENDS = st.sampled_from(["commit", "abort", "leave", "raise", "expire"])
+
+
+COMMIT = 7  # the number of the request for the commit after one write
+
+
+@settings(max_examples=examples(400), deadline=None)
+@example(["write 0"], ["commit", "expire"], {COMMIT: "answer"}, None, 0)
+@example(["write 0"], ["commit", "abort"], {COMMIT: "late"}, None, 0)
+@example(["write 0"], ["commit", "abort"], {COMMIT: "request"}, None, 0)
+@given(
+    st.lists(STEPS, max_size=8),
+    st.lists(ENDS, min_size=1, max_size=3),
+    FATES,
+    st.one_of(st.none(), st.integers(0, 80)),
+    st.sampled_from([0, 0.1, 3]),
+)
+def test_whatever_is_lost_late_or_cancelled_all_is_visible_or_nothing(
+    steps, ends, fates, cancelled_at, deadline_s
+):
+    """And what the client says of the transaction is what readers see, also after requests that arrive late."""
+    numbers, effects = itertools.count(), [0]
+
+    def at_effect():
+        effects[0] += 1
+        if effects[0] == cancelled_at:
+            txn.writing.cancel()
+
+    broker = ModelBroker()
+    shell = ModelShell(broker, lambda _key: fates.get(next(numbers)), at_effect)
+    txn = Transaction(shell, deadline_s=deadline_s)
+    written = []
+    errors = {
+        "leave": lambda: txn.writing.leave(None),
+        "raise": lambda: txn.writing.leave(KeyError("mine")),
+        "commit": txn.writing.commit,
+        "abort": txn.writing.abort,
+    }
+    try:
+        for step in steps:
+            if step == "flush":
+                shell.run(txn.writing.flush())
+            else:
+                value = b"%d" % len(written)
+                txn.write(int(step[-1]), value)
+                written.append(value)
+    except (RefusedError, UnavailableError):
+        pass
+    for end in ends:
+        try:
+            if end == "expire":
+                txn.writing.expire()
+            else:
+                shell.run(errors[end]())
+        except (RefusedError, UnavailableError):
+            pass
+        _check(txn, broker, written)
+    if cancelled_at is not None and cancelled_at <= effects[0]:
+        shell.run(txn.writing.leave(asyncio.CancelledError()))
+        _check(txn, broker, written)
+    # Whatever was in doubt is known once the broker answers again, and nothing changes it later.
+    fates.clear()
+    shell.arrive()
+    txn.writing.cluster.allow_retries()
+    txn.writing.cluster.deadline_s = 3
+    if not txn.outcomes:
+        try:
+            shell.run(txn.writing.commit())
+        except RefusedError as refused:
+            assert refused.code is not ErrorCode.none  # noqa: PT017 - a success is possible, too
+    shell.arrive()
+    assert len(txn.outcomes) == 1
+    _check(txn, broker, written)
+
+
+def _check(txn, broker, written):
+    assert len(txn.outcomes) == len(txn.released) <= 1
+    values = sorted(broker.visible.values())
+    assert values in ([], sorted(written)), "a part of a transaction"
+    for outcome in txn.outcomes:
+        if isinstance(outcome, list):
+            assert broker.visible == dict(zip(map(tuple, outcome), written, strict=True))
+        else:
+            assert values == []
+
+
+def test_the_asyncio_client_starts_no_thread(stablelog_broker):
+    topic = create(stablelog_broker.bootstrap)
+    before, seen = set(threading.enumerate()), []
+
+    async def look():
+        while True:
+            seen.append(set(threading.enumerate()) - before)
+            await asyncio.sleep(0)
+
+    async def conversation():
+        looking = asyncio.create_task(look())
+        async with stablelog.aio.connect(stablelog_broker.bootstrap) as client:
+            async with client.transaction() as txn:
+                await txn.write(topic, b"k", b"v")
+            async with client.transaction() as txn:
+                await txn.write(topic, b"k", b"aborted")
+                await txn.abort()
+            found = [one async for one in client.read(topic, wait=0.05)]
+        looking.cancel()
+        assert [[record.value for record in one.records] for one in found] == [[b"v"]]
+
+    asyncio.run(conversation())
+    assert len(seen) > 10
+    assert not any(seen)
