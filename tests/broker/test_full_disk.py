@@ -171,6 +171,16 @@ async def codes_of_writes(desk, who):
         protocol_type="consumer",
         protocols=(protocol,),
     )
+    beaten = await desk.ask(
+        68,
+        1,
+        group_id="consumers",
+        member_id="m",
+        member_epoch=0,
+        rebalance_timeout=full_disk_life.TIMEOUT,
+        subscribed_topic_names=("t",),
+        topic_partitions=(),
+    )
     synced = await desk.ask(14, 2, group_id="g", generation_id=1, member_id="m", assignments=())
     topic = part(
         19,
@@ -197,6 +207,7 @@ async def codes_of_writes(desk, who):
         "BeginJoint": (await desk.ask(ApiKey.BEGIN_JOINT, 0, key="k", version=0, run="r")).error_code,
         "OffsetCommit": committed.topics[0].partitions[0].error_code,
         "JoinGroup": joined.error_code,
+        "ConsumerGroupHeartbeat": beaten.error_code,
         "SyncGroup": synced.error_code,
     }
 

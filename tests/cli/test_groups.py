@@ -1,4 +1,4 @@
-"""`stablelog groups reset`."""
+"""`stablelog groups`: lists, describes and resets groups."""
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -143,3 +143,22 @@ def test_a_group_without_offsets_is_refused(stablelog_broker, names, words):
     done = run("groups", "reset", unique("nobody"), *words, bootstrap=stablelog_broker.bootstrap)
     assert done.returncode == 2
     assert "has no committed offsets there" in done.stderr
+
+
+def test_both_kinds_of_group_are_told_apart(stablelog_broker):
+    at, topic = stablelog_broker.bootstrap, unique("kinds")
+    groups = {kind: unique(kind) for kind in ("classic", "consumer")}
+    assert answer("topics", "create", topic, bootstrap=at)
+    for kind, group in groups.items():
+        member = Consumer(
+            {"bootstrap.servers": at, "group.id": group, "group.protocol": kind, "log_level": 0}
+        )
+        member.subscribe([topic])
+        until(lambda member=member: member.poll(0.05) or member.assignment(), "nothing is assigned")
+        (described,) = answer("groups", "describe", group, bootstrap=at)
+        assert (described["kind"], described["state"], described["members"]) == (kind, "stable", 1)
+        assert [row["partition"] for row in described["partitions"]] == [0]
+        member.close()
+    listed = answer("groups", "list", bootstrap=at)
+    kinds = {row["group"]: row["kind"] for row in (listed[0] if isinstance(listed[0], list) else listed)}
+    assert {kind: kinds[group] for kind, group in groups.items()} == {kind: kind for kind in groups}

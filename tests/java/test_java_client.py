@@ -176,22 +176,45 @@ def test_two_members_share_and_one_takes_over(java):
     assert group not in java.ask("list_groups")
 
 
-def test_the_new_group_protocol_is_refused_with_a_sentence(java, topic):
-    """docs/protocol.md: the client does not fall back to the classic one."""
-    java.ask("consumer", {"group.id": "new", "group.protocol": "consumer"}, name="new", topics=[topic])
-
-    def refused():
-        try:
-            java.ask("poll", name="new", ms=50)
-        except RefusedError as told:
-            return str(told)
-        return ""
-
-    told = until(refused, "the consumer is not refused")
-    assert told.startswith("UnsupportedVersionException")
-    assert "group.protocol=classic" in told
-    assert "group.protocol=classic" in (ROOT / "docs" / "protocol.md").read_text()
-    java.ask("leave", name="new")
+def test_the_consumer_protocol_assigns_commits_and_copies(java):
+    """`group.protocol=consumer`: two members share, transactions take their offsets, and one member takes over."""
+    topic, target, group = unique("shared"), unique("copy"), unique("group")
+    assert java.ask("describe_features")["group.version"] == 1
+    java.ask("create_topic", topic=topic, partitions=4)
+    java.ask("create_topic", topic=target, partitions=1)
+    settings = {name: value for name, value in READER.items() if name != "heartbeat.interval.ms"}
+    settings |= {"group.id": group, "group.protocol": "consumer"}
+    everything = [(topic, number) for number in range(4)]
+    first, second = unique("member"), unique("member")
+    for member in (first, second):
+        java.ask("consumer", settings, name=member, topics=[topic])
+    poll_until(
+        java,
+        (first, second),
+        lambda has: sorted(has[first] + has[second]) == everything and len(has[first]) == len(has[second]),
+    )
+    assert java.ask("describe_group", group=group) == ["Stable", 2, "uniform"]
+    java.ask("leave", name=first)
+    poll_until(java, (second,), lambda has: has[second] == everything)
+    sender, transformer = java.open({}), java.producer(unique("transformer"))
+    java.send(sender, topic, [b"1"], partition=2)
+    records = []
+    until(
+        lambda: records.extend(java.ask("poll", name=second, ms=100)["records"]) or records, "nothing is read"
+    )
+    java.ask("begin", name=transformer)
+    java.send(transformer, target, [b"1!"], partition=0)
+    java.ask("offsets", name=transformer, consumer=second, offsets=[[topic, 2, 1]])
+    java.ask("commit", name=transformer)
+    assert [value for _, value in java.read(target)] == [b"1!"]
+    java.ask("leave", name=second)
+    third = unique("member")
+    java.ask("consumer", settings, name=third, topics=[topic])
+    again = poll_until(java, (third,), lambda has: has[third] == everything)
+    assert again == []
+    java.ask("leave", name=third)
+    java.ask("delete_group", group=group)
+    java.ask("close", name=transformer)
 
 
 def test_an_open_transaction_is_found_and_ended_by_hand(java, topic):

@@ -1,10 +1,14 @@
 """Records of the coordinators' logs in words."""
 
 import struct
+import uuid
 
 import pytest
 
 from stablelog.batch.records import Record, encode_batch
+from stablelog.coordinators.consumer_groups.consumer_protocol import records as consumer_records
+from stablelog.coordinators.consumer_groups.consumer_protocol.model import Current, MemberState, Subscription
+from stablelog.coordinators.consumer_groups.consumer_protocol.records import ConsumerKey, GroupEpochs
 from stablelog.coordinators.consumer_groups.records import (
     GroupValue,
     MemberValue,
@@ -84,6 +88,57 @@ def test_a_committed_offset():
         {"offset": 5, "leader_epoch": 2, "metadata": "note", "commit_ms": 99},
     )
     assert describe_offsets_record(key, None) == ({"group": "g", "partition": "t-3"}, None)
+
+
+def test_a_consumer_group_and_its_members():
+    topic = uuid.UUID(int=7)
+    partitions = frozenset({(topic, 1), (topic, 0)})
+    subscription = Subscription(
+        instance_id=None,
+        rack_id=None,
+        client_id="c",
+        client_host="h",
+        topics=("t",),
+        pattern=None,
+        rebalance_timeout_ms=9,
+        assignor="range",
+    )
+    current = Current(3, 2, MemberState.UNREVOKED, frozenset(), partitions)
+    told = {
+        ConsumerKey(3, "g"): (
+            consumer_records.encode_group_epochs(GroupEpochs(5, 6)),
+            {"epoch": 5, "topics_hash": 6},
+        ),
+        ConsumerKey(5, "g", "m"): (
+            consumer_records.encode_subscription(subscription),
+            {
+                "client_id": "c",
+                "client_host": "h",
+                "topics": ["t"],
+                "rebalance_timeout_ms": 9,
+                "assignor": "range",
+            },
+        ),
+        ConsumerKey(6, "g"): (consumer_records.encode_target_epoch(4), {"target_epoch": 4}),
+        ConsumerKey(7, "g", "m"): (
+            consumer_records.encode_target(partitions),
+            {"target": {str(topic): [0, 1]}},
+        ),
+        ConsumerKey(8, "g", "m"): (
+            consumer_records.encode_current(current),
+            {
+                "epoch": 3,
+                "previous_epoch": 2,
+                "state": "unrevoked",
+                "assigned": {},
+                "revoking": {str(topic): [0, 1]},
+            },
+        ),
+    }
+    for key, (value, fields) in told.items():
+        named, content = describe_offsets_record(consumer_records.encode_consumer_key(key), value)
+        assert named == ({"group": "g", "member": "m"} if key.member_id else {"group": "g"})
+        assert content == fields
 
 
 def test_a_group_with_what_its_members_read():

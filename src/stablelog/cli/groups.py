@@ -24,11 +24,16 @@ app = command_app("List, describe, reset and delete consumer groups.")
 @app.command("list", epilog=examples("stablelog groups list"))
 @with_broker
 def list_groups(as_json: AsJson = False, *, broker: Broker) -> None:
-    """List the consumer groups."""
+    """List the groups, with their kind and state."""
     bootstrap = broker.reach()
     listed = administer(bootstrap, lambda admin: admin.list_consumer_groups(), "listing groups")
-    rows = sorted((group.group_id, group.state.name.lower() if group.state else "") for group in listed.valid)
-    show("groups", ("group", "state"), rows, as_json=as_json)
+    rows = sorted((group.group_id, _word(group.type), _word(group.state)) for group in listed.valid)
+    show("groups", ("group", "kind", "state"), rows, as_json=as_json)
+
+
+def _word(value: Any) -> str:
+    """Return the name of a kind or a state in lower case; empty if there is none."""
+    return value.name.lower() if value is not None else ""
 
 
 def _describe(bootstrap: str, group: str) -> Any:
@@ -73,13 +78,19 @@ def describe(group: str, as_json: AsJson = False, *, broker: Broker) -> None:
         client, host = (member.client_id, member.host) if member else ("", "")
         rows.append((*target, offset, end, lag, client, host, unavailable.get(target)))
     columns = ("topic", "partition", "offset", "end", "lag", "client", "host", "unavailable")
-    state, count = described.state.name.lower(), len(described.members)
+    state, kind, count = _word(described.state), _word(described.type), len(described.members)
     if as_json:
         print_json(
-            {"group": group, "state": state, "members": count, "partitions": as_objects(columns, rows)}
+            {
+                "group": group,
+                "kind": kind,
+                "state": state,
+                "members": count,
+                "partitions": as_objects(columns, rows),
+            }
         )
     else:
-        print_table(f"group {group}, {state}, {counted(count, 'member')}", columns, rows)
+        print_table(f"{kind} group {group}, {state}, {counted(count, 'member')}", columns, rows)
 
 
 @app.command(

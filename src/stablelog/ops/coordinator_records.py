@@ -10,6 +10,9 @@ from typing import Any
 
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, group_of_log
 from stablelog.coordinators.consumer_groups import records as group_records
+from stablelog.coordinators.consumer_groups.consumer_protocol import records as consumer_records
+from stablelog.coordinators.consumer_groups.consumer_protocol.model import Partitions, by_topic
+from stablelog.coordinators.consumer_groups.consumer_protocol.records import ConsumerKey
 from stablelog.coordinators.consumer_groups.membership import CONSUMER_PROTOCOL
 from stablelog.coordinators.consumer_groups.records import GroupValue, MemberValue, OffsetKey
 from stablelog.coordinators.transactions import records as transaction_records
@@ -73,6 +76,9 @@ def describe_offsets_record(key: bytes, value: bytes | None) -> Told | None:
         return named, _decoded(
             value, lambda content: _without_absent(group_records.read_offset_value(content)._asdict())
         )
+    if isinstance(subject, ConsumerKey):
+        named = {"group": subject.group_id} | ({"member": subject.member_id} if subject.member_id else {})
+        return named, _decoded(value, lambda content: _consumer_group(subject.kind, content))
     return {"group": subject.group_id}, _decoded(
         value, lambda content: _group(group_records.read_group_value(content))
     )
@@ -113,6 +119,32 @@ def _group(group: GroupValue) -> Fields:
     is_consumer = group.protocol_type == CONSUMER_PROTOCOL
     fields["members"] = [_member(member, is_consumer=is_consumer) for member in group.members]
     return _without_absent(fields)
+
+
+def _consumer_group(kind: int, content: bytes) -> Fields:
+    match kind:
+        case consumer_records.GROUP_EPOCH_KEY_VERSION:
+            return consumer_records.read_group_epochs(content)._asdict()
+        case consumer_records.TARGET_EPOCH_KEY_VERSION:
+            return {"target_epoch": consumer_records.read_target_epoch(content)}
+        case consumer_records.MEMBER_KEY_VERSION:
+            fields = dataclasses.asdict(consumer_records.read_subscription(content))
+            fields["topics"] = list(fields["topics"])
+            return {name: content for name, content in fields.items() if content is not None}
+        case consumer_records.TARGET_KEY_VERSION:
+            return {"target": _by_topic_id(consumer_records.read_target(content))}
+    current = consumer_records.read_current(content)
+    return {
+        "epoch": current.epoch,
+        "previous_epoch": current.previous_epoch,
+        "state": current.state.name.lower(),
+        "assigned": _by_topic_id(current.assigned),
+        "revoking": _by_topic_id(current.revoking),
+    }
+
+
+def _by_topic_id(partitions: Partitions) -> Fields:
+    return {str(topic_id): indexes for topic_id, indexes in by_topic(partitions)}
 
 
 def _member(member: MemberValue, *, is_consumer: bool) -> Fields:
