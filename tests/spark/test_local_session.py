@@ -1,8 +1,10 @@
 """Where Spark finds a Java, and what is said where there is none."""
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -87,6 +89,61 @@ def test_a_session_of_another_thread_is_left_alone_as_well(spark):
         found = another.submit(session, "another", spark_sql_shuffle_partitions="7").result()
     assert found.sparkContext is spark.sparkContext
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+
+
+PROGRAM = """
+import logging
+logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+import stablelog
+session = stablelog.spark.session()
+names = "spark.master", "spark.app.name", "spark.buffer.size", "spark.sql.shuffle.partitions", "spark.ui.enabled"
+print("found", *(session.sparkContext.getConf().get(name) for name in names))
+print("known", session.read.format("stablelog").option("subscribe", "x").option("bootstrap", "h:1").load().columns[0])
+session.stop()
+"""
+SETTINGS_OF_THE_USER = {
+    "spark.buffer.size": "8192",
+    "spark.sql.shuffle.partitions": "11",
+    "spark.ui.enabled": "false",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+@pytest.mark.parametrize("way", ["spark-submit", "spark-defaults.conf"])
+def test_what_the_user_has_set_wins_and_the_rest_is_logged(way, tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    if way == "spark-submit":
+        given = [word for setting in SETTINGS_OF_THE_USER.items() for word in ("--conf", "=".join(setting))]
+        command = [
+            Path(sys.executable).with_name("spark-submit"),
+            "--master",
+            "local[1]",
+            "--name",
+            "mine",
+            *given,
+        ]
+        wanted, environment = "found local[1] mine 8192 11 false", {}
+    else:
+        lines = [f"{name} {value}\n" for name, value in SETTINGS_OF_THE_USER.items()]
+        (tmp_path / "spark-defaults.conf").write_text("".join(lines))
+        command = [sys.executable]
+        wanted, environment = "found local[*] stablelog 8192 11 false", {"SPARK_CONF_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [*command, tmp_path / "program.py"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]  # spark-submit puts both into the first
+    assert [line for line in lines if line.startswith(("found", "known"))] == [wanted, "known key"], (
+        done.stderr
+    )
+    (logged,) = [line for line in lines if line.startswith("stablelog.spark.local_session:")]
+    assert "spark.python.unix.domain.socket.enabled=true" in logged
+    assert not any(name in logged for name in SETTINGS_OF_THE_USER)
 
 
 def test_checkpoints_are_renamed_without_a_process_for_each_look(spark, tmp_path):

@@ -140,6 +140,18 @@ def test_an_error_of_a_stream_has_no_traceback(spark, stablelog_broker, tmp_path
     assert TRACEBACK not in message
 
 
+def test_an_error_of_the_user_keeps_its_traceback_after_one_of_ours(spark, stablelog_broker):
+    work, _ = errors(spark, stablelog_broker)["a write"]
+    message_of(work)
+
+    def broken(batches):
+        raise ValueError("of the user")
+
+    message = message_of(lambda: spark.range(1).mapInArrow(broken, "id LONG").collect())
+    assert TRACEBACK in message
+    assert "of the user" in message
+
+
 def test_who_asks_for_tracebacks_gets_them(spark, stablelog_broker):
     session = spark.newSession()
     session.conf.set("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled", "false")

@@ -81,17 +81,19 @@ def session(app_name: str | None = None, master: str | None = None, **settings: 
         # A session exists already. Without this return, the code below would change the settings of another thread's
         # session.
         return SparkSession.builder.getOrCreate()
+    users = users_settings()
     made_here = settings_of(
         {
             **({} if app_name is None else {"spark.app.name": app_name}),
             **({} if master is None else {"spark.master": master}),
             **{name.replace("_", "."): value for name, value in settings.items()},
         },
-        users_settings(),
+        users,
     )
     is_running = SparkContext._gateway is not None  # noqa: SLF001 - a running JVM does not see a new PYSPARK_PYTHON
-    found = _made(SparkSession, made_here)
-    if is_running or not found.sparkContext.master.startswith("local"):
+    is_local = {**users, **made_here}["spark.master"].startswith("local")
+    found = _made(SparkSession, made_here, is_local=is_local)
+    if is_running or not is_local:
         from stablelog.spark.registration import register
 
         register(found)
@@ -106,11 +108,11 @@ def settings_of(arguments: dict[str, str], users: dict[str, str]) -> dict[str, s
     return {name: value for name, value in own.items() if name not in users} | arguments
 
 
-def _made(builder_of: Any, made_here: dict[str, str]) -> Any:
+def _made(builder_of: Any, made_here: dict[str, str], *, is_local: bool) -> Any:
     """Make a session with these settings, find Java and set PYSPARK_PYTHON for it, and log all that was set."""
     before = {name: os.environ.get(name) for name in ("JAVA_HOME", "PYSPARK_PYTHON")}
     find_java()
-    if made_here.get("spark.master", "").startswith("local"):
+    if is_local:
         # By default, Spark starts the first `python3` of the PATH as worker. Start the interpreter that runs this code
         # instead: it has the packages that workers import. On a cluster, this path may not exist.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
