@@ -71,6 +71,7 @@ PARTS = (
     Part("streams-instances", tests("tests/java/test_streams_instances.py"), {"STABLELOG_KILLS": "30"}),
     Part("connect", tests("tests/java/test_connect.py"), {"STABLELOG_KILLS": "30"}),
     Part("mirror-maker", tests("tests/java/test_mirror_maker.py"), {"STABLELOG_KILLS": "20"}),
+    Part("frameworks", tests("tests/frameworks"), {"STABLELOG_KILLS": "20"}),
     Part(
         "spark",
         tests("tests/chaos/test_spark_kill.py"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from peers import apache_kafka
+from peers import apache_kafka, python_frameworks
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.durability.disk_reserve import REFUSED_WHILE_FULL, SERVED_FROM_HALF
 from stablelog.broker.metrics import METRICS
@@ -40,6 +40,8 @@ FRAMEWORKS = {
     "Kafka Streams": apache_kafka.VERSION,
     "Kafka Connect": apache_kafka.CONNECT_VERSION,
     "MirrorMaker 2": apache_kafka.CONNECT_VERSION,
+    "FastStream": python_frameworks.FASTSTREAM.version,
+    "Quix Streams": python_frameworks.QUIX_STREAMS.version,
 }
 
 
@@ -138,6 +140,7 @@ def test_every_framework_that_is_tried_has_its_row_with_its_version(framework):
         rf"^\| {re.escape(framework)} \| ([\d.]+) \| .* \| `(tests/[\w/.]+)` \|$", PROTOCOL, re.M
     )
     assert row[0] == FRAMEWORKS[framework]
+    assert (ROOT / row[1]).exists()
     changelog = (ROOT / "CHANGELOG.md").read_text()
     (line,) = re.findall(r"^- These frameworks work unchanged(?:.*\n)+?(?=- )", changelog, re.M)
     assert framework in " ".join(line.split())
@@ -146,6 +149,11 @@ def test_every_framework_that_is_tried_has_its_row_with_its_version(framework):
 def test_no_row_is_of_a_framework_that_is_not_tried():
     (table,) = re.findall(r"\| framework \| version \|.*\n\|[-|]*\n((?:\|.*\n)+)", PROTOCOL)
     assert [row.split(" | ")[0].strip("| ") for row in table.splitlines()] == list(FRAMEWORKS)
+
+
+def test_the_clients_of_faststream_are_told_with_their_versions():
+    for pin in python_frameworks.FASTSTREAM.pins:
+        assert pin.replace("==", " ") in PROTOCOL
 
 
 def test_what_is_refused_while_the_disk_is_full_is_told():

@@ -7,14 +7,14 @@ import json
 import os
 import subprocess
 import threading
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from peers import apache_kafka
 from tests import slow_opening
+from tests.clients.keyed_writer import KEYS, KeyedWriter
 from tests.java.client import compiled
 from tests.java.dump import SHORT_LIVED
 from tests.waiting import until
@@ -23,7 +23,6 @@ pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.filterwarnings("ig
 
 KILLS = int(os.environ.get("STABLELOG_KILLS", "3"))
 PARTITIONS = 3
-KEYS = 20
 REFUSALS = 2  # of fetches of each partition, before it opens
 
 
@@ -82,27 +81,6 @@ class App:
         self._process.wait()
 
 
-class Writer(threading.Thread):
-    """Writes records of some keys, each once, until it is told to stop."""
-
-    def __init__(self, bootstrap):
-        super().__init__(daemon=True)
-        self.stopping = threading.Event()
-        self.truth = Counter()
-        settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5}
-        self._producer = Producer({**settings, "log_level": 0, "error_cb": lambda _error: None})
-
-    def run(self):
-        number = 0
-        while not self.stopping.wait(0.01):
-            key = f"key-{number % KEYS}"
-            self._producer.produce("in", b"value", key=key)
-            self.truth[key] += 1
-            self._producer.poll(0)
-            number += 1
-        assert self._producer.flush(120) == 0
-
-
 def goes_on(app):
     """Wait until more has come through Streams."""
     before = app.polled_count
@@ -120,8 +98,7 @@ def test_streams_and_a_consumer_live_through_kills_while_partitions_open_late(
             app = App(broker.bootstrap, tmp_path / "state")
         except apache_kafka.NotAvailableError as missing:
             pytest.skip(str(missing))
-        writer = Writer(broker.bootstrap)
-        writer.start()
+        writer = KeyedWriter(broker.bootstrap)
         try:
             for _ in range(KILLS):
                 goes_on(app)
@@ -135,9 +112,7 @@ def test_streams_and_a_consumer_live_through_kills_while_partitions_open_late(
                 )
                 opening.release()
             goes_on(app)
-            writer.stopping.set()
-            writer.join(120)
-            total = writer.truth.total()
+            total = writer.stop()
             until(
                 lambda: app.is_well() and app.polled_count >= total,
                 lambda: f"{app.polled_count} of {total} came through Streams",

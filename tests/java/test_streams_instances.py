@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import threading
-from collections import Counter
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -16,15 +15,16 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import stablelog
 from peers import apache_kafka
 from tests.clients.follower import Follower
+from tests.clients.keyed_writer import KEYS, KeyedWriter, totals_by_last_digit
 from tests.java.client import compiled
 from tests.java.dump import SHORT_LIVED
-from tests.java.test_streams import KEYS, PARTITIONS, Writer
 from tests.scale import randomness
 from tests.waiting import until
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 KILLS = int(os.environ.get("STABLELOG_KILLS", "1"))
+PARTITIONS = 3
 
 
 class Instance:
@@ -90,14 +90,6 @@ def command(bootstrap, state_dir, standbys):
     ]
 
 
-def groups_of(truth):
-    """By group, the counts that have to come: each once, and in order."""
-    totals = Counter()
-    for key, count in truth.items():
-        totals[b"group-%s" % key[-1].encode()] += count
-    return {group: [b"%d" % count for count in range(1, total + 1)] for group, total in totals.items()}
-
-
 @pytest.mark.timeout(600 + 60 * KILLS)
 def test_each_record_is_counted_once_through_kills_of_instances_and_of_the_broker(kafka_jars, tmp_path):
     chance = randomness(KILLS)
@@ -112,8 +104,7 @@ def test_each_record_is_counted_once_through_kills_of_instances_and_of_the_broke
         except apache_kafka.NotAvailableError as missing:
             pytest.skip(str(missing))
         instances = [Instance(f"instance {n}", one, tmp_path / f"{n}.err") for n, one in enumerate(commands)]
-        writer, follower = Writer(broker.bootstrap), Follower(broker.bootstrap, "totals", PARTITIONS)
-        writer.start()
+        writer, follower = KeyedWriter(broker.bootstrap), Follower(broker.bootstrap, "totals", PARTITIONS)
 
         def goes_on():
             before = follower.count
@@ -132,9 +123,7 @@ def test_each_record_is_counted_once_through_kills_of_instances_and_of_the_broke
                 for one in victims:
                     one.start()
                 goes_on()
-            writer.stopping.set()
-            writer.join(120)
-            total = writer.truth.total()
+            total = writer.stop()
             until(
                 lambda: all(one.is_well() for one in instances) and follower.count >= total,
                 lambda: f"{follower.count} of {total} counts came",
@@ -149,4 +138,4 @@ def test_each_record_is_counted_once_through_kills_of_instances_and_of_the_broke
         topics = set(admin.list_topics(timeout=30).topics)
     print(KILLS, "kills", total, "records", standbys, "standbys", [one.states for one in instances])
     assert {"totals-by-group-repartition", "totals-counts-changelog"} <= topics
-    assert follower.values == groups_of(writer.truth)
+    assert follower.values == totals_by_last_digit(writer.truth)
