@@ -166,6 +166,41 @@ class Session:
         return self._settings
 
 
+class Registering(Session):
+    """What `register` asks of a session; notes the interpreter of what is registered."""
+
+    _jsparkSession = None  # noqa: N815 - Spark's name
+
+    def __init__(self, master):
+        super().__init__(1)
+        self.master, self.pythonExec, self.dataSource = master, "python3", self
+        self.interpreters = []
+
+    def register(self, source):
+        assert source.name() == "stablelog"
+        self.interpreters.append(self.pythonExec)
+
+
+@pytest.mark.parametrize(
+    ("master", "variable", "interpreter"),
+    [
+        ("local[2]", None, sys.executable),
+        ("local[2]", "/another/python", "python3"),
+        ("spark://host:7077", None, "python3"),
+    ],
+)
+def test_only_a_local_session_takes_the_interpreter_of_the_program(
+    master, variable, interpreter, monkeypatch
+):
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("PYSPARK_PYTHON", variable)
+    session = Registering(master)
+    registration.register(session)
+    assert session.interpreters == [interpreter]
+    assert session.pythonExec == "python3"
+
+
 @pytest.mark.parametrize(
     ("session", "count"),
     [

@@ -1,17 +1,16 @@
 """Registration of `format("stablelog")` in one session, with the interpreter and the parallelism of that session.
 
 Spark finds the source by itself with the Python program that its JVM knows: PYSPARK_DRIVER_PYTHON, PYSPARK_PYTHON, or
-the first `python3` of the PATH. These are read once, when the JVM starts. `register` needs none of them.
+the first `python3` of the PATH. These are read once, when the JVM starts. `register` in a session with a
+local master needs none of them.
 """
 
 import os
 import sys
-from typing import Any, Final
+from typing import Any
 
 from stablelog.errors import UnavailableError
 from stablelog.spark.data_source import StablelogDataSource
-
-SPARKS_PYTHON: Final = "python3"  # what Spark starts if PYSPARK_PYTHON is not set
 
 
 def register(session: Any = None) -> None:
@@ -44,10 +43,9 @@ def register(session: Any = None) -> None:
     # A class that is in no module is pickled with its attributes, which reach the processes that plan reads.
     source = type(StablelogDataSource.__name__, (StablelogDataSource,), {"parallelism": parallelism(found)})
     usual = context.pythonExec
-    if "PYSPARK_PYTHON" not in os.environ:
-        context.pythonExec = (
-            sys.executable
-        )  # `register` of PySpark takes the interpreter of a source from here.
+    if "PYSPARK_PYTHON" not in os.environ and (context.master or "").startswith("local"):
+        # `register` of PySpark takes the interpreter of a source from here.
+        context.pythonExec = sys.executable
     try:
         found.dataSource.register(source)
     finally:
