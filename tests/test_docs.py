@@ -42,6 +42,7 @@ FRAMEWORKS = {
     "MirrorMaker 2": apache_kafka.CONNECT_VERSION,
     "FastStream": python_frameworks.FASTSTREAM.version,
     "Quix Streams": python_frameworks.QUIX_STREAMS.version,
+    "Faust": python_frameworks.FAUST.version,
 }
 
 
@@ -142,7 +143,7 @@ def test_every_framework_that_is_tried_has_its_row_with_its_version(framework):
     assert row[0] == FRAMEWORKS[framework]
     assert (ROOT / row[1]).exists()
     changelog = (ROOT / "CHANGELOG.md").read_text()
-    (line,) = re.findall(r"^- These frameworks work unchanged(?:.*\n)+?(?=- )", changelog, re.M)
+    (line,) = re.findall(r"^- These frameworks run unchanged(?:.*\n)+?(?=- )", changelog, re.M)
     assert framework in " ".join(line.split())
 
 

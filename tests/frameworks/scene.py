@@ -76,8 +76,8 @@ class Scene:
 
 
 @contextlib.contextmanager
-def scene(folder, framework, program, arguments, output, pause_s=0.01):
-    """Two programs on a broker.
+def scene(folder, framework, program, arguments, output, pause_s=0.01, program_count=2):
+    """Programs on a broker.
 
     Args:
         folder: for all files.
@@ -86,6 +86,7 @@ def scene(folder, framework, program, arguments, output, pause_s=0.01):
         arguments: of the command line of a program: called with the broker and the number of the program.
         output: the topic that they write.
         pause_s: the time between two records of `in`.
+        program_count: how many programs run.
     """
     with stablelog.serve(folder / "data", group_initial_rebalance_delay_ms=0) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
@@ -93,7 +94,7 @@ def scene(folder, framework, program, arguments, output, pause_s=0.01):
             made.result(30)
         programs, running = [], None
         try:
-            for number in range(2):
+            for number in range(program_count):
                 log = folder / f"{program}-{number}.log"
                 programs.append(Program(framework, program, arguments(broker, number), log))
             running = Scene(broker, programs, output, pause_s)
