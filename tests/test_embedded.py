@@ -253,7 +253,10 @@ def test_nothing_is_written_outside_the_data_directory(tmp_path):
         place.mkdir()
     program = """
 import sys, stablelog
+from confluent_kafka.admin import AdminClient, NewTopic
 with stablelog.serve(sys.argv[1]) as broker:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(60)
     with stablelog.connect(broker.bootstrap) as client, client.transaction() as txn:
         txn.write("t", None, b"x")
     assert "stablelog" in broker.log_path.read_text()
