@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 import stablelog
 from stablelog.spark import session
@@ -16,6 +17,13 @@ ORDER_COUNT = 600
 CUSTOMERS = ("Ada", "Blaise", "Carl", "Emmy", "Grace")
 FIRST_ORDER_S = 1_700_000_000
 SECONDS_BETWEEN_ORDERS = 10
+TARGETS = (
+    "orders-copy",
+    "orders-named",
+    "orders-moved",
+    "order-counts",
+    "large-orders",
+)  # the examples write them
 
 
 def order(number: int) -> dict[str, Any]:
@@ -52,11 +60,19 @@ def write(bootstrap: str) -> None:
         producer.commit_transaction()
 
 
+def create_targets(bootstrap: str) -> None:
+    """Create the topics that the examples write. Spark writes no topic that is not there."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for created in admin.create_topics([NewTopic(name, 1, 1) for name in TARGETS]).values():
+        created.result()
+
+
 @contextmanager
 def open_log() -> Iterator[str]:
     """A broker with the shop's topics, for as long as the example runs."""
     with stablelog.serve() as broker:
         write(broker.bootstrap)
+        create_targets(broker.bootstrap)
         yield broker.bootstrap
 
 

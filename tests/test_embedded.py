@@ -17,6 +17,7 @@ import stablelog
 from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE
 from stablelog.client.cluster import Cluster
 from stablelog.errors import UnavailableError, UsageError
+from stablelog.testing.topics import create_topic
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[1]
@@ -173,8 +174,7 @@ def test_a_broker_is_started_and_stopped_without_a_block_and_keeps_its_data_and_
         assert not broker.is_running
         broker.start()
         address = broker.bootstrap
-        with Cluster(address) as cluster:
-            cluster.partition_counts(["kept"])
+        create_topic(address, "kept", 1, {})
         broker.kill()
         broker.kill()
         assert not broker.is_running
@@ -270,7 +270,10 @@ def test_nothing_is_written_outside_the_data_directory(tmp_path):
         place.mkdir()
     program = """
 import sys, stablelog
+from confluent_kafka.admin import AdminClient, NewTopic
 with stablelog.serve(sys.argv[1]) as broker:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(60)
     with stablelog.connect(broker.bootstrap) as client, client.transaction() as txn:
         txn.write("t", None, b"x")
     assert "stablelog" in broker.log_path.read_text()

@@ -27,6 +27,8 @@ def stablelog(arguments, bootstrap, given=""):
 def test_the_first_log_gives_back_what_went_in(stablelog_broker):
     (given, produce) = re.findall(r"^    printf '(.*)' \| stablelog (produce .*)$", README, re.M)[0]
     (consume,) = re.findall(r"^    stablelog (consume .*)$", README, re.M)
+    (create,) = re.findall(r"^    stablelog (topics create .*)$", README, re.M)
+    stablelog(create, stablelog_broker.bootstrap)
     stablelog(produce, stablelog_broker.bootstrap, given.replace(r"\n", "\n"))
     until(
         lambda: stablelog(consume, stablelog_broker.bootstrap) == "hello\nworld\n",

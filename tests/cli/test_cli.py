@@ -101,6 +101,7 @@ def test_a_topics_life(stablelog_broker):
 
 def test_lines_go_in_and_come_out_with_the_groups_lag(stablelog_broker):
     at, name, group = stablelog_broker.bootstrap, unique("lines"), unique("group")
+    answer("topics", "create", name, bootstrap=at)
     lines = "\n".join(f"k{n}:v{n}" for n in range(50))
     written = answer(
         "produce", name, "--key-separator", ":", "--transactional-id", unique("t"), bootstrap=at, given=lines
@@ -213,6 +214,7 @@ def test_a_transaction_group_is_seen_everywhere(stablelog_broker):
 
 def test_a_directory_can_be_verified_and_inspected_while_its_broker_runs(stablelog_broker):
     name = unique("look")
+    answer("topics", "create", name, bootstrap=stablelog_broker.bootstrap)
     answer(
         "produce",
         name,
@@ -230,6 +232,7 @@ def test_a_directory_can_be_verified_and_inspected_while_its_broker_runs(stablel
 
 def test_the_coordinators_logs_can_be_read(stablelog_broker):
     at, name, group, writer = stablelog_broker.bootstrap, unique("own"), unique("group"), unique("writer")
+    answer("topics", "create", name, bootstrap=at)
     answer("produce", name, "--transactional-id", writer, bootstrap=at, given="a\nb\n")
     settled(at, name)
     answer("consume", name, "--group", group, bootstrap=at)
@@ -353,6 +356,7 @@ def test_reading_begins_at_the_offset_that_was_asked_for_or_says_where_the_topic
 
 def test_who_follows_a_topic_through_a_pipe_sees_each_record_when_it_is_there(stablelog_broker):
     at, name = stablelog_broker.bootstrap, unique("follow")
+    answer("topics", "create", name, bootstrap=at)
     answer("produce", name, bootstrap=at, given="a\n")
     with begun("consume", name, "--follow", bootstrap=at, stdout=subprocess.PIPE) as reader:
         try:
@@ -365,6 +369,7 @@ def test_who_follows_a_topic_through_a_pipe_sees_each_record_when_it_is_there(st
 
 def test_a_member_for_whom_no_partition_is_left_says_so(stablelog_broker):
     at, name, group = stablelog_broker.bootstrap, unique("one"), unique("group")
+    answer("topics", "create", name, bootstrap=at)
     answer("produce", name, bootstrap=at, given="a\n")
     # Partitions are dealt out by the ids of members, which begin with the client's.
     first = Consumer({"bootstrap.servers": at, "group.id": group, "client.id": "a", "log_level": 0})
@@ -396,6 +401,7 @@ def test_lines_that_are_interrupted_leave_no_open_transaction(stablelog_broker):
         listed = answer("transactions", "list", bootstrap=at)[0]
         return next((row["state"] for row in listed if row["transactional_id"] == transactional_id), None)
 
+    answer("topics", "create", name, bootstrap=at)
     words = ("produce", name, "--transactional-id", transactional_id)
     with begun(*words, bootstrap=at, stdin=subprocess.PIPE) as writer:
         writer.stdin.write("x\n" * 5000)
@@ -409,6 +415,7 @@ def test_lines_that_are_interrupted_leave_no_open_transaction(stablelog_broker):
 
 def test_a_broker_survives_kill_minus_nine_and_a_second_one_is_refused(tmp_path):
     with stablelog.serve(tmp_path / "data") as broker:
+        answer("topics", "create", "t", bootstrap=broker.bootstrap)
         answer("produce", "t", bootstrap=broker.bootstrap, given="a\nb\n")
         second = run("serve", "--data", str(broker.data), "--port", "0")
         assert second.returncode == 2
@@ -465,6 +472,7 @@ def test_metrics_are_served_where_the_log_says(tmp_path):
     documented = re.findall(r"^\| `(stablelog_\w+)` \| (\w+) ", OPERATING.read_text(), re.MULTILINE)
     assert len(documented) > 10
     with stablelog.serve(tmp_path / "data", stablelog_metrics_port=0) as broker:
+        answer("topics", "create", "t", bootstrap=broker.bootstrap)
         answer("produce", "t", bootstrap=broker.bootstrap, given="a\nb\n")
         (address,) = re.findall(r"metrics are served at http://(\S+)/metrics", broker.log_tail())
         with contextlib.closing(HTTPConnection(address, timeout=60)) as scraper:

@@ -109,6 +109,7 @@ def _of_broker(at):
     bytes_ = (
         '{"key_base64": "/w==", "value_base64": "/w==", "headers": [{"name": "a", "value_base64": "/w=="}]}'
     )
+    answer("topics", "create", "b", bootstrap=at)
     answer("produce", "b", "--input", "json", bootstrap=at, given=bytes_)
     # A field and its form for bytes are alternatives.
     found["consume"] = [found["consume"], answer("consume", "b", bootstrap=at)[0]]

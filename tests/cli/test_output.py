@@ -67,6 +67,7 @@ def test_a_full_output_is_one_line_and_exit_code_2(data, words):
 
 @pytest.mark.parametrize("words", [["topics", "list"], ["consume", "t"]])
 def test_a_full_output_ends_a_command_that_talks_to_a_broker(stablelog_broker, words):
+    run("topics", "create", "t", bootstrap=stablelog_broker.bootstrap)  # unless it is there
     assert run("produce", "t", bootstrap=stablelog_broker.bootstrap, given="x\n").returncode == 0
     with open("/dev/full", "w") as full:
         assert ended(full, *words, "--bootstrap", stablelog_broker.bootstrap) == (2, FULL)

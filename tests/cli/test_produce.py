@@ -57,6 +57,14 @@ def read(broker, topic, *fields):
     return [tuple(record.get(name) for name in fields) for record in found]
 
 
+def test_a_topic_that_is_missing_is_named_with_the_command_that_makes_it(stablelog_broker):
+    name = unique("missing")
+    refused = run("produce", name, bootstrap=stablelog_broker.bootstrap, given="never\n")
+    assert refused.returncode == 2
+    assert f"`stablelog topics create {name}` creates it" in refused.stderr
+    assert name not in str(answer("topics", "list", bootstrap=stablelog_broker.bootstrap))
+
+
 def test_what_consume_writes_as_json_is_what_produce_reads(stablelog_broker, topic):
     at, copy = stablelog_broker.bootstrap, unique("copy")
     answer("topics", "create", copy, "--partitions", "2", bootstrap=at)

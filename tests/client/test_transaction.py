@@ -133,6 +133,8 @@ def test_what_is_not_there_cannot_be_written(client, topic):
         future = txn.write(topic, b"k", b"v")
         with pytest.raises(RefusedError, match="has no partition 2, only 0 to 1"):
             txn.write(topic, b"k", b"v", partition=2)
+        with pytest.raises(RefusedError, match="`stablelog topics create nope` creates it"):
+            txn.write("nope", b"k", b"v")
     assert settled([future])
     for timeout in (0, -1, float("nan"), float("inf"), 1e9):
         with pytest.raises(UsageError, match="the timeout of"):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import stablelog
+from stablelog.testing.topics import create_topic
 from tests.spark.starting import in_time
 
 pytestmark = pytest.mark.spark
@@ -40,6 +41,8 @@ def test_the_printed_program_copies_each_record_once(spark, broker, document, tm
     for printed, here in places.items():
         assert printed in program
         program = program.replace(printed, here)
+    for name in (topic, target):
+        create_topic(bootstrap, name, 1, {})
     with stablelog.connect(bootstrap).transaction() as txn:
         for number in range(RECORD_COUNT):
             txn.write(topic, str(number), str(number))

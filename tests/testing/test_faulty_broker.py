@@ -18,6 +18,7 @@ from stablelog.client.connection import Connection
 from stablelog.errors import RefusedError, UnavailableError, UsageError
 from stablelog.testing.faults import Faults
 from stablelog.testing.faulty_broker import FaultyBroker
+from stablelog.testing.topics import create_topic
 from stablelog.wire.api import ApiKey
 from stablelog.wire.fetch import encode_fetch_request, read_fetch_response
 
@@ -216,7 +217,8 @@ def test_the_next_test_finds_it_running_without_faults(stablelog_faults):
 @pytest.mark.stablelog(num_partitions=3)
 def test_a_marker_sets_the_brokers_settings(stablelog_faults):
     with Cluster(stablelog_faults.bootstrap) as cluster:
-        assert cluster.partition_counts(["made-by-use"]) == {"made-by-use": 3}
+        create_topic(stablelog_faults.bootstrap, "made", -1, {})
+        assert cluster.partition_counts(["made"]) == {"made": 3}
 
 
 def test_topics_have_fresh_names_and_their_own_settings(stablelog_broker, stablelog_topic):

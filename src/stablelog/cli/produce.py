@@ -151,7 +151,7 @@ def produce(
     bootstrap = broker.reach()
     partition_count = _partition_count(bootstrap, topic)
     if transactional_id is None and (transaction or batch is not None):
-        transactional_id = _new_id(group_of_topic(bootstrap, topic) if partition_count else "")
+        transactional_id = _new_id(group_of_topic(bootstrap, topic))
     settings: dict[str, Any] = {
         "acks": "all",
         "enable.idempotence": True,
@@ -185,10 +185,16 @@ def _header(text: str) -> Header:
     return name, value.encode()
 
 
-def _partition_count(bootstrap: str, topic: str) -> int | None:
-    """Return the number of partitions of a topic; None if it does not exist yet."""
+def _partition_count(bootstrap: str, topic: str) -> int:
+    """Return the number of partitions of a topic. Fail if it does not exist, because the broker would create it with
+    the default settings, and a topic's order cannot be changed.
+    """
     found = cluster(bootstrap).topics.get(topic)
-    return None if found is None or found.error is not None else len(found.partitions)
+    if found is None or found.error is not None:
+        from stablelog.client.topics import missing_topic  # imported here to keep the help of commands fast
+
+        fail(missing_topic(topic, bootstrap))
+    return len(found.partitions)
 
 
 def _new_id(group: str) -> str:
@@ -232,14 +238,13 @@ def _completed(records: Iterator[Record], given: Record) -> Iterator[Record]:
 class Target(NamedTuple):
     """The topic to which a command writes, and its producer.
 
-    `partition_count` is None if the topic does not exist yet. `transactional_id` is None outside transactions.
-    `advance` shows how many more records were read.
+    `transactional_id` is None outside transactions. `advance` shows how many more records were read.
     """
 
     producer: Producer
     bootstrap: str
     topic: str
-    partition_count: int | None
+    partition_count: int
     transactional_id: str | None
     advance: Callable[[int], None]
 

@@ -25,7 +25,7 @@ class Writer:
         producer: the producer of librdkafka.
         bootstrap: the addresses of the broker.
         topic: the topic to write to.
-        partition_count: the number of its partitions; None if the topic does not exist yet.
+        partition_count: the number of its partitions.
         transactional_id: the producer's transactional id; None outside transactions.
         written: called when the broker has acknowledged a record.
         advance: called with the number of records that were passed to the producer since the last call.
@@ -36,7 +36,7 @@ class Writer:
         producer: Producer,
         bootstrap: str,
         topic: str,
-        partition_count: int | None,
+        partition_count: int,
         transactional_id: str | None,
         written: Callable[[], None],
         advance: Callable[[int], None],
@@ -92,7 +92,7 @@ class Writer:
         """
         optional: dict[str, object] = {}
         if record.partition is not None:
-            if self._partition_count is not None and record.partition >= self._partition_count:
+            if record.partition >= self._partition_count:
                 raise BadRecordError(
                     f"{record.place}: {self._topic} has no partition {record.partition}, only 0 to "
                     f"{self._partition_count - 1}"

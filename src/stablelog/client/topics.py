@@ -61,19 +61,19 @@ def by_topic(targets: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return found
 
 
-def metadata_request(names: Iterable[str] | None, *, create: bool) -> Any:
-    """Build the request for the metadata of these topics; None for all topics.
-
-    Args:
-        names: the names of the topics.
-        create: whether the broker may create the topics that do not exist.
-    """
+def metadata_request(names: Iterable[str] | None) -> Any:
+    """Build the request for the metadata of these topics; None for all topics. The broker creates no topic."""
     topics = (
         None if names is None else tuple(MetadataRequestTopic(topic_id=None, name=name) for name in names)
     )
     return MetadataRequest(
-        topics=topics, allow_auto_topic_creation=create, include_topic_authorized_operations=False
+        topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False
     )
+
+
+def missing_topic(name: str, bootstrap: str) -> str:
+    """Return the message for a topic that does not exist, with the command that creates it."""
+    return f"there is no topic {name!r} at {bootstrap}. `stablelog topics create {name}` creates it"
 
 
 def read_topics(response: Any, bootstrap: str) -> dict[str, Topic]:
@@ -87,7 +87,7 @@ def read_topics(response: Any, bootstrap: str) -> dict[str, Topic]:
     found = {}
     for topic in response.topics:
         if topic.error_code is ErrorCode.unknown_topic_or_partition:
-            raise UnknownTopicOrPartitionError(f"there is no topic {topic.name!r} at {bootstrap}")
+            raise UnknownTopicOrPartitionError(missing_topic(topic.name, bootstrap))
         if topic.error_code is ErrorCode.leader_not_available:
             raise RetriableError(f"topic {topic.name!r} has no leader yet")
         check(topic.error_code, f"topic {topic.name!r}")

@@ -66,7 +66,7 @@ class Transaction:
         """Write a record. The returned future is done when the transaction has ended, and not before.
 
         Args:
-            topic: created if it is missing and the broker creates topics automatically.
+            topic: the topic's name. It is never created by a write.
             key: text is written as UTF-8.
             value: text is written as UTF-8.
             headers: names and values, as pairs or as a mapping; text in a value is written as UTF-8.

@@ -169,6 +169,12 @@ def test_a_large_row_goes_where_the_topic_takes_it(stablelog_broker, options, pa
         write_part(options, again, Task(0), rows(b"a", random.Random(1).randbytes(9_000_000)))
 
 
+def test_a_topic_that_is_missing_is_named_with_the_command_that_makes_it(options, part):
+    options = replace(options, topic=unique("missing"))
+    with pytest.raises(RefusedError, match=f"`stablelog topics create {options.topic}` creates it"):
+        write_part(options, part, Task(0), rows("a"))
+
+
 def test_a_row_that_no_request_can_hold_is_refused_by_its_size(options, part):
     with pytest.raises(UsageError, match=r"row 1 .* a record of 1048\d* bytes, and a request holds 1047920"):
         write_part(options, part, Task(0), rows(b"a", bytes(100 << 20)))

@@ -76,7 +76,7 @@ class AsyncTransaction:
         """Write a record. Wait only while too many bytes are in flight.
 
         Args:
-            topic: created if it is missing and the broker creates topics automatically.
+            topic: the topic's name. It is never created by a write.
             key: text is written as UTF-8.
             value: text is written as UTF-8.
             headers: names and values, as pairs or as a mapping.

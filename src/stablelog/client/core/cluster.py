@@ -34,8 +34,6 @@ Result = TypeVar("Result")
 
 EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3  # special timestamps of ListOffsets
 DEADLINE_S: Final = 30.0
-# Maximum number of metadata requests until a topic that the first request has created is visible: about half a second.
-CREATION_TRIES: Final = 6
 IDLE_MAX: Final = 4  # maximum of idle connections to one broker that are kept for reuse
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.02, 1.0
 # The first version of FindCoordinator that names several coordinators in one response.
@@ -222,9 +220,9 @@ class Cluster:
             if not topic.is_internal and topics.fullmatch(name)
         }
 
-    def _metadata(self, names: tuple[str, ...] | None, *, create: bool = False) -> Steps[dict[str, Topic]]:
+    def _metadata(self, names: tuple[str, ...] | None) -> Steps[dict[str, Topic]]:
         connection = yield from self.any_connection()
-        response = yield from connection.ask_steps(metadata_request(names, create=create))
+        response = yield from connection.ask_steps(metadata_request(names))
         check(response.error_code, "asking for metadata")
         self._nodes = {broker.node_id: f"{broker.host}:{broker.port}" for broker in response.brokers}
         self._sole_node_id = next(iter(self._nodes)) if len(self._nodes) == 1 else None
@@ -261,25 +259,15 @@ class Cluster:
         return found
 
     def partition_counts(self, topics: Iterable[str]) -> Steps[dict[str, int]]:
-        """Return the number of partitions of each topic. The broker creates missing topics if its settings allow it.
+        """Return the number of partitions of each topic that is to be written. No topic is created: the broker would
+        create one that is not commit-ordered, and a topic's order never changes.
 
         Raises:
-            RefusedError: a topic does not exist, and the broker does not create topics automatically.
+            UnknownTopicOrPartitionError: a topic does not exist. The message names the command that creates it.
             UnavailableError: no broker responds.
         """
         names = tuple(topics)
-        tries = itertools.count(1)
-
-        def attempt() -> Steps[dict[str, Topic]]:
-            try:
-                return (yield from self._metadata(names, create=True))
-            except UnknownTopicOrPartitionError as missing:
-                # To the request that creates a topic, Apache Kafka responds that the topic does not exist. Ask again.
-                if next(tries) < CREATION_TRIES:
-                    raise RetriableError(str(missing)) from missing
-                raise
-
-        found = yield from self.retrying("asking for the topics to be written", attempt)
+        found = yield from self.retrying("asking for the topics to be written", lambda: self._metadata(names))
         return {name: len(topic.partitions) for name, topic in found.items()}
 
     def topic(self, name: str) -> Steps[Topic]:
