@@ -70,8 +70,12 @@ PARTS = (
     Part("streams", tests("tests/java/test_streams.py"), {"STABLELOG_KILLS": "15"}),
     Part("streams-instances", tests("tests/java/test_streams_instances.py"), {"STABLELOG_KILLS": "30"}),
     Part("connect", tests("tests/java/test_connect.py"), {"STABLELOG_KILLS": "30"}),
-    Part("mirror-maker", tests("tests/java/test_mirror_maker.py"), {"STABLELOG_KILLS": "20"}),
-    Part("frameworks", tests("tests/frameworks"), {"STABLELOG_KILLS": "20"}),
+    Part(
+        "mirror-maker",
+        tests("tests/java/test_mirror_maker.py"),
+        {"STABLELOG_KILLS": "20", "STABLELOG_NIGHT": "1"},
+    ),
+    Part("frameworks", tests("tests/frameworks"), {"STABLELOG_KILLS": "20", "STABLELOG_NIGHT": "1"}),
     Part(
         "spark",
         tests("tests/chaos/test_spark_kill.py"),

@@ -10,7 +10,7 @@ import pytest
 from peers.python_frameworks import FASTSTREAM
 from tests.frameworks.scene import scene
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.night, pytest.mark.filterwarnings("ignore")]
 
 KILLS = int(os.environ.get("STABLELOG_KILLS", "1"))
 

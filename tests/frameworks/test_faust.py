@@ -11,7 +11,7 @@ from peers.apache_kafka import reserve_ports
 from peers.python_frameworks import FAUST
 from tests.frameworks.scene import scene
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.night, pytest.mark.filterwarnings("ignore")]
 
 KILLS = int(os.environ.get("STABLELOG_KILLS", "1"))
 

@@ -11,7 +11,7 @@ from peers.python_frameworks import QUIX_STREAMS
 from tests.clients.keyed_writer import totals_by_last_digit
 from tests.frameworks.scene import scene
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.night, pytest.mark.filterwarnings("ignore")]
 
 KILLS = int(os.environ.get("STABLELOG_KILLS", "1"))
 

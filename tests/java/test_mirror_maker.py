@@ -17,7 +17,7 @@ from tests.clients.follower import Follower
 from tests.java.connect import Worker
 from tests.waiting import until
 
-pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.java, pytest.mark.night, pytest.mark.filterwarnings("ignore")]
 
 KILLS = int(os.environ.get("STABLELOG_KILLS", "1"))
 NAME = "mirror"
