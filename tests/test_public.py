@@ -30,7 +30,7 @@ METHODS = {
     if inspect.isfunction(member) and not name.startswith("_")
 }
 WITH_EXAMPLES = {**FUNCTIONS, "EmbeddedBroker": stablelog.EmbeddedBroker}
-INTERNAL = {"Client.begin", "Client.reading"}
+INTERNAL = {"AsyncTransaction.run", "AsyncTransaction.watch_deadline"}
 
 
 @pytest.fixture(scope="module")

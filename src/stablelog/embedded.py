@@ -324,6 +324,8 @@ def serve(
 
         async def main():
             async with stablelog.serve("log", settings={"log.retention.ms": 3_600_000}) as broker:
+                admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.bootstrap})
+                admin.create_topics([confluent_kafka.admin.NewTopic("greetings", 1)])["greetings"].result()
                 async with stablelog.aio.connect(broker.bootstrap) as client:
                     async with client.transaction() as txn:
                         await txn.write("greetings", "en", b"hello")

@@ -167,6 +167,12 @@ class AsyncTransaction:
     async def run(self, steps: Callable[[], Steps[Result]]) -> Result:
         """Run the steps of one call when no other steps of this transaction run. A cancelled call ends soon, but not
         before its steps.
+
+        Args:
+            steps: returns steps of `writing`.
+
+        Raises:
+            CancelledError: the task was cancelled; the steps have ended.
         """
 
         async def in_turn() -> Result:
