@@ -179,17 +179,15 @@ class _Patience:
     def __init__(self, cluster: Cluster, wait_s: float | None) -> None:
         self._cluster = cluster
         self._wait_s = wait_s
-        self._waited_from = 0.0
+        # When the wait for the next transaction has begun; None if there was no pause since the last one. The clock is
+        # not read for each transaction.
+        self._waited_from: float | None = None
         self._pause_s = PAUSE_FIRST_S
 
-    def begin(self) -> Steps[None]:
-        """Begin to wait for the next transaction: at the start, and after each transaction."""
-        self._pause_s, self._waited_from = PAUSE_FIRST_S, (yield NOW)
-
     def give(self, transaction: CommittedTransaction) -> Steps[None]:
-        """Give a transaction to the caller, and begin to wait for the next one when the caller asks for it."""
+        """Give a transaction to the caller. The wait for the next one begins with the next pause."""
         yield Give(transaction)
-        yield from self.begin()
+        self._pause_s, self._waited_from = PAUSE_FIRST_S, None
 
     def pause(self) -> Steps[bool]:
         """Wait a little. Return False, without a pause, if the reader has waited long enough.
@@ -199,7 +197,10 @@ class _Patience:
         """
         left_s = PAUSE_MAX_S
         if self._wait_s is not None:
-            left_s = self._waited_from + self._wait_s - (yield NOW)
+            now = yield NOW
+            if self._waited_from is None:
+                self._waited_from = now
+            left_s = self._waited_from + self._wait_s - now
         if left_s <= 0:
             return False
         yield Pause(min(self._pause_s, left_s))
@@ -224,7 +225,6 @@ def read_partitions(cluster: Cluster, topics: Sequence[str], after: int, wait_s:
         UnavailableError: no response within the deadline.
     """
     patience = _Patience(cluster, wait_s)
-    yield from patience.begin()
     found = yield from cluster.metadata(topics)
     if after > 0:
         for topic in topics:  # one request for each topic, because their transaction groups may differ
@@ -281,7 +281,6 @@ def read_cuts(
         UnavailableError: no response within the deadline.
     """
     patience = _Patience(cluster, wait_s)
-    yield from patience.begin()
     streams: dict[TopicPartition, _Stream] = {}
     while True:
         cut = yield from describe_cut(cluster, topics, group=group)
