@@ -18,7 +18,6 @@ from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE
 from stablelog.client.cluster import Cluster
 from stablelog.errors import UnavailableError, UsageError
 from stablelog.testing.topics import create_topic
-from tests.spark.reading import make
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[1]
@@ -215,7 +214,7 @@ def test_a_broker_that_is_forgotten_ends_and_its_temporary_directory_with_it():
 def test_a_broker_runs_in_a_block_of_asyncio(tmp_path):
     async def work():
         async with stablelog.serve(tmp_path / "data", settings={"num.partitions": 3}) as broker:
-            await asyncio.to_thread(make, broker.bootstrap, "t", -1)
+            await asyncio.to_thread(create_topic, broker.bootstrap, "t", -1, {})
             with Cluster(broker.bootstrap) as cluster:
                 counts = await asyncio.to_thread(cluster.partition_counts, ["t"])
             return broker.pid, counts
