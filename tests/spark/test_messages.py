@@ -1,5 +1,6 @@
 """What a user of Spark sees of an error: one line, and no traceback of a worker."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -8,9 +9,10 @@ import pytest
 from pyspark.errors import PySparkException
 
 import stablelog
-from stablelog.errors import UsageError
+from stablelog.errors import RefusedError, UsageError
 from stablelog.spark import messages
 from stablelog.spark.messages import one_line, one_line_each
+from stablelog.testing.topics import create_topic
 from tests.spark.starting import in_time
 
 HIDDEN, SHORT = "SPARK_HIDE_TRACEBACK", "SPARK_SIMPLIFIED_TRACEBACK"
@@ -123,6 +125,8 @@ def errors(spark, broker):
     "place", ["an option", "planning", "a task that reads", "a write", "a task that writes"]
 )
 def test_an_error_is_one_line(spark, stablelog_broker, place):
+    with contextlib.suppress(RefusedError):  # another test has created it
+        create_topic(stablelog_broker.bootstrap, "a_topic", 1, {})
     with stablelog.connect(stablelog_broker.bootstrap).transaction() as txn:
         txn.write("a_topic", "k", "v")
     work, line = errors(spark, stablelog_broker)[place]

@@ -16,6 +16,7 @@ import pytest
 import stablelog
 from stablelog.errors import UnavailableError
 from stablelog.spark import registration
+from stablelog.testing.topics import create_topic
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -85,6 +86,8 @@ def environments(tmp_path_factory):
 @pytest.fixture(scope="module")
 def bootstrap():
     with stablelog.serve() as broker:
+        for topic in ("here", "there"):
+            create_topic(broker.bootstrap, topic, 1, {})
         with stablelog.connect(broker.bootstrap).transaction() as txn:
             for number in range(3):
                 txn.write("here", str(number), str(number))
@@ -123,25 +126,27 @@ def printed(environments, bootstrap, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_register_makes_it_known_in_a_session_that_runs(printed):
     assert printed(BY_HAND) == ["before True", "settings True python3", "batch 3"]
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_a_registered_source_runs_a_stream_and_a_sink(printed):
     assert printed(BY_HAND_AND_STREAM) == ["stream 3"]
 
 
+@pytest.mark.night
 def test_a_session_of_stablelog_knows_it(printed):
     assert printed(BY_SESSION) == ["batch 3 True"]
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_the_one_variable_is_sufficient(printed):
     assert printed(BY_VARIABLE) == ["batch 3"]
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_with_spark_connect_the_variable_of_the_server_is_sufficient(printed):
     assert printed(BY_CONNECT) == ["batch 3", "session True", "error True False"]
 
@@ -216,6 +221,7 @@ def test_executors_that_have_not_started_count(session, count):
 def test_reads_of_a_registered_session_are_planned_for_its_cores(spark, stablelog_broker, monkeypatch):
     """17 MiB are one task for one core, and two tasks for two and more."""
     topic = "for_many_cores"
+    create_topic(stablelog_broker.bootstrap, topic, 1, {})
     with stablelog.connect(stablelog_broker.bootstrap).transaction() as txn:
         for _ in range(40):
             txn.write(topic, "k", os.urandom(1 << 19))

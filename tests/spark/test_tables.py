@@ -4,12 +4,14 @@ import pytest
 from pyspark.errors import PySparkException
 
 import stablelog
+from stablelog.testing.topics import create_topic
 
 REFUSED = "a table .CREATE TABLE ... USING stablelog. is not possible, .*: use CREATE TEMPORARY VIEW"
 
 
 @pytest.fixture(scope="module")
 def options(stablelog_broker):
+    create_topic(stablelog_broker.bootstrap, "of_a_table", 1, {})
     with stablelog.connect(stablelog_broker.bootstrap).transaction() as txn:
         for number in range(3):
             txn.write("of_a_table", "k", str(number))
