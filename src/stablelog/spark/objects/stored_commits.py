@@ -42,10 +42,9 @@ def listed(
 
 def last_whole(stored: StoredPartition) -> int:
     """Return the commit sequence up to which the store has all commits of a partition that it can ever get."""
-    published, segments = stored.manifest.published, stored.manifest.segments
-    restored = None if published is None else published.restored
+    segments = stored.manifest.segments
     # What the restore did not find is gone: see `Restored.torn_sequence`.
-    found_by_restore = NONE if restored is None else restored.next_sequence - 1
+    found_by_restore = NONE if stored.restored is None else stored.restored.next_sequence - 1
     latest = stored.order.latest_sequence
     if segments and (segments[-1].stable_offset or 0) < segments[-1].end_offset:
         latest -= 1
@@ -56,9 +55,14 @@ def torn_sequence(stored: StoredPartition) -> int:
     """Return the greatest commit sequence of a transaction of which the partition has lost a part; -1 if there is
     none. Records were removed by retention, or a restore did not find them. Raises StoreError and DamageError.
     """
-    published = stored.manifest.published
-    restored = None if published is None else published.restored
-    return max(stored.order.torn_sequence(), NONE if restored is None else restored.torn_sequence)
+    left_by_restore = NONE if stored.restored is None else stored.restored.torn_sequence
+    return max(stored.order.torn_sequence(), left_by_restore)
+
+
+def _removed(stored: StoredPartition, torn: int) -> int:
+    """Return the greatest commit sequence of a transaction that may have lost records, as DescribeCut does."""
+    found = stored.order.removed_sequence()
+    return NOT_KNOWN if found is None and torn == NONE else max(NONE if found is None else found, torn)
 
 
 class StoredCuts:
@@ -70,9 +74,8 @@ class StoredCuts:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._last = self._latest = (
-            NONE  # The last cut, and the greatest commit sequence that the store had then.
-        )
+        # The last cut, and the greatest commit sequence that the store had then.
+        self._last = self._latest = NONE
 
     def cut(
         self, partitions: Mapping[TopicPartition, StoredPartition], commit_sequence: int = RESOLVED
@@ -98,22 +101,16 @@ class StoredCuts:
         if commit_sequence == RESOLVED:
             self._tell(last, max(ends.values()), behind)
             commit_sequence = last
-        removed = {place: self._removed(stored) for place, stored in partitions.items()}
+        torn = {place: torn_sequence(stored) for place, stored in partitions.items()}
         return Cut(
             group,
             commit_sequence,
             {place: stored.offset_after(commit_sequence) for place, stored in partitions.items()},
             commit_sequence,
             (),
-            removed,
-            {place: torn_sequence(stored) for place, stored in partitions.items()},
+            {place: _removed(stored, torn[place]) for place, stored in partitions.items()},
+            torn,
         )
-
-    @staticmethod
-    def _removed(stored: StoredPartition) -> int:
-        found = stored.order.removed_sequence()
-        torn = torn_sequence(stored)
-        return NOT_KNOWN if found is None and torn == NONE else max(NONE if found is None else found, torn)
 
     def group(self, partitions: Collection[StoredPartition]) -> str:
         """Return the transaction group of some partitions. Raises RefusedError as `cut` does."""

@@ -8,6 +8,7 @@ from operator import attrgetter
 
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError, UnavailableError
+from stablelog.log.files.restored import Restored
 from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.read import finished
 from stablelog.spark.objects.loaded_ranges import LoadedRanges
@@ -103,6 +104,11 @@ class StoredPartition:
     @cached_property
     def _remote(self) -> RemoteLog:
         return remote_log(self._store, self.partition, self.manifest, self._loaded)
+
+    @property
+    def restored(self) -> Restored | None:
+        """What restores of the partition did not find; None if it was never restored."""
+        return None if self.manifest.published is None else self.manifest.published.restored
 
     @property
     def piece(self) -> StoredPiece:

@@ -35,10 +35,8 @@ def readable(options: ReadOptions, stored: StoredPartition, wanted: Range, topic
 
 
 def _without_lost(options: ReadOptions, stored: StoredPartition, wanted: Range) -> list[Range]:
-    published = stored.manifest.published
-    restored = None if published is None else published.restored
     found, start = [], wanted.start
-    for lost_start, lost_end in () if restored is None else restored.ranges:
+    for lost_start, lost_end in () if stored.restored is None else stored.restored.ranges:
         if lost_start < start < lost_end:
             report(options, wanted.place, start, LostRange(lost_start, lost_end))
         elif start <= lost_start < wanted.end:
