@@ -83,7 +83,9 @@ class Router:
             client_id, request = await connection.decoding.request(
                 self._broker.message_threads, api_key, api_version, frame, self.prepare
             )
-        context = Context(api_version, correlation_id, client_id, connection.host, connection.appending)
+        context = Context(
+            api_version, correlation_id, client_id, connection.host, connection.appending, connection.session
+        )
         if not api.is_appending:
             # Acquire the lock `appending`, so that this request begins after the appends of earlier requests. Acquire
             # it even if it is free: earlier requests may be waiting for it, and the lock lets them go first.
