@@ -24,6 +24,7 @@ from stablelog.wire.messages import CLIENT_ID_SIZE, PREFIX, message_class
 ADDRESS = "broker:9092"
 TOPIC, PARTITIONS = "orders", 2
 NO_TIME = timedelta(0)
+ASKED_MAX = 50_000
 SERVED = {
     ApiKey.PRODUCE: 12,
     ApiKey.FETCH: 12,
@@ -70,6 +71,7 @@ class ModelBroker:
         key, version, correlation_id = PREFIX.unpack_from(frame)
         (size,) = CLIENT_ID_SIZE.unpack_from(frame, PREFIX.size)
         self.asked.append(key)
+        assert len(self.asked) < ASKED_MAX, "the client asks without end"
         request_class = message_class(key, version, "request")
         at = PREFIX.size + CLIENT_ID_SIZE.size + size + bool(request_class.__flexible__)
         if key == ApiKey.FETCH:
