@@ -10,8 +10,8 @@ import pytest
 import stablelog
 from stablelog.cli.broker import TIMEOUT_S, Broker, NoBrokerError, connect
 from stablelog.errors import UsageError
-from tests.cli.test_cli import run
 from tests.clients.drivers import unique
+from tests.commands import run
 
 GONE = "127.0.0.1:1"
 

@@ -20,7 +20,8 @@ from stablelog.coordinators.transactions.restoring import Torn
 from stablelog.ops.restore_report import GroupAhead, LeftOut
 from stablelog.ops.stored_partitions import Fault
 from tests.broker.tiering.world import World
-from tests.cli.test_cli import COMMAND, answer, opened, run
+from tests.cli.test_cli import answer, opened
+from tests.commands import COMMAND, run
 from tests.waiting import until
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
