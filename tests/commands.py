@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -183,7 +184,9 @@ def _received(connection):
 
 
 def _become(asked, fds):
-    """Take the words, descriptors, environment and directory of a command."""
+    """Take the words, descriptors, environment and directory of a command, and start its time."""
+    from stablelog import cli
+
     for fd, own in zip(fds, FDS, strict=True):
         os.dup2(fd, own)
         os.close(fd)
@@ -191,3 +194,4 @@ def _become(asked, fds):
     os.environ.clear()
     os.environ.update(asked["environment"])
     os.chdir(asked["directory"])
+    cli.STARTED_S = time.monotonic()
