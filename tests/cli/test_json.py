@@ -24,6 +24,8 @@ from tests.cli.test_cli import answer, opened
 from tests.commands import COMMAND, run
 from tests.waiting import until
 
+# Each worker would run all commands for the fixture `documents`.
+pytestmark = pytest.mark.xdist_group("documents")
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
 TABLE = DOCUMENT.partition("\n## JSON\n")[2].partition("\n## ")[0]
 DOCUMENTED = {
