@@ -295,10 +295,20 @@ class Copier:
         )
         reader.assign([TopicPartition(self.target, 0, 0)])
         found = []
-        while True:
+
+        def is_at_end():
             message = reader.poll(1)
             if message is not None and message.error() is None:
                 found.append(message.value())
-            elif message is not None and len(found) >= count:
-                reader.close()
-                return found
+            return message is not None and message.error() is not None and len(found) >= count
+
+        def missing():
+            at = TopicPartition(self.target, 0)
+            return (
+                f"{len(found)} of {count} records are copied, the reader is at {reader.position([at])[0].offset} "
+                f"of {reader.get_watermark_offsets(at, TIMEOUT_S)}, last: {found[-3:]}"
+            )
+
+        until(is_at_end, missing)
+        reader.close()
+        return found
