@@ -228,12 +228,12 @@ def test_records_are_copied_exactly_once_though_members_change(room):
     """Two members copy in transactions. One is replaced in the middle."""
     target = unique("copy")
     room.admin.create_topics([NewTopic(target, 1, 1)])[target].result(TIMEOUT_S)
-    values = [b"%d" % number for number in range(60)]
-    room.produce(values)
     copier = Copier(room, target)
     copier.add()
     copier.add()
     room.until_shared(2, 2)
+    values = [b"%d" % number for number in range(60)]
+    room.produce(values)  # after the wait, which reads records and does not copy them
     for _ in range(8):
         copier.step()
     copier.remove(0)
