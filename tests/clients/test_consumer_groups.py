@@ -159,6 +159,18 @@ def test_a_pattern_selects_topics(room):
     )
 
 
+def test_a_pattern_selects_internal_topics_too(room):
+    """As in Apache Kafka."""
+    room.join(subscription=f"^(__consumer_offsets|{room.topic})")
+    until(
+        lambda: (
+            room.poll()
+            or {at.topic for at in room.members[0].assignment()} == {"__consumer_offsets", room.topic}
+        ),
+        lambda: f"assigned are {room.members[0].assignment()}",
+    )
+
+
 def test_a_static_member_keeps_its_partitions(room):
     static = {"group.instance.id": "one"}
     room.join(**static)

@@ -20,7 +20,6 @@ from kio.schema.consumer_group_heartbeat.v1.response import (
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
-from stablelog.broker.topic_names import is_internal
 from stablelog.broker.topics.topics import Topics
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
     JOIN_EPOCH,
@@ -57,8 +56,8 @@ class SubscribableTopics:
         return self._topics.name_of(topic_id)
 
     def names(self) -> Iterable[str]:
-        """Return the names of the topics that a regular expression can select: all but the internal ones."""
-        return [topic.name for topic in self._topics if not is_internal(topic.name)]
+        """Return the names of the topics that a regular expression can select: all, as in Apache Kafka."""
+        return [topic.name for topic in self._topics]
 
 
 def _owned(topics: Iterable[OwnedPartitions] | None) -> Partitions | None:
