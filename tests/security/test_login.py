@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from stablelog.errors import RefusedError
-from stablelog.security.credentials import Credentials, derive
+from stablelog.security.credentials import Credentials, derive, is_password
 from stablelog.security.login import (
     REAUTHENTICATION_INTERVAL_MS,
     Answer,
@@ -461,3 +461,26 @@ def with_refusal(call, *arguments):
 
 def test_questions_do_not_show_secrets():
     assert "secret" not in repr([PasswordQuestion("alice", "secret"), TokenQuestion("secret")])
+
+
+@pytest.mark.parametrize("mechanism", SCRAM)
+def test_the_channel_binding_repeats_the_header_of_the_first_message(mechanism):
+    """Somebody on the way who changes the header is noticed."""
+    login = new_login()
+    login.handshake(mechanism, 1, 0)
+    client = scram_client(mechanism)
+    server_first = say(login, b"n,a=alice," + client.first()[3:]).token
+    assert not logs_in(login, client.final(server_first))
+
+
+@pytest.mark.parametrize("mechanism", SCRAM)
+def test_an_unknown_user_does_not_log_in_whatever_is_proven(mechanism):
+    class Unknown:
+        def find(self, mechanism, user):
+            return CREDENTIALS.find(mechanism, user)._replace(is_known=False)
+
+    login = Login(LoginRules(MECHANISMS, {}), Unknown)
+    login.handshake(mechanism, 1, 0)
+    client = scram_client(mechanism)
+    assert not logs_in(login, client.final(say(login, client.first()).token))
+    assert not is_password(Unknown().find(BY_SASL_NAME[mechanism], "alice"), PASSWORD["alice"])
