@@ -251,6 +251,7 @@ class Login:
         has_headers: whether the client's next messages are SaslAuthenticate requests. False after a SaslHandshake of
             version 0, which bare messages follow.
         is_again: whether the login in progress is a re-authentication.
+        is_refused: whether the client has got the error of a mechanism, after which the login can only fail.
     """
 
     def __init__(self, rules: LoginRules, credentials: Callable[[], Credentials]) -> None:
@@ -261,6 +262,7 @@ class Login:
         self.principal: Principal | None = None
         self.has_headers = True
         self.is_again = False
+        self.is_refused = False
         self._exchange: _Exchange | None = None
         self._question: Question | None = None
         self._expires_ms: int | None = None
@@ -382,7 +384,9 @@ class Login:
         assert self._exchange is not None
         self._question = None
         try:
-            return self._progress(self._exchange.settle(identity), now_ms)
+            result = self._exchange.settle(identity)
+            self.is_refused = identity is None
+            return self._progress(result, now_ms)
         except _FailureError as failure:
             raise self._failed(failure) from None
 
