@@ -26,6 +26,7 @@ from stablelog.broker.config import BrokerConfig
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.network.long_messages import Decoding
+from stablelog.broker.network.session import Session
 from stablelog.broker.router import Router
 from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.errors import DamageError, DiskError
@@ -178,7 +179,12 @@ class Desk:
     def __init__(self, broker):
         self.broker = broker
         self.router = Router(broker)
-        self.stranger = SimpleNamespace(host="nowhere", appending=asyncio.Lock(), decoding=Decoding())
+        self.stranger = SimpleNamespace(
+            host="nowhere",
+            appending=asyncio.Lock(),
+            decoding=Decoding(),
+            session=Session(host="nowhere"),
+        )
 
     async def ask(self, api_key, version, /, **fields):
         """Ask as a client that has used the API before: the request is begun at once."""

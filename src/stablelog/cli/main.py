@@ -28,6 +28,7 @@ MODULES = (
     "consume",
     "groups",
     "config",
+    "users",
     "transactions",
     "cut",
     "inspect",

@@ -271,6 +271,11 @@ class Login:
         self._other_mechanism = ""
 
     @property
+    def mechanisms(self) -> Sequence[str]:
+        """The mechanisms that the client may use."""
+        return self._rules.mechanisms
+
+    @property
     def is_open(self) -> bool:
         """Whether the client is logged in, and no re-authentication is in progress."""
         return self.state is State.OPEN

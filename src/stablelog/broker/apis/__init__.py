@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.broker import Broker
 from stablelog.broker.loop.turns import Turn, in_turns
+from stablelog.broker.network.session import Session
 from stablelog.broker.topics.partition_state import Codes, PartitionState
 from stablelog.errors import RefusedError, UnavailableError
 from stablelog.types import TopicPartition
@@ -43,6 +44,7 @@ class Context(NamedTuple):
     Attributes:
         appending: the lock `Connection.appending` of the client's connection. A handler holds the lock while it
             appends, so that the appends of one connection keep the order of its requests.
+        session: who the client is.
     """
 
     api_version: int
@@ -50,6 +52,7 @@ class Context(NamedTuple):
     client_id: str | None
     client_host: str
     appending: asyncio.Lock
+    session: Session
 
 
 async def for_each(
