@@ -180,10 +180,7 @@ class Desk:
         self.broker = broker
         self.router = Router(broker)
         self.stranger = SimpleNamespace(
-            host="nowhere",
-            appending=asyncio.Lock(),
-            decoding=Decoding(),
-            session=Session(host="nowhere"),
+            host="nowhere", appending=asyncio.Lock(), decoding=Decoding(), session=Session(host="nowhere")
         )
 
     async def ask(self, api_key, version, /, **fields):

@@ -16,7 +16,9 @@ from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.messages import PREFIX
 from tests.broker.desk import batch, frame, opened, produce_fields, read_answer
 
-STRANGER = SimpleNamespace(host="nowhere", appending=asyncio.Lock(), decoding=Decoding(), session=Session())
+STRANGER = SimpleNamespace(
+    host="nowhere", appending=asyncio.Lock(), decoding=Decoding(), session=Session(host="nowhere")
+)
 
 
 def at_desk(conversation):

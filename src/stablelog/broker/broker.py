@@ -62,9 +62,6 @@ class Broker:
             failed unexpectedly that does not belong to a single connection or partition.
         make_flush: called with the arguments of `GroupFlush`; returns the object that makes appended batches durable.
 
-    Attributes:
-        advertised: host and port that clients connect to. The server sets the port when it listens.
-
     Raises:
         UnavailableError: another broker uses the directory.
         NewerFormatError: a later release has written to the directory; nothing was changed.
@@ -86,7 +83,6 @@ class Broker:
         self.config = config
         self.disk = disk
         self.clock = clock
-        self.advertised: tuple[str, int] = config["advertised.listeners"] or config["listeners"]
         self.reserve = DiskReserve(disk, directory, config["stablelog.disk.reserve.bytes"])
         self.directory = DataDirectory(disk, directory, config, self.reserve)
         self.tasks = Tasks(on_failure, self.fail_partition)

@@ -16,7 +16,7 @@ NO_CONTROLLER_ID = -1
 
 
 async def handle(
-    broker: Broker, request: DescribeClusterRequest, _context: Context
+    broker: Broker, request: DescribeClusterRequest, context: Context
 ) -> DescribeClusterResponse:
     """Handle the request."""
     if request.endpoint_type != BROKERS:
@@ -31,7 +31,7 @@ async def handle(
             controller_id=NO_CONTROLLER_ID,
             brokers=(),
         )
-    host, port = broker.advertised
+    host, port = context.session.listener.advertised
     return DescribeClusterResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,

@@ -13,10 +13,10 @@ GROUP, TRANSACTION = 0, 1
 
 
 async def handle(
-    broker: Broker, request: FindCoordinatorRequest, _context: Context
+    broker: Broker, request: FindCoordinatorRequest, context: Context
 ) -> FindCoordinatorResponse:
     """Handle the request."""
-    host, port = broker.advertised
+    host, port = context.session.listener.advertised
 
     def find(key: str) -> Coordinator:
         if request.key_type not in (GROUP, TRANSACTION):

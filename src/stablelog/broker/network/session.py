@@ -1,24 +1,24 @@
 """Session: who the client of a connection is, and on which listener it has connected."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from stablelog.broker.listener import LOCAL, Listener
 from stablelog.security.login import Login
 from stablelog.security.principal import ANONYMOUS, Principal
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """A listener."""
-
-    name: str
-    is_sasl: bool
-
-
 @dataclass(slots=True)
 class Session:
-    """The client of a connection."""
+    """The client of a connection.
 
-    listener: Listener = Listener("PLAINTEXT", is_sasl=False)
+    Attributes:
+        listener: the listener on which the client has connected.
+        host: the address of the client.
+        principal: the identity of the client. A login changes it.
+        login: the login of the client; None if the listener has no SASL.
+    """
+
+    listener: Listener = field(default=LOCAL)
     host: str = "?"
     principal: Principal = ANONYMOUS
     login: Login | None = None
