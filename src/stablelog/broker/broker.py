@@ -38,7 +38,6 @@ from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk
 from stablelog.errors import DiskError, UnavailableError
-from stablelog.log.files.kafka_files import META_FILE
 from stablelog.log.partition import Partition
 from stablelog.wire.extension.transaction_groups import group_in_words
 
@@ -117,7 +116,7 @@ class Broker:
         self.message_threads = ThreadPoolExecutor(MESSAGE_THREADS, thread_name_prefix="messages")
         self.damage_log = DamageLog()
         self.scrub = Scrub(self.topics, self.tasks, lambda: config["stablelog.scrub.bytes.per.second"])
-        self._dynamic_settings = DynamicSettings(disk, directory, directory / META_FILE, self.reserve)
+        self._dynamic_settings = DynamicSettings(disk, directory, self.reserve)
         try:
             self._open_directory()
             self.groups, self.transactions = self._open_coordinators(OwnLogs(self.topics, self.reserve))

@@ -82,7 +82,7 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
         yield from until_unreadable(directory, _verify_kafkas(disk, directory))
         return
     try:
-        DynamicSettings(disk, directory, directory / META_FILE).load_into(BrokerConfig({}))
+        DynamicSettings(disk, directory).load_into(BrokerConfig({}))
     except (DamageError, DiskError, UsageError, NewerFormatError) as error:
         yield _finding(directory / SETTINGS_FILE, error)
     for name in CHECKPOINTS:

@@ -32,7 +32,7 @@ def fresh(meta=META_CONTENT):
     disk = SimDisk()
     disk.make_dir(DATA)
     disk.write_atomic(META, meta)
-    return disk, DynamicSettings(disk, DATA, META)
+    return disk, DynamicSettings(disk, DATA)
 
 
 def test_settings_are_read_as_they_were_stored():
@@ -76,11 +76,11 @@ def test_after_a_crash_at_any_moment_the_settings_are_those_before_or_after(firs
             crashing.crash_at = crash_at
             with pytest.raises(SimulatedCrash):
                 storing.store(AFTER)
-            after = DynamicSettings(crashing.crash(random.Random(seed)), DATA, META)
+            after = DynamicSettings(crashing.crash(random.Random(seed)), DATA)
             assert after.load() in (NOTHING if first else (BEFORE, {}), (AFTER, {}))
             after.store(AFTER)
             assert after.load() == (AFTER, {})
-    survivor = DynamicSettings(disk.crash(random.Random(0)), DATA, META)
+    survivor = DynamicSettings(disk.crash(random.Random(0)), DATA)
     assert survivor.load() == (AFTER, {}), "what was answered is durable"
 
 
@@ -95,7 +95,7 @@ def test_a_disk_that_fails_at_any_operation_refuses_and_leaves_what_can_be_read(
         with pytest.raises(RefusedError, match=r"cannot be stored.*ENOSPC") as refused:
             storing.store(AFTER)
         assert refused.value.code is ErrorCode.kafka_storage_error
-        assert DynamicSettings(failing, DATA, META).load() in (NOTHING, (AFTER, {}))
+        assert DynamicSettings(failing, DATA).load() in (NOTHING, (AFTER, {}))
 
 
 def test_a_file_with_any_bit_changed_or_any_end_missing_is_refused_by_name():

@@ -15,9 +15,9 @@ from stablelog.broker.directory.directory_signs import (
     read_meta,
     was_stopped_cleanly,
 )
-from stablelog.broker.directory.dynamic_settings import META_LINE, SETTINGS_FILE
 from stablelog.broker.directory.foreign import refuse_foreign
 from stablelog.broker.directory.formats import check_formats
+from stablelog.broker.directory.noted_file import NOTED_FILES
 from stablelog.broker.directory.restoring import check_is_restored
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.env.disk import Disk
@@ -89,7 +89,7 @@ class DataDirectory:
         Durable on return.
         """
         if not self._is_meta_whole:
-            noted = [META_LINE] if self._disk.exists(self.path / SETTINGS_FILE) else []
+            noted = [kind.meta_line for kind in NOTED_FILES if self._disk.exists(self.path / kind.name)]
             content = encode_meta(self.cluster_id, self.node_id, noted)
             self._reserve.write_atomic(self.path / META_FILE, content)
         self._disk.remove(self.path / CLEAN_SHUTDOWN_FILE)

@@ -10,7 +10,7 @@ from stablelog.broker.directory.checkpoints import (
     HIGH_WATERMARK_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
 )
-from stablelog.broker.directory.dynamic_settings import SETTINGS_FILE
+from stablelog.broker.directory.noted_file import NOTED_FILES
 from stablelog.broker.durability.disk_reserve import RESERVE_FILE
 from stablelog.env.disk import Disk
 from stablelog.errors import UsageError
@@ -20,7 +20,7 @@ from stablelog.log.files.kafka_files import LOG_START_CHECKPOINT, META_FILE
 OWN_FILES: Final = (
     CATALOG_FILE,
     META_FILE,
-    SETTINGS_FILE,
+    *(kind.name for kind in NOTED_FILES),
     RESERVE_FILE,
     FIRST_DIRTY_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from stablelog.broker.config import check_topic_configs
 from stablelog.broker.directory.catalog import CATALOG_FILE, ListedTopic
-from stablelog.broker.directory.dynamic_settings import META_LINE
 from stablelog.broker.directory.kafka_metadata import METADATA_TOPIC, KnownTopic, read_topics
+from stablelog.broker.directory.noted_file import NOTED_FILES
 from stablelog.broker.directory.partition_metadata import read_partition_metadata
 from stablelog.env.disk import Disk
 from stablelog.errors import DamageError, UsageError
@@ -141,7 +141,8 @@ def _check_meta(disk: Disk, directory: Path) -> None:
     lines = disk.read_bytes(path).decode(errors="replace").splitlines()
     names = {line.partition("=")[0] for line in lines}
     has_controller = disk.is_dir(directory / f"{METADATA_TOPIC}-0")
-    if META_LINE in lines or (names == META_NAMES and not has_controller):
+    is_noted = any(kind.meta_line in lines for kind in NOTED_FILES)
+    if is_noted or (names == META_NAMES and not has_controller):
         raise _lost_list(directory, path)
 
 

@@ -1,0 +1,183 @@
+"""A small file of the data directory whose loss must not go unnoticed, such as the dynamic settings or the ACLs.
+
+The file has two lines: JSON with a version, and the CRC-32C of that line in eight hex digits. The broker replaces the
+file as a whole. A line in `meta.properties` records that the file exists. Without that line the broker would take a lost
+file for one that was never written: it would start with other settings, or without ACLs.
+Format: docs/formats.md, "broker.json".
+"""
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from crc32c import crc32c
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.env.disk import Disk
+from stablelog.errors import DamageError, DiskError, RefusedError, in_words, naming, refuse_newer
+from stablelog.log.files.kafka_files import META_FILE
+
+log = logging.getLogger(__name__)
+
+Content = TypeVar("Content")
+
+
+class FileKind(NamedTuple):
+    """One kind of noted file.
+
+    Attributes:
+        name: the name of the file.
+        key: the key of its line in `meta.properties`.
+        what: the content, for error messages: `the broker's settings`.
+        why: what the file holds, for error messages: `the settings that were changed while the broker ran`.
+        version: the greatest version of the format that this release reads.
+    """
+
+    name: str
+    key: str
+    what: str
+    why: str
+    version: int
+
+    @property
+    def meta_line(self) -> str:
+        """The line of `meta.properties` that records that the file exists."""
+        return f"{self.key}={self.name}"
+
+
+SETTINGS: Final = FileKind(
+    "broker.json",
+    key="stablelog.dynamic.settings",
+    what="the broker's dynamic settings",
+    why="the settings that were changed while the broker ran",
+    version=2,
+)
+ACLS: Final = FileKind("acls.json", key="stablelog.acls", what="the ACLs", why="the ACLs", version=1)
+USERS: Final = FileKind(
+    "users.json",
+    key="stablelog.users",
+    what="the users' credentials",
+    why="the credentials of users",
+    version=1,
+)
+QUOTAS: Final = FileKind(
+    "quotas.json", key="stablelog.quotas", what="the clients' quotas", why="the quotas of clients", version=1
+)
+NOTED_FILES: Final = (SETTINGS, ACLS, USERS, QUOTAS)
+
+
+def encode_json(version: int, members: Mapping[str, object]) -> bytes:
+    """Encode the content of a noted file."""
+    text = json.dumps({"version": version, **members}, separators=(",", ":")).encode()
+    return text + b"\n%08x\n" % crc32c(text)
+
+
+def decode_json(kind: FileKind, content: bytes, read: Callable[[int, Mapping[str, Any]], Content]) -> Content:
+    """Decode the content of a noted file.
+
+    Args:
+        kind: the kind of the file.
+        content: the bytes of the file.
+        read: converts the version and the members of the JSON object. It may raise ValueError, KeyError, TypeError or
+            AttributeError for members that it does not understand.
+
+    Raises:
+        NewerFormatError: a later release has written the file.
+        DamageError: the file is damaged.
+    """
+    text, _, crc = content.removesuffix(b"\n").rpartition(b"\n")
+    if crc != b"%08x" % crc32c(text):
+        raise DamageError("its CRC does not match its content")
+    try:
+        members = json.loads(text)
+        version = members["version"]
+        refuse_newer(kind.what, version, kind.version)
+        if type(version) is not int or version < 1:
+            raise DamageError(
+                f"it is of version {version}, and this release reads versions 1 to {kind.version}"
+            )
+        return read(version, members)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamageError(f"it does not hold {kind.what}: {in_words(error)}") from error
+
+
+class NotedFile(Generic[Content]):
+    """A noted file of one data directory.
+
+    Args:
+        decode: decodes the bytes of the file; raises DamageError or NewerFormatError.
+        empty: the encoded content without entries.
+        reserve: frees disk space for the file if the disk is full.
+    """
+
+    def __init__(
+        self,
+        kind: FileKind,
+        disk: Disk,
+        directory: Path,
+        *,
+        decode: Callable[[bytes], Content],
+        empty: bytes,
+        reserve: DiskReserve | None = None,
+    ) -> None:
+        self.path = directory / kind.name
+        self._kind = kind
+        self._disk = disk
+        self._decode = decode
+        self._empty = empty
+        self._reserve = reserve or DiskReserve(disk, directory, 0)
+        self._meta = directory / META_FILE
+
+    def load(self) -> Content:
+        """Read the file; the content without entries if the file was never written. Nothing is written.
+
+        Raises:
+            NewerFormatError: a later release has written the file.
+            DamageError: the file is damaged, or missing although `meta.properties` says that it exists.
+        """
+        try:
+            with naming(self.path):
+                return self._decode(self._disk.read_bytes(self.path))
+        except FileNotFoundError:
+            if not self._is_noted():
+                return self._decode(self._empty)
+            why = "it is missing"
+        except DamageError as corrupt:
+            why = str(corrupt)
+        raise DamageError(
+            f"{self.path}, which holds {self._kind.why}, cannot be read: {why}; "
+            f"restore it, or remove it and the line {self._kind.meta_line} of {self._meta.name} to start without them"
+        )
+
+    def store(self, content: bytes) -> None:
+        """Replace the file. Durable on return.
+
+        Raises:
+            RefusedError: the disk refused the write. The file holds either the new content or the old one.
+        """
+        try:
+            if not self._is_noted():
+                if not self._disk.exists(self.path):
+                    self._reserve.write_atomic(self.path, self._empty)
+                # Write the line in `meta.properties` after the file: if the broker crashes between the two writes, the
+                # line must not name a missing file, because the broker would then refuse to start.
+                meta = self._disk.read_bytes(self._meta)
+                separator = b"" if meta.endswith(b"\n") else b"\n"
+                line = f"{self._kind.meta_line}\n".encode()
+                self._reserve.write_atomic(self._meta, meta + separator + line)
+            self._reserve.write_atomic(self.path, content)
+        except DiskError as error:
+            log.error("%s cannot be stored: %s", self._kind.what, error)
+            raise RefusedError(
+                ErrorCode.kafka_storage_error, f"{self._kind.what} cannot be stored: {error}"
+            ) from error
+
+    def _is_noted(self) -> bool:
+        try:
+            meta = self._disk.read_bytes(self._meta)
+        except FileNotFoundError:
+            return False
+        return self._kind.meta_line in meta.decode(errors="replace").splitlines()
