@@ -30,6 +30,7 @@ from stablelog.broker.router import Router
 from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.errors import DamageError, DiskError
 from stablelog.log.partition import Isolation
+from stablelog.security.principal import ANONYMOUS
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.messages import PREFIX, message_class
@@ -178,7 +179,9 @@ class Desk:
     def __init__(self, broker):
         self.broker = broker
         self.router = Router(broker)
-        self.stranger = SimpleNamespace(host="nowhere", appending=asyncio.Lock(), decoding=Decoding())
+        self.stranger = SimpleNamespace(
+            host="nowhere", principal=ANONYMOUS, appending=asyncio.Lock(), decoding=Decoding()
+        )
 
     async def ask(self, api_key, version, /, **fields):
         """Ask as a client that has used the API before: the request is begun at once."""

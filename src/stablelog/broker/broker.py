@@ -21,6 +21,7 @@ from stablelog.broker.fetch_sessions import FetchSessions
 from stablelog.broker.groups import Groups
 from stablelog.broker.loop.tasks import Arguments, Result, Tasks, in_thread_to_its_end
 from stablelog.broker.metrics import Metrics, Sample
+from stablelog.broker.security.acls import Acls
 from stablelog.broker.tiering.tiering import Tiering
 from stablelog.broker.topic_changes import TopicChanges
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, commit_log_of, is_coordinator_log
@@ -61,6 +62,7 @@ class Broker:
         make_flush: called with the arguments of `GroupFlush`; returns the object that makes appended batches durable.
 
     Attributes:
+        acls: the ACLs; None if the broker has no authorizer, so that every client may do everything.
         advertised: host and port that clients connect to. The server sets the port when it listens.
 
     Raises:
@@ -119,6 +121,7 @@ class Broker:
         self._dynamic_settings = DynamicSettings(disk, directory, self.reserve)
         try:
             self._open_directory()
+            self.acls = self._load_acls(directory)
             self.groups, self.transactions = self._open_coordinators(OwnLogs(self.topics, self.reserve))
         except BaseException:
             self.reserve.close()
@@ -150,6 +153,19 @@ class Broker:
         self._dynamic_settings.load_into(self.config)
         self.topics.load(clean=self.directory.is_clean, cluster_id=self.directory.cluster_id)
         self.directory.begin()
+
+    def _load_acls(self, directory: Path) -> Acls | None:
+        if not self.config["authorizer.class.name"]:
+            return None
+        return Acls(
+            self.config,
+            self.disk,
+            directory,
+            reserve=self.reserve,
+            threads=self.message_threads,
+            tasks=self.tasks,
+            now_ms=self.now_ms,
+        )
 
     def _open_coordinators(self, own_logs: OwnLogs) -> tuple[Groups, Transactions]:
         """Open the logs of the coordinators, and rebuild the coordinators' state from these logs."""
@@ -227,6 +243,9 @@ class Broker:
         yield Sample("stablelog_disk_full", (), self.reserve.is_full)
         yield Sample("stablelog_scrubbed_bytes", (), self.scrub.read_size)
         yield Sample("stablelog_fetch_sessions", (), len(self.fetch_sessions))
+        if self.acls is not None:
+            yield Sample("stablelog_acls", (), len(self.acls.authorizer.index))
+            yield Sample("stablelog_denied_operations", (), self.acls.denials.count)
         yield from self.tiering.samples()
         for group in self.transactions:
             last, resolved = group.coordinator.table.sequences.last, group.resolved_commit_sequence

@@ -83,7 +83,13 @@ class Router:
             client_id, request = await connection.decoding.request(
                 self._broker.message_threads, api_key, api_version, frame, self.prepare
             )
-        context = Context(api_version, correlation_id, client_id, connection.host, connection.appending)
+        acls = self._broker.acls
+        access = None
+        if acls is not None:
+            access = acls.access(str(connection.principal), connection.host, ApiKey(api_key).message_name)
+        context = Context(
+            api_version, correlation_id, client_id, connection.host, connection.appending, access
+        )
         if not api.is_appending:
             # Acquire the lock `appending`, so that this request begins after the appends of earlier requests. Acquire
             # it even if it is free: earlier requests may be waiting for it, and the lock lets them go first.

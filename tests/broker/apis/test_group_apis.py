@@ -36,6 +36,7 @@ from kio.schema.offset_fetch.v9.request import (
 from kio.schema.sync_group.v5.request import SyncGroupRequest, SyncGroupRequestAssignment
 from kio.serial import entity_reader, entity_writer
 
+from stablelog.broker.apis import Context
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.coordinators.consumer_groups.answers import GroupConfig, GroupDecision, OffsetCommit
@@ -104,12 +105,8 @@ class Broker:
         return 0
 
 
-@dataclass
-class Context:
-    api_version: int
-    client_id: str | None = "client"
-    client_host: str = "/127.0.0.1"
-    appending: asyncio.Lock = field(default_factory=asyncio.Lock)
+def client(version: int) -> Context:
+    return Context(version, 1, "client", "/127.0.0.1", asyncio.Lock())
 
 
 def in_version(api_key: int, version: int, request: Any) -> Any:
@@ -141,7 +138,7 @@ async def ask(broker: Broker, api_key: int, version: int, request: Any, **older_
     frame = struct.pack(">hhih", api_key, version, 1, -1) + flexible + body.getvalue()
     _, decoded = decode_request(api_key, version, memoryview(frame))
     handler = importlib.import_module(f"stablelog.broker.apis.{MODULES[api_key]}")
-    response = await handler.handle(broker, decoded, Context(version))
+    response = await handler.handle(broker, decoded, client(version))
     header, content = encode_response(api_key, version, 1, response)
     assert header.startswith(struct.pack(">i", 1))
     answer, size = entity_reader(message_class(api_key, version, "response"))(content, 0)

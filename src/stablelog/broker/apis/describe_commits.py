@@ -8,7 +8,7 @@ request asks for them.
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
 
-from stablelog.broker.apis import Broker, Context, code_for
+from stablelog.broker.apis import Broker, Context, Operation, ResourceType, code_for
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
 from stablelog.errors import RefusedError
 from stablelog.views.commit_order import CommitOrder
@@ -23,12 +23,13 @@ PARTITION_CODES = CODES["DescribeCommits"]
 
 
 async def handle(
-    broker: Broker, request: DescribeCommitsRequest, _context: Context
+    broker: Broker, request: DescribeCommitsRequest, context: Context
 ) -> DescribeCommitsResponse:
     """Handle the request. All data of the response is in the partition's commit indexes, so no record is read. An await
     is needed only for a commit index that is in an object store and not in the broker's cache.
     """
     try:
+        context.require(Operation.READ, ResourceType.TOPIC, request.topic)
         return await broker.tiering.reads.loading(lambda: _describe(broker, request))
     except PARTITION_ERRORS as error:
         code = code_for(broker, error, PARTITION_CODES)

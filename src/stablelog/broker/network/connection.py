@@ -23,6 +23,7 @@ from stablelog.broker.network.long_messages import Decoding
 from stablelog.broker.network.responses import LENGTH, WRITE_SIZE, Answer, Responses
 from stablelog.env.disk import Buffer
 from stablelog.errors import StablelogError
+from stablelog.security.principal import ANONYMOUS
 from stablelog.wire.api import APIS, Api, ApiKey
 
 log = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ class Connection(asyncio.BufferedProtocol):
         is_draining: whether the connection accepts no more requests.
         peer: the client's address and port.
         host: the client's address.
+        principal: the identity of the client.
         background: starts the work on requests, and timers.
         decoding: decodes the requests in the order in which they arrived.
         appending: lock that a request holds while its batches, offsets or partitions are appended, perhaps over several
@@ -131,6 +133,7 @@ class Connection(asyncio.BufferedProtocol):
         self._partial_since: float | None = None
         self.peer = "?"
         self.host = "?"
+        self.principal = ANONYMOUS
 
     # -- life --------------------------------------------------------------------------------------------------
 
