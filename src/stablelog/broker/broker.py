@@ -121,7 +121,6 @@ class Broker:
         self._dynamic_settings = DynamicSettings(disk, directory, self.reserve)
         try:
             self._open_directory()
-            self.acls = self._load_acls(directory)
             self.groups, self.transactions = self._open_coordinators(OwnLogs(self.topics, self.reserve))
         except BaseException:
             self.reserve.close()
@@ -146,13 +145,16 @@ class Broker:
             self.flush.subscribe(notify)
 
     def _open_directory(self) -> None:
-        """Read the dynamic settings and the list of topics from the data directory."""
+        """Read the dynamic settings, the ACLs and the list of topics from the data directory."""
         # Open the disk reserve before the broker writes any other file, because on a full disk the reserve frees space
         # for that file.
         self.reserve.open()
         self._dynamic_settings.load_into(self.config)
+        self.acls = self._load_acls(self.directory.path)
         self.topics.load(clean=self.directory.is_clean, cluster_id=self.directory.cluster_id)
         self.directory.begin()
+        if self.acls is not None:
+            self.acls.note()
 
     def _load_acls(self, directory: Path) -> Acls | None:
         if not self.config["authorizer.class.name"]:

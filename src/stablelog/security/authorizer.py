@@ -59,6 +59,11 @@ class Authorizer:
         self._cache: dict[tuple[str, str, ResourceType, str], int] = {}
         self._some_cache: dict[tuple[str, str, ResourceType, Operation], bool] = {}
 
+    @property
+    def cached_count(self) -> int:
+        """The number of resources in the cache, each for one principal and host."""
+        return len(self._cache)
+
     def allowed(self, principal: str, host: str, resource_type: ResourceType, name: str) -> int:
         """The operations that a principal on a host may carry out on a resource, as bits."""
         key = (principal, host, resource_type, name)

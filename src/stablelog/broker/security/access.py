@@ -18,12 +18,16 @@ _SUPPORTED: Final = {kind: bits(operations) for kind, operations in SUPPORTED_OP
 
 
 class DenialLog:
-    """Logs denied requests, at most LOGGED_PER_PERIOD in PERIOD_MS, so that a client cannot fill the log."""
+    """Logs denied requests, at most LOGGED_PER_PERIOD in PERIOD_MS, so that a client cannot fill the log.
+
+    Attributes:
+        count: the number of operations that were denied to requests which asked for them.
+    """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._begin_ms = now_ms()
-        self._count = 0
+        self._in_period = 0
         self.count = 0
 
     def denied(
@@ -31,13 +35,13 @@ class DenialLog:
     ) -> None:
         """Log and count a denied request."""
         self.count += 1
-        self._count += 1
         now_ms = self._now_ms()
         if not 0 <= now_ms - self._begin_ms < PERIOD_MS:
-            if self._count > LOGGED_PER_PERIOD + 1:
-                log.info("%d denied requests were not logged", self._count - LOGGED_PER_PERIOD - 1)
-            self._begin_ms, self._count = now_ms, 1
-        if self._count <= LOGGED_PER_PERIOD:
+            if self._in_period > LOGGED_PER_PERIOD:
+                log.info("%d denied requests were not logged", self._in_period - LOGGED_PER_PERIOD)
+            self._begin_ms, self._in_period = now_ms, 0
+        self._in_period += 1
+        if self._in_period <= LOGGED_PER_PERIOD:
             log.info(
                 "denied: %s from host %s, %s: %s on %s %s",
                 shown(principal),

@@ -48,7 +48,6 @@ class Acls:
     Raises:
         NewerFormatError: a later release has written the file of rules.
         DamageError: the file is damaged, or missing although the broker had written it.
-        RefusedError: the disk refused to write an empty file.
     """
 
     def __init__(
@@ -67,8 +66,6 @@ class Acls:
         self._file = acl_file(disk, directory)
         self._reserved_file = acl_file(disk, directory, reserve)
         bindings = self._reserved_file.load()
-        # Note the file now: `meta.properties` must not be changed in a thread.
-        self._reserved_file.note()
         super_users = config["super.users"]
         self.authorizer = Authorizer(
             bindings,
@@ -84,6 +81,16 @@ class Acls:
                 "authorizer.class.name is set, and there are neither ACLs nor super.users: no client can do anything; "
                 "set super.users to the principal of an administrator"
             )
+
+    def note(self) -> None:
+        """Record in `meta.properties` that the file exists.
+
+        This is done at the start, because `meta.properties` must not be changed in a thread.
+
+        Raises:
+            RefusedError: the disk refused the write.
+        """
+        self._reserved_file.note()
 
     def access(self, principal: str, host: str, api: str) -> Access:
         """What a client may do in a request."""
