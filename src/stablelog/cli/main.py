@@ -28,6 +28,7 @@ MODULES = (
     "consume",
     "groups",
     "config",
+    "acls",
     "transactions",
     "cut",
     "inspect",
