@@ -312,7 +312,12 @@ def test_a_directory_of_another_program_is_refused_and_left_as_it_is(tmp_path):
         ({"settings": {"num.partitions": 0}}, "num.partitions='0' is not valid: 1 to "),
         ({"settings": {"num.partitions": 3}, "num_partitions": 4}, "num.partitions is given twice"),
         ({"settings": "num.partitions=3"}, "settings='num.partitions=3' is not valid: a dict of settings"),
-        ({"listeners": "PLAINTEXT://localhost:1"}, "use the arguments host and port"),
+        (
+            {"listeners": "PLAINTEXT://localhost:1", "port": 2},
+            "listeners has the addresses .*: leave out host and port",
+        ),
+        ({"listeners": "TLS://localhost:1"}, "the listener TLS has no security protocol"),
+        ({"host": "192.0.2.1"}, "everyone on the network could use this listener"),
         ({"port": "9092"}, "port='9092' is not valid: 0 to 65535"),
         ({"port": 65536}, "port=65536 is not valid"),
         ({"host": ""}, "host='' is not valid"),

@@ -8,6 +8,7 @@ The broker ends with the process that started it, also if that process is killed
 """
 
 import asyncio
+import json
 import os
 import selectors
 import shutil
@@ -44,6 +45,7 @@ STOP_TIMEOUT_S = 20.0
 LOG_FILE: Final = ".broker.log"  # In the data directory. A start ignores hidden files.
 LOG_SIZE_MAX: Final = 10_000_000  # bytes of the file, and of the earlier one beside it
 PORT_MAX: Final = 65_535
+LOOPBACK: Final = "127.0.0.1"
 ARGUMENTS: Final = ("data", "settings", "host", "port", "start_timeout_s")
 
 
@@ -97,7 +99,7 @@ class EmbeddedBroker:
     def __init__(
         self,
         data: Path | None,
-        host: str = "127.0.0.1",
+        host: str = LOOPBACK,
         port: int = 0,
         settings: Mapping[str, str] | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
@@ -170,11 +172,15 @@ class EmbeddedBroker:
         self.data = self.data.resolve()
         self._hold_port()
         command = [sys.executable, "-c", PROCESS, str(os.getpid()), str(self.data), self.host, str(self.port)]
-        command += [f"{name}={value}" for name, value in self._settings.items()]
         with self.log_path.open("ab") as log:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
         # Keep the process before the wait for it: if an interrupt ends the wait, `stop` can still end the process.
         self._running.process = process
+        # The settings may have secrets, and every user of this machine can read the arguments of a process.
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):  # the process has ended already, and its log says why
+            process.stdin.write(json.dumps(dict(self._settings)).encode() + b"\n")
+            process.stdin.flush()
         return process
 
     def _wait_until_ready(self, process: "subprocess.Popen[bytes]", timeout_s: float | None = None) -> None:
@@ -287,7 +293,7 @@ def serve(
     data: str | os.PathLike[str] | None = None,
     *,
     settings: Mapping[str, object] | None = None,
-    host: str = "127.0.0.1",
+    host: str = LOOPBACK,
     port: int = 0,
     start_timeout_s: float = START_TIMEOUT_S,
     **more_settings: object,
@@ -303,7 +309,7 @@ def serve(
         data: the data directory, which is made if it is missing, and kept. None makes a temporary one, which is removed
             when the broker is closed.
         settings: settings of the broker by their names: `{"num.partitions": 4}`. A value is text, a number or a bool.
-        host: the host to listen on.
+        host: the host to listen on. The setting `listeners` replaces `host` and `port`.
         port: the port to listen on; 0 for a free one.
         start_timeout_s: how long a start may take, in seconds.
         more_settings: settings as keyword arguments, with `_` for each `.` of the name: `num_partitions=4`.
@@ -334,6 +340,7 @@ def serve(
     """
     _check_arguments(data, settings, host, port, start_timeout_s)
     given = _settings(settings or {}, more_settings)
+    host, port = _first_address(given, host, port)
     directory = None if data is None else Path(os.fsdecode(data)).absolute()
     return EmbeddedBroker(directory, host, port, given, start_timeout_s)
 
@@ -366,7 +373,6 @@ def _settings(by_name: Mapping[str, object], by_keyword: Mapping[str, object]) -
     Raises:
         UsageError: a setting is unknown, out of range, or given twice.
     """
-    from stablelog.broker.config import BrokerConfig
     from stablelog.broker.settings import SETTINGS
 
     known = {setting.name.replace(".", "_"): setting for setting in SETTINGS}
@@ -379,11 +385,26 @@ def _settings(by_name: Mapping[str, object], by_keyword: Mapping[str, object]) -
         if setting.name in given:
             raise UsageError(f"{setting.name} is given twice: in settings and as {keyword}. Give it once")
         given[setting.name] = _text(keyword, value)
-        setting.kind.read(keyword, given[setting.name], setting.default)
-    if "listeners" in given:
-        raise UsageError("listeners cannot be set here: use the arguments host and port")
-    BrokerConfig(given)
+        setting.read(given[setting.name], keyword)
     return given
+
+
+def _first_address(given: Mapping[str, str], host: str, port: int) -> tuple[str, int]:
+    """Return host and port of the first listener.
+
+    Raises:
+        UsageError: a setting is out of range, or the address is given twice.
+    """
+    from stablelog.broker.config import BrokerConfig
+    from stablelog.broker.listener import Address
+
+    if "listeners" not in given:
+        BrokerConfig({**given, "listeners": str(Address("PLAINTEXT", host, port))})
+        return host, port
+    if (host, port) != (LOOPBACK, 0):
+        raise UsageError("listeners has the addresses of the broker: leave out host and port")
+    first = BrokerConfig(given).listeners[0]
+    return first.host, first.port
 
 
 def _text(name: str, value: object) -> str:

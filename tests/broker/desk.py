@@ -26,11 +26,11 @@ from stablelog.broker.config import BrokerConfig
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.network.long_messages import Decoding
+from stablelog.broker.network.session import Session
 from stablelog.broker.router import Router
 from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.errors import DamageError, DiskError
 from stablelog.log.partition import Isolation
-from stablelog.security.principal import ANONYMOUS
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.messages import PREFIX, message_class
@@ -180,7 +180,7 @@ class Desk:
         self.broker = broker
         self.router = Router(broker)
         self.stranger = SimpleNamespace(
-            host="nowhere", principal=ANONYMOUS, appending=asyncio.Lock(), decoding=Decoding()
+            host="nowhere", appending=asyncio.Lock(), decoding=Decoding(), session=Session(host="nowhere")
         )
 
     async def ask(self, api_key, version, /, **fields):

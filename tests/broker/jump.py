@@ -8,7 +8,8 @@ import pytest
 
 from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.network.budget import Budget
-from stablelog.broker.network.connection import Connection, Limits
+from stablelog.broker.network.connection import Connection
+from stablelog.broker.network.members import Limits
 
 LENGTH = struct.Struct(">i")
 THREAD_S = 20  # How long a thread may take, if nothing else goes on.

@@ -3,7 +3,10 @@
 import pytest
 
 from stablelog.broker.config import BrokerConfig, check_topic_configs
+from stablelog.broker.listener import Protocol
+from stablelog.broker.setting import Setting
 from stablelog.errors import UsageError
+from stablelog.settings import Kind
 
 
 @pytest.mark.parametrize(
@@ -11,13 +14,102 @@ from stablelog.errors import UsageError
     [
         ({"log.segment.byte": "1"}, "did you mean log.segment.bytes"),
         ({"log.segment.bytes": "12"}, "1024 to"),
-        ({"listeners": "SSL://x:1"}, "PLAINTEXT"),
+        ({"listeners": "127.0.0.1:9092"}, "NAME://host:port"),
+        ({"listeners": "A B://h:1"}, "NAME://host:port"),
+        ({"listeners": "PLAINTEXT://h:65536"}, "a port is 0 to 65535"),
+        ({"listeners": "A://127.0.0.1:1,a://127.0.0.1:2"}, "a name of its own"),
+        ({"listeners": "A://127.0.0.1:1,B://127.0.0.1:1"}, "an address of its own"),
+        ({"listeners": "INSIDE://127.0.0.1:1"}, "INSIDE has no security protocol: add INSIDE:PROTOCOL"),
+        (
+            {"listener.security.protocol.map": "A:TLS"},
+            "the protocols are PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL",
+        ),
+        (
+            {"advertised.listeners": "SSL://h:1"},
+            "advertised.listeners names the listener SSL, and listeners has PLAINTEXT",
+        ),
+        ({"inter.broker.listener.name": "B"}, "inter.broker.listener.name names the listener B"),
+        ({"listener.name.b.ssl.client.auth": "none"}, "listener.name.b.ssl.client.auth names the listener B"),
+        ({"listener.name.PLAINTEXT.ssl.client.auth": "none"}, "listener.name.<name in lower case>.<setting>"),
+        ({"listener.name.plaintext.ssl.client.aut": "none"}, "did you mean ssl.client.auth"),
+        ({"listener.name.plaintext.num.partitions": "2"}, "there is no listener setting 'num.partitions'"),
+        ({"ssl.keystore.type": "PKCS12"}, "convert a PKCS12 store with: openssl pkcs12"),
+        ({"ssl.client.auth": "maybe"}, "none or requested or required"),
+        ({"ssl.enabled.protocols": "TLSv1.1"}, "TLSv1.2, TLSv1.3"),
+        ({"ssl.principal.mapping.rules": "RULE:(/x/"}, "is not a regular expression"),
         ({"stablelog.flush": "never"}, "fsync or os"),
     ],
 )
 def test_a_bad_setting_is_refused_by_name_with_the_valid_range(given, message):
     with pytest.raises(UsageError, match=message):
         BrokerConfig(given)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+def test_a_listener_that_serves_everyone_on_the_network_needs_a_setting_named_for_the_risk(host):
+    address = f"[{host}]" if ":" in host else host
+    for given in (
+        {"listeners": f"PLAINTEXT://{address}:9092"},
+        {"listeners": f"SSL://{address}:9092", "ssl.client.auth": "requested"},
+        {
+            "listeners": f"SASL_PLAINTEXT://127.0.0.1:1,OPEN://{address}:9",
+            "listener.security.protocol.map": "OPEN:SSL",
+        },
+    ):
+        with pytest.raises(
+            UsageError, match=r"everyone on the network .*SASL_SSL.*allow\.unauthenticated=true"
+        ):
+            BrokerConfig(given)
+        BrokerConfig(given | {"stablelog.listeners.allow.unauthenticated": "true"})
+    BrokerConfig({"listeners": f"SASL_PLAINTEXT://{address}:9092"})
+    BrokerConfig({"listeners": f"SSL://{address}:9092", "ssl.client.auth": "required"})
+    BrokerConfig({"listeners": f"SSL://{address}:9092", "listener.name.ssl.ssl.client.auth": "required"})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "::1", "localhost", ""])
+def test_a_listener_on_the_loopback_address_needs_no_login(host):
+    address = f"[{host}]" if ":" in host else host
+    (listener,) = BrokerConfig({"listeners": f"PLAINTEXT://{address}:9092"}).listeners
+    assert (listener.host, listener.advertised) == (host or "127.0.0.1", (host or "127.0.0.1", 0))
+
+
+def test_each_listener_has_its_protocol_its_advertised_address_and_its_own_values_of_settings():
+    config = BrokerConfig(
+        {
+            "listeners": "INSIDE://127.0.0.1:1, outside://0.0.0.0:2",
+            "listener.security.protocol.map": "INSIDE:PLAINTEXT,outside:sasl_ssl",
+            "advertised.listeners": "OUTSIDE://log.example.org:9094",
+            "ssl.client.auth": "required",
+            "ssl.keystore.location": "all.pem",
+            "listener.name.outside.ssl.keystore.location": "outside.pem",
+        }
+    )
+    inside, outside = config.listeners
+    assert (inside.name, inside.protocol, inside.advertised) == (
+        "INSIDE",
+        Protocol.PLAINTEXT,
+        ("127.0.0.1", 0),
+    )
+    assert (outside.name, outside.protocol, outside.advertised) == (
+        "OUTSIDE",
+        Protocol.SASL_SSL,
+        ("log.example.org", 9094),
+    )
+    assert config.of_listener("INSIDE", "ssl.keystore.location") == "all.pem"
+    assert config.of_listener("OUTSIDE", "ssl.keystore.location") == "outside.pem"
+    assert config.client_auth(inside) == "none"
+    # As in Kafka, a listener with SASL asks for certificates only if the setting is its own.
+    assert config.client_auth(outside) == "none"
+    asking = BrokerConfig(config.given | {"listener.name.outside.ssl.client.auth": "required"})
+    assert asking.client_auth(asking.listeners[1]) == "required"
+
+
+def test_an_error_leaves_out_the_value_of_a_secret():
+    secret = Setting("a.password", Kind(int, "a number"), "1", "", is_secret=True)
+    with pytest.raises(UsageError) as refused:
+        secret.read("hunter2")
+    assert str(refused.value) == "a.password is not valid: a number"
+    assert refused.value.__cause__ is None
 
 
 def test_a_topic_setting_that_cannot_be_had_is_refused():

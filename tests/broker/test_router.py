@@ -10,12 +10,15 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker import apis
 from stablelog.broker.network.long_messages import Decoding
+from stablelog.broker.network.session import Session
 from stablelog.errors import RefusedError
 from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.messages import PREFIX
 from tests.broker.desk import batch, frame, opened, produce_fields, read_answer
 
-STRANGER = SimpleNamespace(host="nowhere", appending=asyncio.Lock(), decoding=Decoding())
+STRANGER = SimpleNamespace(
+    host="nowhere", appending=asyncio.Lock(), decoding=Decoding(), session=Session(host="nowhere")
+)
 
 
 def at_desk(conversation):

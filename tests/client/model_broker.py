@@ -10,20 +10,24 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i16, i32, i64
 
 from stablelog.batch.header import headers_in
-from stablelog.batch.records import decode_records
+from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.client.core.connection import Connection
 from stablelog.client.core.frames import SIZE
-from stablelog.client.core.steps import Now, Open, Pause, Receive, Send
+from stablelog.client.core.steps import Give, Now, Open, Pause, Receive, Send
 from stablelog.errors import UnavailableError
 from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.commits import DescribedCommit
+from stablelog.wire.extension.cut import CutPartition, CutTopic
+from stablelog.wire.fetch import FetchedPartition, FetchedTopic, decode_fetch_request, encode_fetch_response
 from stablelog.wire.messages import CLIENT_ID_SIZE, PREFIX, message_class
 
 ADDRESS = "broker:9092"
 TOPIC, PARTITIONS = "orders", 2
 NO_TIME = timedelta(0)
+ASKED_MAX = 50_000
 SERVED = {
     ApiKey.PRODUCE: 12,
+    ApiKey.FETCH: 12,
     ApiKey.METADATA: 13,
     ApiKey.FIND_COORDINATOR: 4,
     ApiKey.API_VERSIONS: 3,
@@ -31,20 +35,31 @@ SERVED = {
     ApiKey.COMMIT_JOINT: 0,
     ApiKey.ABORT_JOINT: 0,
     ApiKey.DESCRIBE_COMMITS: 0,
+    ApiKey.DESCRIBE_CUT: 0,
 }
 
 
 class ModelBroker:
-    """Commit-ordered topics of one broker: the rules that matter to a writer, in the plainest form.
+    """Commit-ordered topics of one broker: the rules that matter to a client, in the plainest form.
+
+    Args:
+        leader_count: as many brokers lead the partitions in turn, with one mind between them.
 
     Attributes:
         visible: what readers see: the values of each partition by position.
         asked: the API keys of the requests, in order.
+        unresolved: the commit sequences of commits whose markers are not all durable.
+        wait_until: called with a condition and seconds: waits in the time of the shell.
     """
 
-    def __init__(self):
+    def __init__(self, leader_count=1):
         self.visible = {}
         self.asked = []
+        self.unresolved = set()
+        self.wait_until = lambda _condition, _seconds: None
+        self.addresses = [ADDRESS, *(f"broker{n}:9092" for n in range(1, leader_count))]
+        self._last_sequence = 0
+        self._batches = defaultdict(list)  # partition -> (end, batch), in commit order
         self._producers = {}  # transactional id -> [producer id, epoch, is open]
         self._written = defaultdict(dict)  # (producer id, epoch) -> {(partition, base sequence): values}
         self._joint = {}  # key -> (version, commit sequence, digest)
@@ -56,8 +71,12 @@ class ModelBroker:
         key, version, correlation_id = PREFIX.unpack_from(frame)
         (size,) = CLIENT_ID_SIZE.unpack_from(frame, PREFIX.size)
         self.asked.append(key)
+        assert len(self.asked) < ASKED_MAX, "the client asks without end"
         request_class = message_class(key, version, "request")
         at = PREFIX.size + CLIENT_ID_SIZE.size + size + bool(request_class.__flexible__)
+        if key == ApiKey.FETCH:
+            topics = self.fetch(decode_fetch_request(version, frame, at))
+            return b"".join(encode_fetch_response(version, correlation_id, ErrorCode.none, 0, topics))
         request = entity_reader(request_class)(frame, at)[0]
         messages = SimpleNamespace(response=message_class(key, version, "response"))
         response = getattr(self, ApiKey(key).snake_name)(request, messages.response)
@@ -90,17 +109,22 @@ class ModelBroker:
                 topic_id=None,
                 partitions=tuple(
                     v13.MetadataResponsePartition(
-                        error_code=ErrorCode.none, partition_index=i32(index), leader_id=i32(0)
+                        error_code=ErrorCode.none,
+                        partition_index=i32(index),
+                        leader_id=i32(index % len(self.addresses)),
                     )
                     for index in range(PARTITIONS)
                 ),
             )
             for topic in request.topics or ()
         )
-        host, _, port = ADDRESS.partition(":")
+        named = [address.split(":") for address in self.addresses]
         return response(
             throttle_time=NO_TIME,
-            brokers=(v13.MetadataResponseBroker(node_id=i32(0), host=host, port=i32(int(port))),),
+            brokers=tuple(
+                v13.MetadataResponseBroker(node_id=i32(node_id), host=host, port=i32(int(port)))
+                for node_id, (host, port) in enumerate(named)
+            ),
             topics=topics,
             error_code=ErrorCode.none,
         )
@@ -188,32 +212,44 @@ class ModelBroker:
         ]
         if self._producers[child] != [producer_id, epoch, True]:
             return response(error_code=ErrorCode.invalid_txn_state, error_message="the child is not open")
-        sequence = 1 + max((s for _, s, _ in self._joint.values()), default=0)
-        self._joint[request.key] = (request.version, sequence, request.digest)
         self._producers[child][2] = False
-        self._show(self._written[producer_id, epoch], sequence)
+        sequence = self._show(self._written[producer_id, epoch])
+        self._joint[request.key] = (request.version, sequence, request.digest)
         return response(error_code=ErrorCode.none, commit_sequence=i64(sequence), digest=request.digest)
 
-    def _show(self, batches, sequence):
-        for partition in range(PARTITIONS):
-            values = [
-                value
-                for (index, _), batch in sorted(batches.items(), key=lambda item: item[0])
-                if index == partition
-                for value in batch
-            ]
-            if values:
-                start = self._ends[partition]
-                self._ends[partition] = end = start + len(values)
-                self._commits[partition].append(
-                    DescribedCommit(
-                        start_offset=i64(start),
-                        end_offset=i64(end),
-                        commit_sequence=i64(sequence),
-                        time_ms=i64(0),
-                    )
+    def _show(self, batches):
+        found = defaultdict(list)
+        for (partition, _), values in sorted(batches.items(), key=lambda item: item[0]):
+            found[partition] += values
+        return self.commit(found)
+
+    def commit(self, values, *, resolved=True):
+        """A transaction of another writer: the values by partition. Returns its commit sequence."""
+        self._last_sequence = sequence = self._last_sequence + 1
+        if not resolved:
+            self.unresolved.add(sequence)
+        for partition in sorted(values):
+            start, end = self.write_outside(partition, values[partition])
+            self._commits[partition].append(
+                DescribedCommit(
+                    start_offset=i64(start),
+                    end_offset=i64(end),
+                    commit_sequence=i64(sequence),
+                    time_ms=i64(0),
                 )
-                self.visible |= {(TOPIC, partition, start + n): value for n, value in enumerate(values)}
+            )
+            self.visible |= {
+                (TOPIC, partition, start + n): value for n, value in enumerate(values[partition])
+            }
+        return sequence
+
+    def write_outside(self, partition, values):
+        """Records outside transactions. Returns their positions, from and to before."""
+        start = self._ends[partition]
+        self._ends[partition] = end = start + len(values)
+        records = [Record(0, 0, None, value, ()) for value in values]
+        self._batches[partition].append((end, encode_batch(records, base_offset=start)))
+        return start, end
 
     def abort_joint(self, request, response):
         if self._joint.get(request.key, (-1,))[0] >= request.version:
@@ -225,24 +261,69 @@ class ModelBroker:
         return response(error_code=ErrorCode.none)
 
     def describe_commits(self, request, response):
-        found = [
-            one
-            for one in self._commits[request.partition_index]
-            if one.commit_sequence >= request.commit_sequence
-        ]
+        def found():
+            return [
+                one
+                for one in self._commits[request.partition_index]
+                if one.commit_sequence >= request.commit_sequence and one.end_offset > request.offset
+            ]
+
+        self.wait_until(found, request.max_wait_ms / 1000)
         return response(
             error_code=ErrorCode.none,
             log_start_offset=i64(0),
             end_offset=i64(self._ends[request.partition_index]),
-            commits=tuple(found[: request.count_max]),
+            commits=tuple(found()[: request.count_max]),
+        )
+
+    def describe_cut(self, request, response):
+        resolved = min(self.unresolved, default=self._last_sequence + 1) - 1
+
+        def offset(partition):
+            later = [one for one in self._commits[partition] if one.commit_sequence > resolved]
+            return later[0].start_offset if later else i64(self._ends[partition])
+
+        partitions = tuple(
+            CutPartition(partition_index=i32(index), offset=offset(index)) for index in range(PARTITIONS)
+        )
+        return response(
+            error_code=ErrorCode.none,
+            commit_sequence=i64(resolved),
+            last_commit_sequence=i64(self._last_sequence),
+            topics=tuple(CutTopic(name=name, partitions=partitions) for name in request.topics),
+        )
+
+    def fetch(self, request):
+        def found():
+            return [
+                FetchedTopic(topic.name, None, [self._fetched(one) for one in topic.partitions])
+                for topic in request.topics
+            ]
+
+        def is_enough():
+            return any(one.size >= request.size_min for topic in found() for one in topic.partitions)
+
+        self.wait_until(is_enough, request.wait_ms_max / 1000)
+        return found()
+
+    def _fetched(self, wanted):
+        end = self._ends[wanted.partition]
+        batches = [batch for until, batch in self._batches[wanted.partition] if until > wanted.fetch_offset]
+        return FetchedPartition(
+            wanted.partition,
+            high_watermark=end,
+            last_stable_offset=end,
+            log_start_offset=0,
+            aborted=(),
+            records=batches[:2],
         )
 
 
 class ModelConnection(Connection):
     """A connection to the broker in memory."""
 
-    def __init__(self):
-        super().__init__(ADDRESS)
+    def __init__(self, address):
+        super().__init__(address)
         self.arrived = deque()  # frames of responses; None for one that was lost
         self._is_closed = False
         self._unread = memoryview(b"")
@@ -255,6 +336,8 @@ class ModelConnection(Connection):
         return self._is_closed
 
     def receive(self, size):
+        if self._is_closed:
+            raise OSError("closed")
         if not self._unread:
             frame = self.arrived.popleft()
             if frame is None:
@@ -273,11 +356,19 @@ class ModelShell:
         fate: called for each request with its API key: "request" to lose it, "answer" to lose its response, "late" to
             lose its response and let the broker get it only after the next request, "away" if no connection can be made; else None.
         at_effect: called before each effect.
+
+    Attributes:
+        now: the seconds.
+        given: what the steps gave, each with the time.
+        planned: what happens by itself: (time, call), sorted by time.
     """
 
     def __init__(self, broker, fate=lambda _key: None, at_effect=lambda: None):
         self.broker = broker
+        broker.wait_until = self._wait_until
         self.now = 0.0
+        self.given = []
+        self.planned = []
         self._fate = fate
         self._at_effect = at_effect
         self._late = []
@@ -296,17 +387,33 @@ class ModelShell:
             except (OSError, UnavailableError) as error:
                 failure = error
 
+    def pass_time(self, seconds):
+        """Let time pass, and happen what is planned."""
+        self._wait_until(lambda: False, seconds)
+
+    def _wait_until(self, condition, seconds):
+        end = self.now + seconds
+        while self.now < end and not condition():
+            if not self.planned or self.planned[0][0] > end:
+                self.now = end
+                return
+            at, call = self.planned.pop(0)
+            self.now = max(self.now, at)
+            call()
+
     def _perform(self, effect):
         match effect:
             case Now():
                 return self.now
             case Pause(seconds):
-                self.now += seconds
+                self.pass_time(seconds)
+            case Give(item):
+                self.given.append((self.now, item))
             case Open(address):
-                assert address == ADDRESS
+                assert address in self.broker.addresses
                 if self._fate(None) == "away":
                     raise UnavailableError("away")
-                return ModelConnection()
+                return ModelConnection(address)
             case Receive(connection, size):
                 return connection.receive(size)
             case Send(connection, pieces):

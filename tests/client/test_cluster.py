@@ -1,6 +1,7 @@
 """What the client sees is what the broker has, through a restart too, and every failure is a sentence."""
 
 import pickle
+import random
 import re
 import socket
 import threading
@@ -195,7 +196,7 @@ def test_a_lent_connection_is_lent_again_unless_it_broke_or_waits(cluster, stabl
     assert cluster.lend_connection(address) is not second
 
 
-@pytest.mark.parametrize("step", ["sendmsg", "recv_into"])
+@pytest.mark.parametrize("step", ["sendmsg", "recv"])
 def test_a_connection_that_was_interrupted_in_the_middle_is_not_lent_again(
     cluster, stablelog_broker, step, monkeypatch
 ):
@@ -212,3 +213,20 @@ def test_a_connection_that_was_interrupted_in_the_middle_is_not_lent_again(
     assert connection.is_closed
     cluster.give_back(connection)
     assert cluster.lend_connection(stablelog_broker.bootstrap).versions
+
+
+@pytest.mark.parametrize("sizes", [[1, 4, 4091], [4095, 4096, 4097, 10_000], [3] * 4000])
+def test_what_arrives_together_is_received_in_the_pieces_that_are_asked_for(sizes):
+    """Whatever lies before and behind the bytes that one system call receives."""
+    sent = random.Random(1).randbytes(sum(sizes))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        Connection(f"127.0.0.1:{server.getsockname()[1]}", timeout_s=60) as connection,
+    ):
+        peer, _ = server.accept()
+        writing = threading.Thread(target=lambda: (peer.sendall(sent), peer.close()))
+        writing.start()
+        assert b"".join(connection.receive_exactly(size) for size in sizes) == sent
+        with pytest.raises(OSError, match="closed the connection"):
+            connection.receive_exactly(1)
+        writing.join(60)

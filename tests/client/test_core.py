@@ -228,3 +228,14 @@ def test_the_asyncio_client_starts_no_thread(stablelog_broker):
     asyncio.run(conversation())
     assert len(seen) > 10
     assert not any(seen)
+
+
+def test_the_batches_of_all_partitions_are_sent_in_one_request():
+    shell = ModelShell(ModelBroker())
+    txn = Transaction(shell)
+    for number in range(6):
+        txn.write(number % 2, b"%d" % number)
+    shell.run(txn.writing.commit())
+    assert shell.broker.asked.count(ApiKey.PRODUCE) == 1
+    (positions,) = txn.outcomes
+    assert shell.broker.visible == {tuple(one): b"%d" % n for n, one in enumerate(positions)}

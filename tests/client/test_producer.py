@@ -1,5 +1,6 @@
 """Each batch once and in order, whatever is lost on the way; and an end that cannot be misunderstood."""
 
+import inspect
 import random
 import threading
 
@@ -10,6 +11,7 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.client.cluster import EARLIEST, LATEST, Cluster
 from stablelog.client.connection import Connection
+from stablelog.client.core import producer as core
 from stablelog.client.producer import Producer
 from stablelog.client.responses import RetriableError
 from stablelog.errors import RefusedError, UnavailableError
@@ -260,3 +262,12 @@ def test_other_clients_read_what_was_produced(stablelog_broker, topic):
         producer.end(commit=True)
         producer.close()
     assert [value for _, value in Confluent(stablelog_broker.bootstrap).read(topic)] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("name", ["begin", "append", "flush", "end"])
+def test_a_blocking_call_has_the_arguments_and_the_help_of_its_steps_and_a_result(name):
+    blocking, steps = getattr(Producer, name), getattr(core.Producer, name)
+    assert blocking.__doc__ == steps.__doc__
+    assert "Raises:" in blocking.__doc__
+    assert inspect.signature(blocking).parameters == inspect.signature(steps).parameters
+    assert inspect.signature(blocking).return_annotation is (int if name == "append" else type(None))

@@ -106,7 +106,7 @@ def test_a_fault_happens_also_if_the_client_leaves_at_once(stablelog_faults, fau
     """The first request waits for records, so the second one cannot be answered before the client has gone."""
     topic = stablelog_topic()
     fault = faults.duplicate("Fetch")
-    body = encode_fetch_request(12, topic, 0, 0, 1 << 20, 0, wait_ms=100)
+    body = encode_fetch_request(12, {(topic, 0): 0}, 1 << 20, 0, wait_ms=100)
     with connected(stablelog_faults) as connection:
         connection.send(ApiKey.FETCH, 12, [body], flexible=True)
     fault.wait()
@@ -152,11 +152,11 @@ def test_responses_keep_the_order_of_the_requests(stablelog_faults, faults, stab
     topic = stablelog_topic()
     fault = faults.fail("Heartbeat", "REBALANCE_IN_PROGRESS")
     with connected(stablelog_faults) as connection:
-        body = encode_fetch_request(12, topic, 0, 0, 1 << 20, 0, wait_ms=200)
+        body = encode_fetch_request(12, {(topic, 0): 0}, 1 << 20, 0, wait_ms=200)
         connection.send(ApiKey.FETCH, 12, [body], flexible=True)
         connection.send(ApiKey.HEARTBEAT, 0, [b"\0\1g\0\0\0\1\0\1m"], flexible=False)
         fetched = read_fetch_response(12, connection.receive(flexible=True))
-        assert fetched.error is ErrorCode.none
+        assert fetched.partitions[topic, 0].error is ErrorCode.none
         assert bytes(connection.receive(flexible=False)) == (27).to_bytes(2, "big")
     fault.wait()
 

@@ -63,7 +63,6 @@ class Broker:
 
     Attributes:
         acls: the ACLs; None if the broker has no authorizer, so that every client may do everything.
-        advertised: host and port that clients connect to. The server sets the port when it listens.
 
     Raises:
         UnavailableError: another broker uses the directory.
@@ -86,7 +85,6 @@ class Broker:
         self.config = config
         self.disk = disk
         self.clock = clock
-        self.advertised: tuple[str, int] = config["advertised.listeners"] or config["listeners"]
         self.reserve = DiskReserve(disk, directory, config["stablelog.disk.reserve.bytes"])
         self.directory = DataDirectory(disk, directory, config, self.reserve)
         self.tasks = Tasks(on_failure, self.fail_partition)

@@ -9,6 +9,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Any
 
+from stablelog.broker.listener import Address, Listener, Protocol, is_loopback, reachable
 from stablelog.broker.setting import Setting
 from stablelog.broker.settings import FIXED_TOPIC_SETTINGS, SETTINGS, TOPIC_SETTINGS
 from stablelog.coordinators.consumer_groups.answers import GroupConfig
@@ -20,6 +21,7 @@ from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 NOTHING: Mapping[str, str] = MappingProxyType({})
+LISTENER_PREFIX = "listener.name."
 
 
 def _find(name: str, known: Mapping[str, Setting], whose: str) -> Setting:
@@ -50,6 +52,23 @@ class Source(IntEnum):
     DEFAULT = 5
 
 
+def setting_of_broker(name: str) -> Setting:
+    """Find a setting of the broker, or of one of its listeners.
+
+    Raises:
+        UsageError: there is no such setting, or it cannot be set for one listener.
+    """
+    if not name.startswith(LISTENER_PREFIX):
+        return _find(name, _BY_NAME, "broker")
+    listener, _, rest = name.removeprefix(LISTENER_PREFIX).partition(".")
+    known = {setting.name: setting for setting in SETTINGS if setting.per_listener}
+    if not listener or listener != listener.lower():
+        raise UsageError(
+            f"{name!r} is not a setting of a listener: write {LISTENER_PREFIX}<name in lower case>.<setting>"
+        )
+    return _find(rest, known, "listener")
+
+
 class BrokerConfig:
     """Every setting of one broker, with the values of each source.
 
@@ -57,9 +76,10 @@ class BrokerConfig:
         given: the settings with which the broker was started, as text.
         dynamic: the settings that were changed for this broker while it ran, as text.
         dynamic_defaults: the settings that were changed for all brokers of the cluster, as text.
+        listeners: the listeners, in the order in which they were given.
 
     Raises:
-        UsageError: a setting is unknown or out of range. The message names the setting with its valid range, or the
+        UsageError: a setting is unknown or out of range, or settings contradict each other. The message names the setting with its valid range, or the
             nearest valid name.
     """
 
@@ -69,9 +89,10 @@ class BrokerConfig:
         self.dynamic_defaults: dict[str, str] = {}
         self._given_values: dict[str, Any] = {s.name: s.kind.parse(s.default) for s in SETTINGS}
         for name, text in given.items():
-            setting = _find(name, _BY_NAME, "broker")
-            self._given_values[name] = setting.kind.read(name, text, setting.default)
+            setting = setting_of_broker(name)
+            self._given_values[name] = setting.read(text, name)
         self._values = self._given_values
+        self.listeners = self._find_listeners()
         if self["group.min.session.timeout.ms"] > self["group.max.session.timeout.ms"]:
             raise UsageError("group.min.session.timeout.ms is larger than group.max.session.timeout.ms")
         if self["group.consumer.heartbeat.interval.ms"] >= self["group.consumer.session.timeout.ms"]:
@@ -82,6 +103,74 @@ class BrokerConfig:
     def __getitem__(self, name: str) -> Any:
         """Return the parsed value in effect of a setting."""
         return self._values[name]
+
+    def of_listener(self, listener: str, name: str) -> Any:
+        """Return the parsed value of a setting that is in effect for one listener."""
+        own = self._own_name(listener, name)
+        return self._values[own if own in self._values else name]
+
+    def is_set_for(self, listener: str, name: str) -> bool:
+        """Whether a setting has a value that applies only to this listener."""
+        return self._own_name(listener, name) in self._values
+
+    @staticmethod
+    def _own_name(listener: str, name: str) -> str:
+        return f"{LISTENER_PREFIX}{listener.lower()}.{name}"
+
+    def _find_listeners(self) -> tuple[Listener, ...]:
+        """Return the listeners, with their protocols and advertised addresses.
+
+        Raises:
+            UsageError: settings of listeners contradict each other, or a listener would serve everyone on the network.
+        """
+        addresses: tuple[Address, ...] = self["listeners"]
+        names = [address.name for address in addresses]
+        advertised = {one.name: (one.host, one.port) for one in self["advertised.listeners"]}
+        prefixed = [name for name in self.given if name.startswith(LISTENER_PREFIX)]
+        named = {
+            "advertised.listeners": [*advertised],
+            "inter.broker.listener.name": [self["inter.broker.listener.name"].upper()],
+            **{name: [name.split(".")[2].upper()] for name in prefixed},
+        }
+        for setting, found in named.items():
+            for name in found:
+                if name and name not in names:
+                    raise UsageError(
+                        f"{setting} names the listener {name}, and listeners has {', '.join(names)}"
+                    )
+        return tuple(self._listener(address, advertised.get(address.name)) for address in addresses)
+
+    def _listener(self, address: Address, advertised: tuple[str, int] | None) -> Listener:
+        protocols: Mapping[str, Protocol] = self["listener.security.protocol.map"]
+        protocol = protocols.get(address.name) or Protocol.__members__.get(address.name)
+        if protocol is None:
+            raise UsageError(
+                f"the listener {address.name} has no security protocol: add {address.name}:PROTOCOL to "
+                "listener.security.protocol.map"
+            )
+        listener = Listener(
+            address.name, protocol, address.host, address.port, advertised or (reachable(address.host), 0)
+        )
+        is_safe = protocol.is_sasl or self.client_auth(listener) == "required" or is_loopback(address.host)
+        if not is_safe and not self["stablelog.listeners.allow.unauthenticated"]:
+            raise UsageError(
+                f"{address}: everyone on the network could use this listener, because it does not authenticate its "
+                "clients. Use SASL_SSL, or SSL with ssl.client.auth=required, or listen on 127.0.0.1; or accept the "
+                "risk with stablelog.listeners.allow.unauthenticated=true"
+            )
+        return listener
+
+    def client_auth(self, listener: Listener) -> str:
+        """Whether the clients of a listener need a certificate: `none`, `requested` or `required`.
+
+        As in Kafka, a listener with SASL does not use the setting of the whole broker.
+        """
+        if not listener.protocol.is_tls:
+            return "none"
+        if listener.is_sasl and not self.is_set_for(listener.name, "ssl.client.auth"):
+            return "none"
+        auth: str = self.of_listener(listener.name, "ssl.client.auth")
+        return auth
 
     def text(self, name: str) -> str:
         """Return the value in effect of a setting, as text."""
@@ -104,7 +193,7 @@ class BrokerConfig:
             UsageError: a setting is unknown, not dynamic, or out of range.
         """
         found = {name: dynamic_setting(name) for name in settings}
-        return {name: one.kind.read(name, settings[name], one.default) for name, one in found.items()}
+        return {name: one.read(settings[name]) for name, one in found.items()}
 
     def set_dynamic(self, settings: Mapping[str, str], defaults: Mapping[str, str] = NOTHING) -> None:
         """Replace all dynamic settings.

@@ -86,9 +86,16 @@ class Router:
         acls = self._broker.acls
         access = None
         if acls is not None:
-            access = acls.access(str(connection.principal), connection.host, ApiKey(api_key).message_name)
+            session = connection.session
+            access = acls.access(str(session.principal), session.host, ApiKey(api_key).message_name)
         context = Context(
-            api_version, correlation_id, client_id, connection.host, connection.appending, access
+            api_version,
+            correlation_id,
+            client_id,
+            connection.host,
+            connection.appending,
+            connection.session,
+            access,
         )
         if not api.is_appending:
             # Acquire the lock `appending`, so that this request begins after the appends of earlier requests. Acquire

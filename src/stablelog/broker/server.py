@@ -1,4 +1,4 @@
-"""The server process: a listening socket, its broker, and the handling of signals."""
+"""The server process: its listeners, its broker, and the handling of signals."""
 
 import asyncio
 import contextlib
@@ -7,16 +7,21 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
 from stablelog.broker.broker import Broker
 from stablelog.broker.config import BrokerConfig
+from stablelog.broker.listener import Listener, Protocol
 from stablelog.broker.loop.garbage import collect_often
 from stablelog.broker.metrics import Sample
 from stablelog.broker.network.budget import Budget
-from stablelog.broker.network.connection import Connection, Limits
+from stablelog.broker.network.connection import Connection, OnMade
+from stablelog.broker.network.members import Limits, Member
+from stablelog.broker.network.session import Session
+from stablelog.broker.network.tls import Tls
+from stablelog.broker.network.tls_listener import BACKLOG, TlsListener
 from stablelog.broker.router import Router
 from stablelog.env.clock import Clock, SystemClock
 from stablelog.env.disk import Disk
@@ -32,13 +37,14 @@ ARENA_COUNT = 2  # of the memory allocator
 
 
 class Server:
-    """A broker and its listening socket. `Server.open` returns a server that listens.
+    """A broker and its listeners. `Server.open` returns a server that listens.
 
     Args:
         stopping: an event that is set when the server has to stop.
 
     Attributes:
         connections: the open connections.
+        listeners: the listeners that accept connections, with the ports that are bound.
         failure: the error that stops the server; None while it runs, and if a signal stops it.
 
     Raises:
@@ -51,9 +57,10 @@ class Server:
         self.failure: BaseException | None = None
         self.stopping = stopping
         self.broker = Broker(config, directory, disk=disk, clock=clock, on_failure=self._fail)
-        self.connections: set[Connection] = set()
+        self.connections: set[Member] = set()
+        self.listeners: list[Listener] = []
         self.broker.metrics.register(lambda: [Sample("stablelog_connections", (), len(self.connections))])
-        self._listener: asyncio.Server | None = None
+        self._listening: list[asyncio.Server | TlsListener] = []
 
     def _fail(self, error: BaseException) -> None:
         """Stop the server, because the disk or another part that the whole broker depends on has failed."""
@@ -74,17 +81,26 @@ class Server:
         """Open the data directory, start the broker, and listen for connections.
 
         Raises:
-            UnavailableError: the address of the listener or of the metrics cannot be bound. The addresses are checked
+            UsageError: the certificates of a listener cannot be used.
+            UnavailableError: the address of a listener or of the metrics cannot be bound. The addresses are checked
                 before a missing data directory is created. It is created nevertheless if another process binds an
                 address after this check. `Broker` raises the other errors.
         """
-        host, port = config["listeners"]
+        metrics_host: str = config["stablelog.metrics.host"]
         metrics_port: int = config["stablelog.metrics.port"]
-        with _naming(f"cannot listen on {host}:{port}"):
-            await _check_address(host, port)
+        loop = asyncio.get_running_loop()
+        # Made before the data directory, because a listener without a valid certificate ends the start.
+        tls = {
+            listener: Tls(config, listener, loop.time)
+            for listener in config.listeners
+            if listener.protocol.is_tls
+        }
+        for listener in config.listeners:
+            with _naming(f"cannot listen on {listener.address}"):
+                await _check_address(listener.host, listener.port)
         if metrics_port >= 0:
-            with _naming(f"cannot serve metrics on {host}:{metrics_port}"):
-                await _check_address(host, metrics_port)
+            with _naming(f"cannot serve metrics on {metrics_host}:{metrics_port}"):
+                await _check_address(metrics_host, metrics_port)
         server = cls(
             config,
             directory,
@@ -94,19 +110,18 @@ class Server:
         )
         try:
             await server.broker.start()
-            with _naming(f"cannot listen on {host}:{port}"):
-                await server._listen(config)
-            with _naming(f"cannot serve metrics on {host}:{metrics_port}"):
-                server.broker.metrics.serve(host, metrics_port)
+            await server._listen(config, tls)
+            with _naming(f"cannot serve metrics on {metrics_host}:{metrics_port}"):
+                server.broker.metrics.serve(metrics_host, metrics_port)
         except BaseException:
             await server.stop()
             raise
         if server.broker.metrics.port >= 0:
-            log.info("metrics are served at http://%s:%d/metrics", host, server.broker.metrics.port)
+            log.info("metrics are served at http://%s:%d/metrics", metrics_host, server.broker.metrics.port)
         return server
 
-    async def _listen(self, config: BrokerConfig) -> None:
-        """Listen for connections, and set the address that the broker advertises to clients."""
+    async def _listen(self, config: BrokerConfig, tls: Mapping[Listener, Tls]) -> None:
+        """Listen for connections on each listener."""
         in_flight_size_max: int = config["queued.max.request.bytes"]
         limits = Limits(
             request_size_max=min(config["socket.request.max.bytes"], in_flight_size_max),
@@ -115,6 +130,7 @@ class Server:
             in_flight_count_max=config["stablelog.max.in.flight.requests"],
             idle_ms_max=config["connections.max.idle.ms"],
             receive_ms_max=config["stablelog.request.receive.timeout.ms"],
+            handshake_ms_max=config["stablelog.ssl.handshake.timeout.ms"],
         )
         loop = asyncio.get_running_loop()
         tasks = self.broker.tasks
@@ -123,30 +139,48 @@ class Server:
             in_flight_size_max, limits.receive_ms_max / 1000, loop.time, partial(tasks.later, "memory budget")
         )
         router = Router(self.broker)
-        host, port = config["listeners"]
-        self._listener = await loop.create_server(
-            lambda: Connection(router.respond, limits, budget, self.connections, tasks),
-            host,
-            port,
-            backlog=1024,
-        )
-        advertised = config["advertised.listeners"] or (_reachable(host), 0)
-        self.broker.advertised = (advertised[0], advertised[1] or self.port)
+
+        for listener in config.listeners:
+            listening = [listener]  # with the port, once it is bound
+
+            def connect(on_made: OnMade | None = None, at: list[Listener] = listening) -> Connection:
+                session = Session(at[0])
+                return Connection(router.respond, limits, budget, self.connections, tasks, session, on_made)
+
+            with _naming(f"cannot listen on {listener.address}"):
+                if listener.protocol.is_tls:
+                    accepting = TlsListener(tls[listener], limits, self.connections, tasks, connect)
+                    self._listening.append(accepting)
+                    await accepting.open(listener.host, listener.port)
+                    sockets = accepting.sockets
+                else:
+                    plain = await loop.create_server(connect, listener.host, listener.port, backlog=BACKLOG)
+                    self._listening.append(plain)
+                    sockets = plain.sockets
+            port: int = sockets[0].getsockname()[1]
+            host, advertised_port = listener.advertised
+            listening[0] = listener._replace(port=port, advertised=(host, advertised_port or port))
+            self.listeners.append(listening[0])
+            if len(config.listeners) > 1 or listener.protocol is not Protocol.PLAINTEXT:
+                log.info(
+                    "listener %s (%s) accepts connections on %s",
+                    listener.name,
+                    listener.protocol.value,
+                    listening[0].address,
+                )
 
     @property
     def port(self) -> int:
-        """The port on which the server listens."""
-        assert self._listener is not None
-        port: int = self._listener.sockets[0].getsockname()[1]
-        return port
+        """The port of the first listener."""
+        return self.listeners[0].port
 
     async def stop(self) -> None:
         """Accept no more requests, complete the requests in flight, and close the data directory.
 
         Each connection is closed when its client has read all responses, or after `DRAIN_S` seconds.
         """
-        if self._listener is not None:
-            self._listener.close()
+        for listening in self._listening:
+            listening.close()
         finishing = {
             self.broker.tasks.start("stop", connection.finish, scope=connection.scope): connection
             for connection in self.connections
@@ -196,11 +230,6 @@ def _naming(what: str) -> Iterator[None]:
         raise UnavailableError(f"{what}: {error.strerror or error}") from error
 
 
-def _reachable(host: str) -> str:
-    """The host name with which clients on this machine reach a listener on `host`."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
-
-
 async def _serve(config: BrokerConfig, directory: Path, ready: Callable[[str, int], None]) -> None:
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -212,7 +241,8 @@ async def _serve(config: BrokerConfig, directory: Path, ready: Callable[[str, in
     except (DiskError, FileNotFoundError) as error:
         raise UnavailableError(f"the data directory {directory} cannot be used: {in_words(error)}") from error
     collect_often()
-    ready(server.broker.advertised[0], server.port)
+    first = server.listeners[0]
+    ready(first.advertised[0], first.port)
     await stopping.wait()
     await server.stop()
     if server.failure is not None:

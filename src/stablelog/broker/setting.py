@@ -1,7 +1,9 @@
 """One row of the table of settings."""
 
 from dataclasses import dataclass
+from typing import Any
 
+from stablelog.errors import UsageError
 from stablelog.settings import Kind
 
 
@@ -16,6 +18,8 @@ class Setting:
         doc: the effect of the setting, with its unit.
         topic: its name in a topic's configuration; None if a topic cannot set it.
         dynamic: whether it can be changed while the broker runs.
+        per_listener: whether it can be set for one listener, with a name that begins with `listener.name.`.
+        is_secret: whether nobody may read its value: responses, errors and logs leave the value out.
     """
 
     name: str
@@ -24,6 +28,8 @@ class Setting:
     doc: str
     topic: str | None = None
     dynamic: bool = False
+    per_listener: bool = False
+    is_secret: bool = False
 
     @property
     def is_settled(self) -> bool:
@@ -32,3 +38,21 @@ class Setting:
         A change of the broker's value then affects only new topics.
         """
         return self.topic is not None and not self.dynamic
+
+    def read(self, text: str, name: str | None = None) -> Any:
+        """Convert the text of a value.
+
+        Args:
+            text: the value as the user wrote it.
+            name: the name that the user wrote, if it is another one than that of the setting.
+
+        Raises:
+            UsageError: the text is not valid. The message leaves out the value of a secret.
+        """
+        if not self.is_secret:
+            return self.kind.read(name or self.name, text, self.default)
+        try:
+            return self.kind.parse(text)
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError):
+            # Without a cause: its message might contain the value.
+            raise UsageError(f"{name or self.name} is not valid: {self.kind.valid}") from None

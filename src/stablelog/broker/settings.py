@@ -5,6 +5,7 @@ docs/operating.md lists all settings, and a test compares that list with this ta
 """
 
 from stablelog.broker.acl_settings import ACL_SETTINGS
+from stablelog.broker.security_settings import SECURITY_SETTINGS
 from stablelog.broker.setting import Setting
 from stablelog.broker.tiering_settings import TIERING_SETTINGS
 from stablelog.settings import INT_MAX, LONG_MAX, Kind, boolean, choice, choices, integer, share
@@ -15,47 +16,17 @@ HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 
 
-def parse_listener(text: str) -> tuple[str, int]:
-    """Parse `PLAINTEXT://host:port` as (host, port). An empty host means the loopback address.
-
-    Raises:
-        ValueError: the text is not exactly one plaintext listener.
-    """
-    scheme, separator, rest = text.strip().partition("://")
-    if not separator or scheme != "PLAINTEXT" or "," in rest:
-        raise ValueError
-    host, separator, port = rest.rpartition(":")
-    if not separator or not 0 <= int(port) <= 65535:
-        raise ValueError
-    return host.strip("[]") or "127.0.0.1", int(port)
-
-
 def _parse_group(text: str) -> str:
     if not is_group_name(text):
         raise ValueError
     return text
 
 
-LISTENER = Kind(parse_listener, "one PLAINTEXT://host:port")
-OPTIONAL_LISTENER = Kind(lambda text: parse_listener(text) if text else None, f"{LISTENER.valid}, or empty")
 GROUP_NAME = Kind(_parse_group, f"{NAME_RULE}, or empty")
 
 SETTINGS: tuple[Setting, ...] = (
-    # identity and addresses
     Setting("node.id", integer(0, INT_MAX), "1", "The broker's id, as clients see it."),
-    Setting(
-        "listeners",
-        LISTENER,
-        "PLAINTEXT://127.0.0.1:9092",
-        "The address on which the broker listens. Port 0 takes a free port.",
-    ),
-    Setting(
-        "advertised.listeners",
-        OPTIONAL_LISTENER,
-        "",
-        "The address that clients use after the first connection. Empty: the address on which the "
-        "broker listens.",
-    ),
+    *SECURITY_SETTINGS,
     # limits
     Setting(
         "socket.request.max.bytes", integer(1024, INT_MAX), "104857600", "The largest request, in bytes."

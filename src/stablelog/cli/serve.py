@@ -58,8 +58,15 @@ def run_serve(
     *,
     as_json: bool = False,
 ) -> None:
-    """Run a broker until SIGINT or SIGTERM stops it. With `as_json`, the line that says that the broker is ready is
-    JSON.
+    """Run a broker until SIGINT or SIGTERM stops it.
+
+    Args:
+        data: the data directory.
+        host: the host of the first listener; None for the one of the settings.
+        port: the port of the first listener; None for the one of the settings.
+        config: a file of settings.
+        settings: further settings, as `name=value`.
+        as_json: whether the line that says that the broker is ready is JSON.
 
     Raises:
         UsageError: a setting is unknown or out of range.
@@ -109,8 +116,9 @@ def _run_serve(
     given |= dict(pair(setting) for setting in settings)
     loaded = BrokerConfig(given)
     if host is not None or port is not None:
-        known_host, known_port = loaded["listeners"]
-        given["listeners"] = f"PLAINTEXT://{host or known_host}:{known_port if port is None else port}"
+        first, *others = loaded["listeners"]
+        first = first._replace(host=host or first.host, port=first.port if port is None else port)
+        given["listeners"] = ",".join(map(str, (first, *others)))
         loaded = BrokerConfig(given)
     # Has no effect in the process that `stablelog.serve()` starts, which has a handler.
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
@@ -160,15 +168,20 @@ def run_process(arguments: Sequence[str]) -> None:
     """Run the process that `stablelog.serve()` starts, until a signal stops it or its parent has ended.
 
     Args:
-        arguments: the process id of the parent, data directory, host, port and settings, in this order.
+        arguments: the process id of the parent, data directory, host and port, in this order. The first line of the
+            standard input is a JSON object with the settings.
     """
-    parent_id, data, host, port, *settings = arguments
+    parent_id, data, host, port = arguments
     # The file is also the standard error of the process, which is how a crash of the interpreter gets into it.
     handler = logging.handlers.RotatingFileHandler(
         Path(data) / LOG_FILE, maxBytes=LOG_SIZE_MAX, backupCount=1, delay=True
     )
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, handlers=[handler])
+    # Read without a buffer, because `stop_with_parent` waits for the end of the pipe.
+    with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as from_parent:
+        line = from_parent.readline()
     stop_with_parent(sys.stdin.fileno(), STOP_TIMEOUT_S, int(parent_id))
+    settings = [f"{name}={value}" for name, value in json.loads(line or b"{}").items()]
     try:
         run_serve(Path(data), host, int(port), None, settings)
     except StablelogError as error:

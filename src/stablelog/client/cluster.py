@@ -3,10 +3,11 @@
 A pickled `Cluster` contains the arguments of its constructor. In another process it opens new connections.
 """
 
+import inspect
 from collections.abc import Callable
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, get_args
 
 from stablelog.client.connection import TIMEOUT_S, Blocking, Connection
 from stablelog.client.core import cluster as core
@@ -19,17 +20,37 @@ __all__ = ["DEADLINE_S", "EARLIEST", "LATEST", "MAX_TIMESTAMP", "Cluster", "bloc
 
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
+CoreT = TypeVar("CoreT")
+CoreT_co = TypeVar("CoreT_co", covariant=True)
+
+
+class Shell(Protocol[CoreT_co]):
+    """An object of the blocking client: it runs the steps of its core."""
+
+    @property
+    def core(self) -> CoreT_co:
+        """The object whose steps it runs."""
+
+    def run(self, steps: Steps[ResultT]) -> ResultT:
+        """Run steps to their end, and return their result."""
 
 
 def blocking(
-    steps: Callable[Concatenate[core.Cluster, P], Steps[ResultT]],
-) -> "Callable[Concatenate[Cluster, P], ResultT]":
-    """Make a blocking function of steps whose first argument is a cluster. It has their arguments and errors."""
+    steps: Callable[Concatenate[CoreT, P], Steps[ResultT]],
+) -> Callable[Concatenate[Shell[CoreT], P], ResultT]:
+    """Make a blocking function of steps whose first argument is a core, such as `core.cluster.Cluster`. The first
+    argument of the blocking function is the shell of this core. The other arguments, the errors and the docstring are
+    those of the steps.
+    """
 
     @wraps(steps)
-    def call(cluster: "Cluster", /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
-        return cluster.run(steps(cluster.core, *args, **kwargs))
+    def call(shell: Shell[CoreT], /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
+        return shell.run(steps(shell.core, *args, **kwargs))
 
+    # `help` shows the result of the call, and not the steps.
+    signature = inspect.signature(steps)
+    (*_, result) = get_args(signature.return_annotation)
+    vars(call)["__signature__"] = signature.replace(return_annotation=result)
     return call
 
 

@@ -18,6 +18,7 @@ from stablelog.wire.guard import Buffer
 
 TIMEOUT_S: Final = 10.0
 BUFFERS_SIZE_MAX: Final = 24 << 20  # maximum bytes of receive buffers that are kept for reuse
+AHEAD_SIZE: Final = 4 << 10  # bytes that are received with one system call where fewer are asked for
 PIECES_MAX: Final = 64  # maximum of pieces in one system call
 
 
@@ -64,6 +65,7 @@ class Connection(core.Connection):
         except OSError as error:
             raise UnavailableError(f"no broker responds at {address}: {error}") from error
         self._buffers = Buffers(BUFFERS_SIZE_MAX)
+        self._ahead = b""  # bytes that were received and not asked for yet
 
     def __enter__(self) -> Self:
         return self
@@ -149,11 +151,22 @@ class Connection(core.Connection):
                 left[0] = left[0][sent:]
 
     def receive_exactly(self, size: int) -> memoryview:
-        """Receive this many bytes. Raises OSError if the connection ends before."""
+        """Receive this many bytes. Raises OSError if the connection ends before.
+
+        The end of a response, and a small one altogether, is received with what follows it: its size and its body need
+        only one system call.
+        """
         received = memoryview(self._buffers.take(size))
         at = 0
         while at < size:
-            count = self._socket.recv_into(received[at:])
+            left = size - at
+            if not self._ahead and left >= AHEAD_SIZE:
+                count = self._socket.recv_into(received[at:])
+            else:
+                ahead = self._ahead or self._socket.recv(AHEAD_SIZE)
+                count = min(len(ahead), left)
+                received[at : at + count] = ahead[:count]
+                self._ahead = ahead[count:]
             if not count:
                 raise OSError("the broker closed the connection")
             at += count

@@ -179,6 +179,6 @@ APIS: Final[Mapping[int, Api]] = MappingProxyType(
         ApiKey.COMMIT_JOINT: Api(0, 0, extension="joint"),
         ApiKey.ABORT_JOINT: Api(0, 0, extension="joint"),
         ApiKey.DESCRIBE_CUT: Api(0, 0, extension="cut", has_long_response=True),
-        ApiKey.DESCRIBE_COMMITS: Api(0, 0, extension="commits", has_long_response=True),
+        ApiKey.DESCRIBE_COMMITS: Api(0, 0, extension="commits", is_long_poll=True, has_long_response=True),
     }
 )

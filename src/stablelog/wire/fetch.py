@@ -3,8 +3,8 @@
 The records stay in the mapped segment (broker) or in the received frame (client). The message library kio would copy
 them into and out of the message. The broker reads requests of versions 4 to 17 into one class, `FetchRequest`. It
 writes responses of the same versions: it builds the envelope (all fields but the records), and passes the records to
-the socket between the pieces of the envelope. The client writes a request for one partition, without a fetch session,
-and reads the response, both in versions 4 to 12; from version 13 on, topics have ids.
+the socket between the pieces of the envelope. The client writes a request without a fetch session, and reads the
+response, both in versions 4 to 12; from version 13 on, topics have ids.
 
 What versions add: v5 log start; v7 error and session; v9 leader epoch; v11 rack and preferred replica; v12 flexible;
 v13 topic ids; v15 without the replica id.
@@ -12,13 +12,14 @@ v13 topic ids; v15 without the replica id.
 
 import struct
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from stablelog.types import TopicPartition
 from stablelog.wire.envelope import (
     INT32,
     INT64,
@@ -270,26 +271,38 @@ def _write_partition(envelope: bytearray, version: int, partition: FetchedPartit
 
 
 def encode_fetch_request(
-    version: int, topic: str, partition: int, offset: int, size_max: int, isolation: int, *, wait_ms: int
+    version: int, offsets: Mapping[TopicPartition, int], size_max: int, isolation: int, *, wait_ms: int
 ) -> bytes:
-    """Encode the body of a Fetch request for one partition."""
+    """Encode the body of a Fetch request for at least one byte of any of these partitions.
+
+    Args:
+        version: 4 to 12.
+        offsets: the first offset to read in each partition.
+        size_max: the maximum number of bytes to return, of one partition and of all.
+        isolation: 1 for read_committed, 0 for read_uncommitted.
+        wait_ms: how long the broker may wait for a record if there is none.
+    """
     flexible = version >= VERSION_FLEXIBLE
-    one, none = (encode_size(count, INT32, flexible=flexible) for count in (1, 0))
     tags = NO_TAGS if flexible else b""
+    has_sessions = version >= VERSION_WITH_SESSIONS
+    # The last fetched epoch, which only followers send, is added in the flexible version.
+    before = INT32.pack(NOT_SAID) if version >= VERSION_WITH_LEADER_EPOCH else b""
+    after = (INT32.pack(NOT_SAID) if flexible else b"") + (
+        INT64.pack(NOT_SAID) if version >= VERSION_WITH_LOG_START else b""
+    )
+    after += INT32.pack(size_max) + tags
+    topics: dict[str, list[bytes]] = {}
+    for (topic, partition), offset in offsets.items():
+        topics.setdefault(topic, []).append(INT32.pack(partition) + before + INT64.pack(offset) + after)
     out = bytearray(_REQUEST_HEAD.pack(-1, wait_ms, 1, size_max, isolation))
-    if version >= VERSION_WITH_SESSIONS:
+    if has_sessions:
         out += NO_SESSION
-    out += one + encode_text(topic, flexible=flexible) + one + INT32.pack(partition)
-    if version >= VERSION_WITH_LEADER_EPOCH:
-        out += INT32.pack(NOT_SAID)
-    out += INT64.pack(offset)
-    if flexible:
-        out += INT32.pack(NOT_SAID)  # The last fetched epoch, which only followers send.
-    if version >= VERSION_WITH_LOG_START:
-        out += INT64.pack(NOT_SAID)
-    out += INT32.pack(size_max) + tags + tags
-    if version >= VERSION_WITH_SESSIONS:
-        out += none  # An empty list of forgotten topics.
+    out += encode_size(len(topics), INT32, flexible=flexible)
+    for topic, partitions in topics.items():
+        out += encode_text(topic, flexible=flexible) + encode_size(len(partitions), INT32, flexible=flexible)
+        out += b"".join(partitions) + tags
+    if has_sessions:
+        out += encode_size(0, INT32, flexible=flexible)  # An empty list of forgotten topics.
     if version >= VERSION_WITH_RACK:
         out += encode_text("", flexible=flexible)
     return bytes(out + tags)
@@ -316,25 +329,43 @@ class Fetched:
     error: ErrorCode
 
 
-def read_fetch_response(version: int, body: memoryview) -> Fetched:
-    """Decode the response to a request for one partition.
+class FetchResponse(NamedTuple):
+    """A Fetch response, as the client reads it: the error code of the whole request, and the data of each partition."""
+
+    error: ErrorCode
+    partitions: dict[TopicPartition, Fetched]
+
+
+def read_fetch_response(version: int, body: memoryview) -> FetchResponse:
+    """Decode a response.
 
     Raises:
-        ValueError, struct.error: the bytes are not a Fetch response for one partition.
+        ValueError, struct.error: the bytes are not a Fetch response.
     """
     flexible = version >= VERSION_FLEXIBLE
     at = INT32.size  # Skip the throttle time.
+    error = ErrorCode.none
     if version >= VERSION_WITH_SESSIONS:
         code, _ = _ERROR_AND_SESSION.unpack_from(body, at)
         at += _ERROR_AND_SESSION.size
-        if code:
-            return Fetched(memoryview(b""), [], -1, -1, -1, ErrorCode(code))
+        error = ErrorCode(code)
+    found: dict[TopicPartition, Fetched] = {}
     topic_count, at = read_size(body, at, INT32, flexible=flexible)
-    if topic_count != 1:
-        return Fetched(memoryview(b""), [], -1, -1, -1, ErrorCode.unknown_server_error)
-    _, at = read_text(body, at, flexible=flexible)
-    _, at = read_size(body, at, INT32, flexible=flexible)
-    _, code, high_watermark, last_stable_offset = _PARTITION.unpack_from(body, at)
+    for _ in range(topic_count):
+        name, at = read_text(body, at, flexible=flexible)
+        partition_count, at = read_size(body, at, INT32, flexible=flexible)
+        for _ in range(partition_count):
+            partition, fetched, at = _read_partition(version, body, at)
+            found[name or "", partition] = fetched
+        if flexible:
+            at = skip_tagged_fields(body, at)
+    return FetchResponse(error, found)
+
+
+def _read_partition(version: int, body: memoryview, at: int) -> tuple[int, Fetched, int]:
+    """Read the index and the data of a partition. Return also the position of the next field."""
+    flexible = version >= VERSION_FLEXIBLE
+    index, code, high_watermark, last_stable_offset = _PARTITION.unpack_from(body, at)
     at += _PARTITION.size
     start_offset = -1
     if version >= VERSION_WITH_LOG_START:
@@ -351,4 +382,8 @@ def read_fetch_response(version: int, body: memoryview) -> Fetched:
         at += INT32.size  # Skip the preferred replica.
     size, at = read_size(body, at, INT32, flexible=flexible)
     records = body[at : at + max(size, 0)]
-    return Fetched(records, aborted, high_watermark, last_stable_offset, start_offset, ErrorCode(code))
+    at += len(records)
+    if flexible:
+        at = skip_tagged_fields(body, at)
+    fetched = Fetched(records, aborted, high_watermark, last_stable_offset, start_offset, ErrorCode(code))
+    return index, fetched, at

@@ -66,25 +66,25 @@ def test_a_rule_is_created_described_and_deleted_and_outlives_a_restart(version)
     async def conversation():
         disk = SimDisk()
         async with opened(disk, **SECURED) as desk:
-            desk.stranger.principal = ALICE
+            desk.stranger.session.principal = ALICE
             assert (await desk.produce(batch(b"1"))).error_code is ErrorCode.topic_authorization_failed
-            desk.stranger.principal = ROOT
+            desk.stranger.session.principal = ROOT
             for _ in range(2):  # A rule that is there already is a success.
                 (created,) = await create(desk, RULE, version=version)
                 assert created.error_code is ErrorCode.none, created
-            desk.stranger.principal = ALICE
+            desk.stranger.session.principal = ALICE
             assert (await desk.produce(batch(b"1"))).error_code is ErrorCode.none
         async with opened(disk, **SECURED) as desk:
-            desk.stranger.principal = ALICE
+            desk.stranger.session.principal = ALICE
             assert (await desk.produce(batch(b"2"))).error_code is ErrorCode.none
-            desk.stranger.principal = ROOT
+            desk.stranger.session.principal = ROOT
             assert await describe(desk, version) == [(2, "t", 3, "User:alice", "*", 4)]
             results = await delete(desk, {**EVERY, "principal_filter": "User:alice"}, EVERY, version=version)
             assert [len(each.matching_acls) for each in results] == [1, 1]
-            desk.stranger.principal = ALICE
+            desk.stranger.session.principal = ALICE
             assert (await desk.produce(batch(b"3"))).error_code is ErrorCode.topic_authorization_failed
         async with opened(disk, **SECURED) as desk:
-            desk.stranger.principal = ROOT
+            desk.stranger.session.principal = ROOT
             assert await describe(desk) == []
         # Without an authorizer nobody is asked for rights.
         async with opened(disk) as desk:
@@ -111,7 +111,7 @@ INVALID = [
 def test_an_entry_that_is_not_valid_is_refused_and_the_others_are_created():
     async def conversation():
         async with opened(**SECURED) as desk:
-            desk.stranger.principal = ROOT
+            desk.stranger.session.principal = ROOT
             wrong = [{**RULE, field: value} for field, value in INVALID]
             *refused, created = await create(desk, *wrong, RULE)
             assert [each.error_code for each in refused] == [ErrorCode.invalid_request] * len(INVALID)
@@ -128,7 +128,7 @@ def test_an_entry_that_is_not_valid_is_refused_and_the_others_are_created():
 def test_a_filter_with_match_finds_every_rule_that_applies_to_a_resource():
     async def conversation():
         async with opened(**SECURED) as desk:
-            desk.stranger.principal = ROOT
+            desk.stranger.session.principal = ROOT
             names = [("t", 3), ("*", 3), ("t", 4), ("to", 4), ("x", 3)]
             await create(
                 desk,
@@ -146,7 +146,7 @@ def test_acls_that_are_damaged_or_lost_are_refused_by_name_at_the_start():
         disk = SimDisk()
         path = DATA / "acls.json"
         async with opened(disk, **SECURED) as desk:
-            desk.stranger.principal = ROOT
+            desk.stranger.session.principal = ROOT
             await create(desk, RULE)
         content = disk.read_bytes(path)
         assert decode_acls(content) == [BINDING]
@@ -161,7 +161,7 @@ def test_acls_that_are_damaged_or_lost_are_refused_by_name_at_the_start():
             assert str(path) in found, found
         disk.write_atomic(path, content)
         async with opened(disk, **SECURED) as desk:
-            desk.stranger.principal = ROOT
+            desk.stranger.session.principal = ROOT
             assert len(await describe(desk)) == 1
 
     run(conversation)
@@ -222,10 +222,10 @@ def test_another_authorizer_is_refused_with_the_possible_values(name):
 def test_changes_and_denied_requests_are_logged_and_a_client_cannot_fill_the_log(caplog):
     async def conversation():
         async with opened(**SECURED) as desk:
-            desk.stranger.principal = ROOT
+            desk.stranger.session.principal = ROOT
             await create(desk, RULE)
             await delete(desk, EVERY)
-            desk.stranger.principal = ALICE
+            desk.stranger.session.principal = ALICE
             for _ in range(3 * LOGGED_PER_PERIOD):
                 await desk.produce(batch(b"1"), topic="t\nfalse line")
             assert desk.broker.acls.denials.count == 3 * LOGGED_PER_PERIOD

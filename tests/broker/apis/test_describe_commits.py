@@ -147,3 +147,40 @@ def test_what_has_no_commits_says_why():
             assert (await ask(desk, "t", -1)).error_code is ErrorCode.unknown_topic_or_partition
 
     run(conversation)
+
+
+def test_a_request_waits_for_a_transaction_to_list():
+    async def conversation():
+        async with opened(topics=()) as desk:
+            create(desk)
+            waiting = asyncio.ensure_future(listed(desk, commit_sequence=2, count_max=1, max_wait_ms=90_000))
+            for number in range(2):
+                await desk.produce(batch(b"outside"), topic="t", partition=0)
+                producer = await desk.init("me")
+                await desk.add("me", producer, ("t", 0))
+                records = batch(b"v", producer=producer, sequence=0)
+                await desk.produce(records, topic="t", partition=0, transactional_id="me")
+                await desk.durable()
+                assert not waiting.done(), number
+                await desk.end("me", producer, True)
+                await desk.durable()
+            assert await waiting == (await listed(desk))[1:]
+            assert len(desk.broker.waiters) == 0
+
+    run(conversation)
+
+
+def test_a_request_that_waits_ends_with_its_time_or_its_topic():
+    async def conversation():
+        async with opened(topics=()) as desk:
+            create(desk)
+            for max_wait_ms in (-5, 0, 1):
+                assert await listed(desk, max_wait_ms=max_wait_ms) == []
+            waiting = asyncio.ensure_future(ask(desk, max_wait_ms=90_000))
+            for _ in range(20):  # turns of the loop, until it waits
+                await asyncio.sleep(0)
+            assert len(desk.broker.waiters) == 1
+            await desk.broker.topic_changes.delete("t")
+            assert (await waiting).error_code is ErrorCode.unknown_topic_or_partition
+
+    run(conversation)

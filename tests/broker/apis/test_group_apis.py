@@ -38,6 +38,7 @@ from kio.serial import entity_reader, entity_writer
 
 from stablelog.broker.apis import Context
 from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.network.session import Session
 from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.coordinators.consumer_groups.answers import GroupConfig, GroupDecision, OffsetCommit
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
@@ -106,7 +107,7 @@ class Broker:
 
 
 def client(version: int) -> Context:
-    return Context(version, 1, "client", "/127.0.0.1", asyncio.Lock())
+    return Context(version, 1, "client", "/127.0.0.1", asyncio.Lock(), Session())
 
 
 def in_version(api_key: int, version: int, request: Any) -> Any:

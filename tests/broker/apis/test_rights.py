@@ -119,7 +119,7 @@ ZOE = AclBinding(Pattern(TOPIC, "zoe"), "User:zoe", "*", READ, Permission.ALLOW)
 
 async def furnish(desk: Any) -> Names:
     """Make the resources that are here."""
-    desk.stranger.principal = ROOT
+    desk.stranger.session.principal = ROOT
     desk.broker.acls.authorizer.change(added=[ZOE])
     names = Names("here")
     producer = await desk.init(names.txn)
@@ -143,7 +143,7 @@ async def furnish(desk: Any) -> Names:
     }
     await desk.ask_with(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, heartbeat)
     await desk.durable()
-    desk.stranger.principal = ALICE
+    desk.stranger.session.principal = ALICE
     return names
 
 
@@ -155,7 +155,9 @@ async def ask(desk: Any, api: ApiKey, version: int, values: dict[str, Any]) -> A
     request = filled(message_class(api, version, "request"), values)
     access = desk.broker.acls.access(str(ALICE), "nowhere", api.message_name)
     return await describe_transactions.handle(
-        desk.broker, request, Context(version, 1, None, "nowhere", asyncio.Lock(), access)
+        desk.broker,
+        request,
+        Context(version, 1, None, "nowhere", asyncio.Lock(), desk.stranger.session, access),
     )
 
 

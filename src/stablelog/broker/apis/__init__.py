@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.broker import Broker
 from stablelog.broker.loop.turns import Turn, in_turns
+from stablelog.broker.network.session import Session
 from stablelog.broker.security.access import Access, every_operation
 from stablelog.broker.topics.partition_state import Codes, PartitionState
 from stablelog.errors import RefusedError, UnavailableError
@@ -57,6 +58,7 @@ class Context(NamedTuple):
     Attributes:
         appending: the lock `Connection.appending` of the client's connection. A handler holds the lock while it
             appends, so that the appends of one connection keep the order of its requests.
+        session: who the client is.
         access: what the client may do; None if the broker has no authorizer, so that every client may do everything.
 
     A handler asks `allows` or `require` before the request has an effect, and before the response tells of a resource.
@@ -68,6 +70,7 @@ class Context(NamedTuple):
     client_id: str | None
     client_host: str
     appending: asyncio.Lock
+    session: Session
     access: Access | None = None
 
     def allows(

@@ -5,14 +5,14 @@ name stands for all brokers of the cluster: settings of this resource apply wher
 its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import Broker, Context, Operation
-from stablelog.broker.config import Source
+from stablelog.broker.config import Source, setting_of_broker
 from stablelog.broker.settings import FIXED_TOPIC_SETTINGS, SETTINGS, TOPIC_SETTINGS
 from stablelog.broker.topics.topic import Topic
 from stablelog.errors import RefusedError
@@ -52,12 +52,14 @@ class ConfigValue(NamedTuple):
     Attributes:
         values: (source, name of the setting at this source, value) of each source that has a value. The first value is
             in effect.
+        is_secret: whether the response leaves out the values.
     """
 
     name: str
     values: tuple[tuple[Source, str, str], ...]
     read_only: bool
     doc: str
+    is_secret: bool = False
 
     @property
     def source(self) -> Source:
@@ -149,12 +151,23 @@ def broker_config_values(broker: Broker, resource: BrokerResource) -> list[Confi
             for one in SETTINGS
             if one.name in texts
         ]
-    return [
+    whole = [
         ConfigValue(
             setting.name,
             _values_of(broker, setting.name),
             not setting.dynamic,
             setting.doc,
+            setting.is_secret,
         )
         for setting in SETTINGS
     ]
+    return [*whole, *_listener_values(broker)]
+
+
+def _listener_values(broker: Broker) -> Iterator[ConfigValue]:
+    """The settings that were given for one listener."""
+    for name, text in broker.config.given.items():
+        setting = setting_of_broker(name)
+        if setting.name != name:
+            given = ((Source.STATIC_BROKER, name, text),)
+            yield ConfigValue(name, given, True, setting.doc, setting.is_secret)

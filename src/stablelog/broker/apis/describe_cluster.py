@@ -35,7 +35,7 @@ async def handle(
             controller_id=NO_CONTROLLER_ID,
             brokers=(),
         )
-    host, port = broker.advertised
+    host, port = context.session.listener.advertised
     return DescribeClusterResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,

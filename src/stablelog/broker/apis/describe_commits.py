@@ -2,8 +2,11 @@
 
 Behaviour: the transactions are listed in the order of their commits. Only transactions that a read-committed fetch can
 return are listed, so they are durable. Records outside transactions are listed, with entries of their own, only if the
-request asks for them.
+request asks for them. If there is nothing to list, the response waits for it until `max_wait_ms` is over, as that of a
+Fetch does: a writer that waits for the position of its commit need not ask again and again.
 """
+
+import asyncio
 
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
@@ -11,6 +14,7 @@ from kio.static.primitive import i64
 from stablelog.broker.apis import Broker, Context, Operation, ResourceType, code_for
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
 from stablelog.errors import RefusedError
+from stablelog.log.partition import Isolation, Partition
 from stablelog.views.commit_order import CommitOrder
 from stablelog.wire.extension.commits import (
     COUNT_MAX,
@@ -26,19 +30,33 @@ async def handle(
     broker: Broker, request: DescribeCommitsRequest, context: Context
 ) -> DescribeCommitsResponse:
     """Handle the request. All data of the response is in the partition's commit indexes, so no record is read. An await
-    is needed only for a commit index that is in an object store and not in the broker's cache.
+    is needed only for a commit index that is in an object store and not in the broker's cache, and to wait for a
+    transaction.
     """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + request.max_wait_ms / 1000
     try:
-        context.require(Operation.READ, ResourceType.TOPIC, request.topic)
-        return await broker.tiering.reads.loading(lambda: _describe(broker, request))
+        while True:
+            context.require(Operation.READ, ResourceType.TOPIC, request.topic)
+            response = await broker.tiering.reads.loading(lambda: _describe(broker, request))
+            if response.commits or loop.time() >= deadline:
+                return response
+            seen = [(_partition(broker, request), int(response.end_offset))]
+            with broker.waiters.poll() as poll:
+                left_s = deadline - loop.time()
+                if not await broker.waiters.wait_for_more(poll, seen, Isolation.READ_COMMITTED, left_s):
+                    return response
     except PARTITION_ERRORS as error:
         code = code_for(broker, error, PARTITION_CODES)
         return DescribeCommitsResponse(error_code=code, error_message=str(error))
 
 
+def _partition(broker: Broker, request: DescribeCommitsRequest) -> Partition:
+    return broker.topics.partition(request.topic, request.partition_index, PARTITION_CODES)
+
+
 def _describe(broker: Broker, request: DescribeCommitsRequest) -> DescribeCommitsResponse:
-    partition = broker.topics.partition(request.topic, request.partition_index, PARTITION_CODES)
-    view = partition.view
+    view = _partition(broker, request).view
     if not isinstance(view, CommitOrder):
         raise RefusedError(
             ErrorCode.invalid_request,

@@ -1,6 +1,6 @@
 """DescribeConfigs (32): the settings of the broker and of topics, each with the source of its value.
 
-Behaviour: the broker with an empty name stands for all brokers; its settings are only the dynamic ones that were set
+Behaviour: a secret, such as a password, is named without its value. The broker with an empty name stands for all brokers; its settings are only the dynamic ones that were set
 for all brokers.
 Version notes: v1 synonyms: the values of all sources, if the request asks for them; v3 type and documentation; v4
 flexible.
@@ -47,12 +47,14 @@ async def handle(
             configs = tuple(
                 DescribeConfigsResourceResult(
                     name=value.name,
-                    value=value.text,
+                    value=None if value.is_secret else value.text,
                     read_only=value.read_only,
                     config_source=value.source.value,
-                    is_sensitive=False,
+                    is_sensitive=value.is_secret,
                     synonyms=tuple(
-                        DescribeConfigsSynonym(name=name, value=text, source=source.value)
+                        DescribeConfigsSynonym(
+                            name=name, value=None if value.is_secret else text, source=source.value
+                        )
                         for source, name, text in (value.values if request.include_synonyms else ())
                     ),
                     config_type=value.type,

@@ -17,7 +17,7 @@ async def handle(
     broker: Broker, request: FindCoordinatorRequest, context: Context
 ) -> FindCoordinatorResponse:
     """Handle the request."""
-    host, port = broker.advertised
+    host, port = context.session.listener.advertised
 
     def find(key: str) -> Coordinator:
         if request.key_type not in (GROUP, TRANSACTION):

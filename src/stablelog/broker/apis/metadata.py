@@ -125,7 +125,7 @@ async def handle(broker: Broker, request: MetadataRequest, context: Context) -> 
                 async for name, topic_id in in_turns(asked)
             ]
         )
-    host, port = broker.advertised
+    host, port = context.session.listener.advertised
     return MetadataResponse(
         throttle_time=NO_THROTTLE,
         brokers=(MetadataResponseBroker(node_id=broker.node_id, host=host, port=port),),

@@ -12,7 +12,6 @@ import functools
 import logging
 import struct
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -20,10 +19,11 @@ from stablelog.broker.loop.tasks import Scope, Tasks
 from stablelog.broker.network.budget import Budget, Claim
 from stablelog.broker.network.inbox import INBOX_SIZE, Inbox
 from stablelog.broker.network.long_messages import Decoding
+from stablelog.broker.network.members import Limits, Member, limit_reached, peer_of
 from stablelog.broker.network.responses import LENGTH, WRITE_SIZE, Answer, Responses
+from stablelog.broker.network.session import Session
 from stablelog.env.disk import Buffer
 from stablelog.errors import StablelogError
-from stablelog.security.principal import ANONYMOUS
 from stablelog.wire.api import APIS, Api, ApiKey
 
 log = logging.getLogger(__name__)
@@ -42,18 +42,7 @@ NO_API = Api(0, -1)
 
 Callback = TypeVar("Callback", bound=Callable[..., None])
 Respond = Callable[["Connection", Buffer], Awaitable[Sequence[Buffer] | None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Resource limits of a connection."""
-
-    request_size_max: int
-    connection_count_max: int
-    connection_count_per_host_max: int
-    in_flight_count_max: int
-    idle_ms_max: int
-    receive_ms_max: int
+OnMade = Callable[["Connection", asyncio.BaseTransport], None]
 
 
 def _contained(callback: Callback) -> Callback:
@@ -77,12 +66,14 @@ class Connection(asyncio.BufferedProtocol):
         budget: the memory that all connections share.
         members: the open connections.
         tasks: starts the work on requests, and timers.
+        session: who the client is.
+        on_made: called with the connection and its transport when the client has connected. A ValueError that it
+            raises closes the connection.
 
     Attributes:
         is_draining: whether the connection accepts no more requests.
         peer: the client's address and port.
         host: the client's address.
-        principal: the identity of the client.
         background: starts the work on requests, and timers.
         decoding: decodes the requests in the order in which they arrived.
         appending: lock that a request holds while its batches, offsets or partitions are appended, perhaps over several
@@ -95,10 +86,14 @@ class Connection(asyncio.BufferedProtocol):
         respond: Respond,
         limits: Limits,
         budget: Budget,
-        members: "set[Connection]",
+        members: set[Member],
         tasks: Tasks,
+        session: Session | None = None,
+        on_made: OnMade | None = None,
     ) -> None:
         self.background = tasks
+        self._on_made = on_made
+        self.session = session or Session()
         self._respond = respond
         self._limits = limits
         self._budget = budget
@@ -133,7 +128,6 @@ class Connection(asyncio.BufferedProtocol):
         self._partial_since: float | None = None
         self.peer = "?"
         self.host = "?"
-        self.principal = ANONYMOUS
 
     # -- life --------------------------------------------------------------------------------------------------
 
@@ -141,27 +135,24 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set the connection up after the client has connected."""
         self._transport = cast("asyncio.Transport", transport)
-        peer = transport.get_extra_info("peername")
-        if peer:
-            self.host = str(peer[0])
-            self.peer = f"{peer[0]}:{peer[1]}"
-        if len(self._members) >= self._limits.connection_count_max:
-            self._turn_away("max.connections", self._limits.connection_count_max)
-            return
-        of_host = sum(member.host == self.host for member in self._members)
-        if of_host >= self._limits.connection_count_per_host_max:
-            self._turn_away("max.connections.per.ip", self._limits.connection_count_per_host_max)
+        self.host, self.peer = peer_of(transport)
+        self.session.host = self.host
+        if self._on_made is not None:
+            try:
+                self._on_made(self, transport)
+            except ValueError as refused:
+                self.close(str(refused))
+                return
+        reached = limit_reached(self._members, self._limits, self.host)
+        if reached is not None:
+            log.warning("closing %s: as many connections are open as %s allows", self.peer, reached)
+            self._transport.close()
             return
         self._members.add(self)
         self._timer = self._later(self._limits.idle_ms_max / 1000, self._check_idle)
 
     def _later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         return self.background.later("connection", delay_s, callback, scope=self.scope)
-
-    def _turn_away(self, setting: str, count: int) -> None:
-        assert self._transport is not None
-        log.warning("closing %s: as many connections are open as %s=%d allows", self.peer, setting, count)
-        self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Clean up after the connection was lost: no response can be sent any more."""

@@ -124,7 +124,7 @@ class AsyncCluster:
         self.core.close()
 
     def cancel(self) -> None:
-        """Cancel retries, and end a pause, so that the steps in progress end soon."""
+        """Cancel retries, and end a pause or a long poll, so that the steps in progress end soon."""
         self.core.cancel_retries()
         self.end_pause()
 
@@ -169,8 +169,8 @@ class AsyncCluster:
                 await connection.send(pieces)
             case Now():
                 return time.monotonic()
-            case Pause(seconds, is_kept):
-                await (asyncio.sleep(seconds) if is_kept else self._pause(seconds))
+            case Pause(seconds):
+                await self._pause(seconds)
             case Open(address):
                 return await self.open_connection(address)
             case _:

@@ -12,10 +12,10 @@ from kio.schema.find_coordinator.v3.request import FindCoordinatorRequest as Fin
 from kio.schema.find_coordinator.v5.request import FindCoordinatorRequest
 
 from stablelog.client.core.connection import Connection
+from stablelog.client.core.fetch_request import receive_fetch, send_fetch
 from stablelog.client.core.steps import NOW, Open, Pause, Steps
 from stablelog.client.responses import RetriableError, UnknownTopicOrPartitionError, check, is_retriable
 from stablelog.client.topics import (
-    ISOLATIONS,
     Listed,
     Topic,
     by_topic,
@@ -28,7 +28,7 @@ from stablelog.client.topics import (
 from stablelog.errors import OffsetOutOfRangeError, UnavailableError, UsageError
 from stablelog.types import TopicPartition
 from stablelog.wire.api import ApiKey
-from stablelog.wire.fetch import VERSION_FLEXIBLE, Fetched, encode_fetch_request, read_fetch_response
+from stablelog.wire.fetch import Fetched
 
 Result = TypeVar("Result")
 
@@ -39,8 +39,6 @@ BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.02, 1.0
 # The first version of FindCoordinator that names several coordinators in one response.
 SEVERAL_COORDINATORS: Final = 4
 TRANSACTION_COORDINATOR: Final = 1
-# The last version of Fetch that identifies topics by name; later versions use topic ids.
-TOPIC_NAMES_MAX: Final = 12
 
 
 class Cluster:
@@ -54,6 +52,7 @@ class Cluster:
         bootstrap: as given.
         deadline_s: as given.
         are_retries_cancelled: whether `cancel_retries` was called, and `allow_retries` was not called since.
+        waiting_on: the connections on which a long poll waits. `cancel_retries` closes them, and thus ends it.
 
     Raises:
         UsageError: an address is invalid.
@@ -78,6 +77,7 @@ class Cluster:
         self._sole_node_id: int | None = None
         self._topics: dict[str, Topic] = {}
         self.are_retries_cancelled = False
+        self.waiting_on: list[Connection] = []
 
     def close(self) -> None:
         """Close all connections. A later call opens them again."""
@@ -127,8 +127,15 @@ class Cluster:
             backoff = min(2 * backoff, BACKOFF_MAX_S)
 
     def cancel_retries(self) -> None:
-        """Stop all retries until `allow_retries`: a call whose next attempt fails raises at once."""
+        """Stop all retries until `allow_retries`: a call whose next attempt fails raises at once. End a long poll."""
         self.are_retries_cancelled = True
+        for connection in self.waiting_on:
+            connection.close()
+
+    def check_cancelled(self, what: str) -> None:
+        """Raise UnavailableError if `cancel_retries` was called. `what` names the work in the message."""
+        if self.are_retries_cancelled:
+            raise UnavailableError(f"{what}: the call was cancelled")
 
     def allow_retries(self) -> None:
         """Allow retries again, each call until its deadline."""
@@ -422,18 +429,18 @@ class Cluster:
             RefusedError: the partition does not exist.
             UnavailableError: no response within the deadline.
         """
+        target = (topic, partition)
 
         def attempt() -> Steps[Fetched]:
             connection = yield from self.leader_connection(topic, partition)
-            version = connection.version(ApiKey.FETCH, newest=TOPIC_NAMES_MAX)
-            body = encode_fetch_request(
-                version, topic, partition, offset, size_max, ISOLATIONS[isolation], wait_ms=wait_ms
-            )
-            flexible = version >= VERSION_FLEXIBLE
-            yield from connection.send_steps(ApiKey.FETCH, version, [body], flexible=flexible)
-            response = yield from connection.receive_steps(flexible=flexible)
-            with connection.reading(ApiKey.FETCH):
-                fetched = read_fetch_response(version, response)
+            yield from send_fetch(connection, {target: offset}, size_max, isolation, wait_ms)
+            response = yield from receive_fetch(connection)
+            check(response.error, f"fetching from {topic}-{partition}")
+            fetched = response.partitions.get(target)
+            if fetched is None:
+                raise RetriableError(
+                    f"the response of {connection.address} does not contain {topic}-{partition}"
+                )
             if fetched.error is ErrorCode.offset_out_of_range:
                 raise OffsetOutOfRangeError(f"{topic}-{partition} has no offset {offset}")
             check(fetched.error, f"fetching {topic}-{partition} from {offset}")

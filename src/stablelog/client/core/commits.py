@@ -2,12 +2,14 @@
 
 import uuid
 from dataclasses import dataclass
+from math import ceil
 from typing import NamedTuple
 
 from kio.static.primitive import i32, i64
 
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.extension import ask_of_topics
+from stablelog.client.core.long_poll import WAIT_MAX_S
 from stablelog.client.core.steps import Steps
 from stablelog.wire.extension.commits import COUNT_MAX, DescribeCommitsRequest
 
@@ -51,6 +53,7 @@ def describe_commits(
     commit_sequence: int = -1,
     count_max: int = COUNT_MAX,
     with_outside: bool = False,
+    wait_s: float = 0,
 ) -> Steps[Commits]:
     """Return the next transactions of a partition that can be read: at most 1,000.
 
@@ -62,6 +65,7 @@ def describe_commits(
         commit_sequence: transactions with a lower commit sequence are skipped.
         count_max: the maximum number of transactions to return.
         with_outside: whether records outside transactions are listed, too.
+        wait_s: how long the broker may wait for a transaction to list if there is none, at most a second.
 
     Raises:
         RefusedError: the partition does not exist; or, with the code invalid_request, the topic is not commit-ordered.
@@ -74,6 +78,7 @@ def describe_commits(
         commit_sequence=i64(commit_sequence),
         count_max=i32(count_max),
         with_outside=with_outside,
+        max_wait_ms=i32(ceil(1000 * min(wait_s, WAIT_MAX_S))),
     )
     answer = yield from ask_of_topics(
         cluster,

@@ -9,7 +9,7 @@ import io
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -27,6 +27,7 @@ from stablelog.wire.versions import adapt
 CLIENT_ID: Final = "stablelog"
 # Maximum of the entries of all lists in one response, such as topics and partitions.
 RESPONSE_ITEMS_MAX: Final = 5_000_000
+INVALID: Final = (SerialError, struct.error, ValueError, LookupError, OverflowError)  # what decoding raises
 FEATURES_SINCE: Final = 3  # the first version of ApiVersions with the cluster's features
 
 
@@ -165,37 +166,45 @@ class Connection(ABC):
         Raises:
             UnavailableError: the bytes are not a response of this class.
         """
-        with self.reading(response_class.__api_key__):
+        try:
             body = checked(response_class, data, 0, count_max=RESPONSE_ITEMS_MAX)
             return entity_reader(response_class)(bytes(body), 0)[0]
+        except BaseException as error:
+            self._break_off(error, INVALID, "sent an invalid response to", response_class.__api_key__)
+            raise
 
-    def reading(self, api_key: int) -> AbstractContextManager[None]:
+    @contextmanager
+    def reading(self, api_key: int) -> Iterator[None]:
         """Context for decoding a response. After a decoding error, close the connection: its next bytes cannot be
         trusted.
 
         Raises:
             UnavailableError: decoding failed; the connection is closed.
         """
-        errors = (SerialError, struct.error, ValueError, LookupError, OverflowError)
-        return self._closing_on_error(errors, f"sent an invalid response to {_name(api_key)}")
-
-    @contextmanager
-    def _closing_on_error(self, errors: tuple[type[Exception], ...], what: str) -> Iterator[None]:
-        """Close the connection on any error, also on Ctrl-C: a request may be sent only in part, or a response read
-        only in part.
-
-        Args:
-            errors: the classes of errors that are converted to UnavailableError.
-            what: what the broker did, for the message of UnavailableError.
-        """
         try:
             yield
-        except errors as error:
-            self.close()
-            raise UnavailableError(f"{self.address} {what}: {error}") from error
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            self._break_off(error, INVALID, "sent an invalid response to", api_key)
             raise
+
+    def _break_off(
+        self, error: BaseException, errors: tuple[type[Exception], ...], what: str, api_key: int
+    ) -> None:
+        """Close the connection after any error, also after Ctrl-C: a request may be sent only in part, or a response
+        read only in part.
+
+        Args:
+            error: the error, which the caller raises again.
+            errors: the classes of errors that are converted to UnavailableError.
+            what: what the broker did, for the message of UnavailableError.
+            api_key: the API of the request.
+
+        Raises:
+            UnavailableError: `error` is one of `errors`.
+        """
+        self.close()
+        if isinstance(error, errors):
+            raise UnavailableError(f"{self.address} {what} {_name(api_key)}: {error}") from error
 
     def send_steps(
         self, api_key: int, version: int, pieces: Sequence[Buffer], *, flexible: bool
@@ -206,8 +215,11 @@ class Connection(ABC):
             UnavailableError: the request could not be sent completely. The broker may have carried it out.
         """
         frame = self._frames.encode(api_key, version, pieces, flexible=flexible)
-        with self._closing_on_error((OSError,), f"did not accept {_name(api_key)}"):
+        try:
             yield Send(self, frame)
+        except BaseException as error:
+            self._break_off(error, (OSError,), "did not accept", api_key)
+            raise
         self._frames.note_sent(api_key)
 
     def receive_steps(self, *, flexible: bool) -> Steps[memoryview]:
@@ -219,10 +231,13 @@ class Connection(ABC):
         Raises:
             UnavailableError: the broker did not respond. It may have carried out the request.
         """
-        what = f"did not respond to {_name(self._frames.next_api_key)}"
-        with self._closing_on_error((OSError, ValueError), what):
+        api_key = self._frames.next_api_key
+        try:
             size = self._frames.read_size((yield Receive(self, SIZE.size)))
             return self._frames.take_body((yield Receive(self, size)), flexible=flexible)
+        except BaseException as error:
+            self._break_off(error, (OSError, ValueError), "did not respond to", api_key)
+            raise
 
 
 def _name(api_key: int) -> str:

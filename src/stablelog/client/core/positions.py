@@ -7,11 +7,9 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.commits import describe_commits
-from stablelog.client.core.steps import NOW, Pause, Steps
+from stablelog.client.core.steps import NOW, Steps
 from stablelog.errors import DataLossError, RefusedError, UnavailableError
 from stablelog.types import TopicPartition
-
-POLL_FIRST_S, POLL_MAX_S = 0.0005, 0.02
 
 
 class Position(NamedTuple):
@@ -60,19 +58,20 @@ def _start_in_commit_order(cluster: Cluster, target: TopicPartition, commit_sequ
         UnavailableError: the broker did not list the transaction within the deadline.
     """
     what = f"commit {commit_sequence} in {target[0]}-{target[1]}"
-    deadline = (yield NOW) + cluster.deadline_s
-    pause = POLL_FIRST_S
+    left_s = cluster.deadline_s
+    deadline = (yield NOW) + left_s
     while True:
-        listed = yield from describe_commits(cluster, *target, commit_sequence=commit_sequence, count_max=1)
+        # The wait is not cancelled with the call: the commit is decided, and its marker is durable within moments.
+        listed = yield from describe_commits(
+            cluster, *target, commit_sequence=commit_sequence, count_max=1, wait_s=left_s
+        )
         found = listed.commits
         if found and found[0].commit_sequence == commit_sequence:
             return found[0].start_offset
         if found:
             raise DataLossError(f"{what}: its records were removed before their positions were read")
-        if (yield NOW) > deadline:
+        left_s = deadline - (yield NOW)
+        if left_s < 0:
             raise UnavailableError(
                 f"{what}: it is committed, but its commit marker is not durable yet, so its positions are unknown"
             )
-        # Kept also if the call is cancelled: the commit is decided, and its marker comes within moments.
-        yield Pause(pause, is_kept=True)
-        pause = min(2 * pause, POLL_MAX_S)

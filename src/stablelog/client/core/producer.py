@@ -225,10 +225,16 @@ class Producer:
 
     # --- appending ---
 
-    def append(self, topic: str, partition: int, batch: bytearray) -> Steps[int]:
+    def append(self, topic: str, partition: int, batch: bytearray, *, more: bool = False) -> Steps[int]:
         """Send one whole batch, to be appended to a partition. This method fills in the producer's fields and the CRC.
 
         The batch may still be in flight on return, so its bytes must not change until `flush` returns.
+
+        Args:
+            topic: the topic's name.
+            partition: the partition's index.
+            batch: the bytes.
+            more: whether the caller appends another batch at once. Then this one is sent with it, in one request.
 
         Returns:
             The number of the batch in the transaction, from 0.
@@ -247,7 +253,8 @@ class Producer:
         index = self._index
         self._queue.add(Pending(index, topic, partition, batch, sequence, count))
         self._index += 1
-        yield from self._send(wait=False)
+        if not more:
+            yield from self._send(wait=False)
         while self._queue.size > QUEUE_SIZE_MAX:
             yield from self._send(wait=True)
         return index

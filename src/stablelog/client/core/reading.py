@@ -4,23 +4,32 @@ together.
 DescribeCommits (`core.commits`) returns the bounds of the transactions, and ordinary fetches return the records. The
 reader holds in memory one whole transaction of each partition, and those records of the next transactions that the same
 fetch returned. Its steps give each transaction to the caller.
+
+A reader that has read everything waits in a long poll: a fetch of all its partitions that the broker answers when one
+of them has a new record. So a commit wakes the reader, and an idle reader sends a request or two in a second. The
+records of this fetch are kept: they are the ones that the reader needs next.
 """
 
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import Header, Record, decode_records
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.commits import Commit, describe_commits
 from stablelog.client.core.cuts import Cut, describe_cut
+from stablelog.client.core.long_poll import WAIT_MAX_S, wait_for_records
 from stablelog.client.core.steps import NOW, Give, Pause, Steps
 from stablelog.errors import DataLossError, UnavailableError, UsageError
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.transaction_groups import NAME_RULE, is_group_name
+from stablelog.wire.fetch import Fetched
+from stablelog.wire.guard import Buffer
 
 LISTED_MAX: Final = 200  # maximum of transactions in one DescribeCommits response
 FETCH_SIZE_MAX: Final = 1 << 20
@@ -66,12 +75,41 @@ class _Stream:
         self._position = -1
         self._listed: deque[Commit] = deque()
         self._list_is_full = False  # the last response had `LISTED_MAX` transactions, so more may follow
+        self._is_at_end = False  # nothing follows `_position`, as far as the reader knows
         self._known = -1  # all transactions up to this commit sequence were requested
         self._fetched: deque[Record] = deque()
         self._fetched_end = 0
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether the next transaction is known. Then `peek` returns it without a request."""
+        return bool(self._listed)
+
+    @property
+    def end(self) -> int | None:
+        """The position after the last one that can be read, if all transactions before it were taken; None if it is not
+        known, or if some were not taken.
+        """
+        return self._position if self._is_at_end and not self._listed else None
+
+    def expect_records_from(self, position: int) -> None:
+        """Drop the records that were fetched: the caller fetches from `position`. All transactions before `position`
+        were taken.
+        """
+        self._fetched.clear()
+        self._fetched_end = position
+
+    def note_change(self, fetched: Fetched | None) -> None:
+        """Take what a fetch from the position of `expect_records_from` has returned. `peek` then asks for transactions
+        again.
+        """
+        self._is_at_end = False
+        if fetched is not None and fetched.error is ErrorCode.none:
+            self._add(fetched.records)
+
     def peek(self, up_to: int | None = None) -> Steps[Commit | None]:
-        """Return the next transaction; None if there is none yet.
+        """Return the next transaction; None if there is none yet. If there was none at the last call without `up_to`, it
+        sends no request before `note_change`.
 
         Args:
             up_to: return only a transaction with at most this commit sequence. All commits up to it must be resolved:
@@ -81,7 +119,7 @@ class _Stream:
             DataLossError: transactions may have been removed before they were read, or the topic was deleted and
                 created again.
         """
-        if not self._listed and (up_to is None or self._known < up_to):
+        if not self._listed and (not self._is_at_end if up_to is None else self._known < up_to):
             yield from self._list()
             if not self._list_is_full and up_to is not None:
                 self._known = up_to
@@ -111,6 +149,7 @@ class _Stream:
             )
         self._listed.extend(found.commits)
         self._list_is_full = len(found.commits) == LISTED_MAX
+        self._is_at_end = not self._list_is_full
         self._position = found.commits[-1].end_offset if self._list_is_full else found.end_offset
 
     def take(self) -> Steps[list[ReadRecord]]:
@@ -157,45 +196,64 @@ class _Stream:
         """
         before = self._fetched_end
         fetched = yield from self._cluster.fetch(*self._target, before, FETCH_SIZE_MAX)
-        for position, header in headers_in(fetched.records):
-            if header.next_offset > self._fetched_end:
-                if not header.is_control:
-                    self._fetched.extend(
-                        record
-                        for record in decode_records(fetched.records, position)
-                        if record.offset >= self._fetched_end
-                    )
-                self._fetched_end = header.next_offset
+        self._add(fetched.records)
         if self._fetched_end == before:
             raise UnavailableError(
                 f"{self._target[0]}-{self._target[1]}: the broker returns no records at offset {before}, although it has "
                 f"listed a transaction there that ends at {end}"
             )
 
+    def _add(self, batches: Buffer) -> None:
+        """Add the records of batches that were fetched from `_fetched_end`."""
+        for position, header in headers_in(batches):
+            if header.next_offset > self._fetched_end:
+                if not header.is_control:
+                    self._fetched.extend(
+                        record
+                        for record in decode_records(batches, position)
+                        if record.offset >= self._fetched_end
+                    )
+                self._fetched_end = header.next_offset
+
 
 class _Patience:
-    """The pauses of a reader that has read all transactions. It ends after `wait_s` seconds without one."""
+    """The waits of a reader that has read all transactions. It ends after `wait_s` seconds without one."""
 
     def __init__(self, cluster: Cluster, wait_s: float | None) -> None:
         self._cluster = cluster
         self._wait_s = wait_s
-        # When the wait for the next transaction has begun; None if there was no pause since the last one. The clock is
+        # When the wait for the next transaction has begun; None if there was no wait since the last one. The clock is
         # not read for each transaction.
         self._waited_from: float | None = None
+        # From which positions the last long poll began that ended early; None if none did since the last transaction.
+        self._woken_at: Mapping[TopicPartition, int] | None = None
         self._pause_s = PAUSE_FIRST_S
 
     def give(self, transaction: CommittedTransaction) -> Steps[None]:
-        """Give a transaction to the caller. The wait for the next one begins with the next pause."""
+        """Give a transaction to the caller. The wait for the next one begins with the next call of `wait`."""
         yield Give(transaction)
-        self._pause_s, self._waited_from = PAUSE_FIRST_S, None
+        self._pause_s, self._waited_from, self._woken_at = PAUSE_FIRST_S, None, None
 
-    def pause(self) -> Steps[bool]:
-        """Wait a little. Return False, without a pause, if the reader has waited long enough.
+    def wait(
+        self, streams: Mapping[TopicPartition, _Stream], positions: Mapping[TopicPartition, int]
+    ) -> Steps[bool]:
+        """Wait until one of the partitions may have another transaction. The streams note what has changed.
+
+        If the last wait from the same positions ended early, a record was visible there, but there was still no
+        transaction to give. For example, the markers in other partitions may not be durable yet. Then wait in a pause.
+
+        Args:
+            streams: the partitions.
+            positions: for each partition, where the next transaction begins.
+
+        Returns:
+            False, without a wait, if the reader has waited long enough.
 
         Raises:
+            RefusedError: a partition does not exist.
             UnavailableError: the call was cancelled.
         """
-        left_s = PAUSE_MAX_S
+        left_s = WAIT_MAX_S
         if self._wait_s is not None:
             now = yield NOW
             if self._waited_from is None:
@@ -203,11 +261,34 @@ class _Patience:
             left_s = self._waited_from + self._wait_s - now
         if left_s <= 0:
             return False
-        yield Pause(min(self._pause_s, left_s))
-        if self._cluster.are_retries_cancelled:
-            raise UnavailableError("waiting for the next transaction: the call was cancelled")
-        self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+        if positions == self._woken_at:
+            yield Pause(min(self._pause_s, left_s))
+            self._cluster.check_cancelled("waiting for the next transaction")
+            self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+            for target in positions:
+                streams[target].note_change(None)
+        else:
+            self._pause_s = PAUSE_FIRST_S
+            is_woken = yield from _look(self._cluster, streams, positions, left_s)
+            self._woken_at = positions if is_woken else None
         return True
+
+
+def _look(
+    cluster: Cluster,
+    streams: Mapping[TopicPartition, _Stream],
+    positions: Mapping[TopicPartition, int],
+    wait_s: float = 0,
+) -> Steps[bool]:
+    """Look for records from these positions on, and wait for them at most so long. Return whether anything has changed;
+    the streams note it.
+    """
+    for target, position in positions.items():
+        streams[target].expect_records_from(position)
+    changed = yield from wait_for_records(cluster, positions, wait_s, FETCH_SIZE_MAX)
+    for target, fetched in changed.items():
+        streams[target].note_change(fetched)
+    return bool(changed)
 
 
 def read_partitions(cluster: Cluster, topics: Sequence[str], after: int, wait_s: float | None) -> Steps[None]:
@@ -229,23 +310,34 @@ def read_partitions(cluster: Cluster, topics: Sequence[str], after: int, wait_s:
     if after > 0:
         for topic in topics:  # one request for each topic, because their transaction groups may differ
             _check_nothing_removed((yield from describe_cut(cluster, (topic,))), after)
-    streams = [
-        _Stream(cluster, (topic, partition), after)
-        for topic in topics
-        for partition in found[topic].partitions
-    ]
+    targets = [(topic, partition) for topic in topics for partition in found[topic].partitions]
+    streams = {target: _Stream(cluster, target, after) for target in targets}
+    is_checked = False  # each partition was asked once more after the last wait had ended
     while True:
-        is_idle = True
-        for stream in streams:
-            commit = yield from stream.peek()
-            if commit is not None:
-                is_idle = False
+        for stream in streams.values():
+            yield from stream.peek()
+        ready = [stream for stream in streams.values() if stream.is_listed]
+        while ready and all(stream.is_listed for stream in ready):
+            for stream in ready:
+                commit = yield from stream.peek()
+                assert commit is not None
                 records = tuple((yield from stream.take()))
                 yield from patience.give(
                     CommittedTransaction(commit.commit_sequence, commit.time_ms, records)
                 )
-        if is_idle and not (yield from patience.pause()):
-            return
+        ends = {target: stream.end for target, stream in streams.items()}
+        ended = {target: end for target, end in ends.items() if end is not None}
+        if ready:
+            is_checked = False
+            if ended:  # one request for all partitions that were read to their end, while others have more
+                yield from _look(cluster, streams, ended)
+        elif not (yield from patience.wait(streams, ended)):
+            if is_checked:
+                return
+            # A topic that was created again, and has as many records as before, looks unchanged to a fetch.
+            is_checked = True
+            for stream in streams.values():
+                stream.note_change(None)
 
 
 def _check_nothing_removed(cut: Cut, after: int) -> None:
@@ -301,7 +393,7 @@ def read_cuts(
             while (transaction := (yield from _next_up_to(streams, cut.commit_sequence))) is not None:
                 yield from patience.give(transaction)
             after = cut.commit_sequence
-        elif not (yield from patience.pause()):
+        elif not (yield from patience.wait(streams, cut.offsets)):
             return
 
 

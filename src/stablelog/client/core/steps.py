@@ -45,13 +45,9 @@ class Receive(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Wait this many seconds. There is no result.
-
-    The pause may end early if the call is cancelled, unless `is_kept` is set.
-    """
+    """Wait this many seconds. There is no result. The pause may end early if the call is cancelled."""
 
     seconds: float
-    is_kept: bool = False
 
 
 class Now(NamedTuple):

@@ -192,7 +192,8 @@ class Writing:
         for target in targets:
             assert self.producer is not None
             records = self.records.take(target)
-            number = yield from self.producer.append(*target, bytearray(encode_batch(records)))
+            batch = bytearray(encode_batch(records))
+            number = yield from self.producer.append(*target, batch, more=target is not targets[-1])
             self._batches[target].append((number, len(records)))
 
     def _begin(self) -> Steps[None]:

@@ -28,6 +28,7 @@ class DescribeCommitsRequest(Request):
         commit_sequence: the response leaves out transactions with a lower commit sequence; -1 for none.
         count_max: the number of transactions to list. The broker lists at most COUNT_MAX.
         with_outside: whether to list also the ranges of adjacent records outside transactions, with commit sequence -1.
+        max_wait_ms: how long the broker may wait for a transaction to list if there is none.
     """
 
     __api_key__: ClassVar = i16(ApiKey.DESCRIBE_COMMITS)
@@ -37,6 +38,7 @@ class DescribeCommitsRequest(Request):
     commit_sequence: i64 = field(metadata=INT64, default=i64(-1))
     count_max: i32 = field(metadata=INT32, default=i32(COUNT_MAX))
     with_outside: bool = field(metadata=BOOL, default=False)
+    max_wait_ms: i32 = field(metadata=INT32, default=i32(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

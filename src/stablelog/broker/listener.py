@@ -1,0 +1,139 @@
+"""Listeners: the named addresses on which a broker accepts connections, each with its security protocol.
+
+Names and meanings are Kafka's: `listeners`, `advertised.listeners`, `listener.security.protocol.map` (KIP-103).
+"""
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final, NamedTuple
+
+from stablelog.settings import Kind
+
+PORT_MAX: Final = 65535
+LISTENER_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
+LOOPBACK: Final = "127.0.0.1"
+
+
+class Protocol(Enum):
+    """The security protocol of a listener."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether connections are encrypted with TLS."""
+        return self in (Protocol.SSL, Protocol.SASL_SSL)
+
+    @property
+    def is_sasl(self) -> bool:
+        """Whether clients log in with SASL."""
+        return self in (Protocol.SASL_PLAINTEXT, Protocol.SASL_SSL)
+
+
+class Address(NamedTuple):
+    """The address of a listener, as `listeners` or `advertised.listeners` gives it."""
+
+    name: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+class Listener(NamedTuple):
+    """A listener of the broker.
+
+    Attributes:
+        name: its name, in upper case.
+        protocol: its security protocol.
+        host: the host name or address that is bound.
+        port: the port that is bound; 0 for a free one.
+        advertised: host and port that clients are told. A port of 0 stands for the port that is bound.
+    """
+
+    name: str
+    protocol: Protocol
+    host: str
+    port: int
+    advertised: tuple[str, int]
+
+    @property
+    def is_sasl(self) -> bool:
+        """Whether clients log in with SASL."""
+        return self.protocol.is_sasl
+
+    @property
+    def address(self) -> str:
+        """Host and port that are bound, for messages."""
+        return f"{self.host}:{self.port}"
+
+
+# The listener of requests that come by no socket.
+LOCAL: Final = Listener("PLAINTEXT", Protocol.PLAINTEXT, LOOPBACK, 0, (LOOPBACK, 0))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs on this machine reach a listener on this host."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def reachable(host: str) -> str:
+    """The host with which clients on this machine reach a listener on `host`."""
+    return {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
+
+
+def _parse_address(text: str) -> Address:
+    name, separator, rest = text.strip().partition("://")
+    host, colon, port = rest.rpartition(":")
+    if not separator or not colon or not LISTENER_NAME.fullmatch(name) or not port.isdecimal():
+        raise ValueError
+    if not 0 <= int(port) <= PORT_MAX:
+        raise ValueError(f"a port is 0 to {PORT_MAX}")
+    return Address(name.upper(), host.strip("[]") or LOOPBACK, int(port))
+
+
+def parse_addresses(text: str) -> tuple[Address, ...]:
+    """Parse `NAME://host:port,NAME://host:port`. An empty host means the loopback address.
+
+    Raises:
+        ValueError: an address is not valid, or a name or an address is given twice.
+    """
+    found = tuple(_parse_address(part) for part in text.split(","))
+    names = [one.name for one in found]
+    if len(set(names)) < len(names):
+        raise ValueError("each listener needs a name of its own")
+    bound = [(one.host, one.port) for one in found if one.port]
+    if len(set(bound)) < len(bound):
+        raise ValueError("each listener needs an address of its own")
+    return found
+
+
+def _parse_protocols(text: str) -> Mapping[str, Protocol]:
+    protocols: dict[str, Protocol] = {}
+    for part in filter(None, (one.strip() for one in text.split(","))):
+        name, separator, protocol = part.partition(":")
+        if not separator or not LISTENER_NAME.fullmatch(name.strip()):
+            raise ValueError
+        if protocol.strip().upper() not in Protocol.__members__:
+            raise ValueError(f"the protocols are {', '.join(Protocol.__members__)}")
+        protocols[name.strip().upper()] = Protocol[protocol.strip().upper()]
+    return protocols
+
+
+ADDRESSES: Final = Kind(parse_addresses, "NAME://host:port, or several with commas between them")
+OPTIONAL_ADDRESSES: Final = Kind(
+    lambda text: parse_addresses(text) if text.strip() else (), f"{ADDRESSES.valid}, or empty"
+)
+PROTOCOLS: Final = Kind(_parse_protocols, "NAME:PROTOCOL, or several with commas between them")

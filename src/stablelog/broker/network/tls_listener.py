@@ -1,0 +1,158 @@
+"""A listener with TLS: it accepts connections, and does their handshakes.
+
+A handshake counts as a connection for the limits of connections, and has a limit of time. A client that fails it
+reaches no other part of the broker. Each handshake uses the certificates that are valid at its time.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from stablelog.broker.loop.tasks import Scope, Tasks
+from stablelog.broker.network.connection import Connection, OnMade
+from stablelog.broker.network.members import Limits, Member, limit_reached
+from stablelog.broker.network.tls import Tls
+
+log = logging.getLogger(__name__)
+
+BACKLOG: Final = 1024
+PAUSE_AFTER_ERROR_S: Final = (
+    1.0  # as asyncio's own listeners pause when the process has no free file descriptors
+)
+
+
+class _Handshake:
+    """A client that has connected, until its TLS handshake is done."""
+
+    def __init__(self, host: str, peer: str, accepted: socket.socket) -> None:
+        self.host = host
+        self.peer = peer
+        self.accepted = accepted
+        self.is_begun = False
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def scope(self) -> Scope:
+        return Scope(f"the connection of {self.peer} is closed", lambda _why: self.close())
+
+    def close(self, why: str | None = None) -> None:
+        if why is not None:
+            log.warning("closing %s: %s", self.peer, why)
+        if self.task is not None:
+            self.task.cancel()
+        if not self.is_begun:
+            self.accepted.close()
+
+    async def finish(self) -> None:
+        """Close the connection: it has no requests."""
+        self.close()
+
+
+class TlsListener:
+    """A listener with TLS.
+
+    Args:
+        tls: the certificates of the listener.
+        limits: the limits of connections.
+        members: the open connections, to which handshakes belong.
+        tasks: starts the handshakes.
+        connect: makes the connection of a client. Its argument is the `on_made` of the connection.
+    """
+
+    def __init__(
+        self,
+        tls: Tls,
+        limits: Limits,
+        members: set[Member],
+        tasks: Tasks,
+        connect: Callable[[OnMade], Connection],
+    ) -> None:
+        self._tls = tls
+        self._limits = limits
+        self._members = members
+        self._tasks = tasks
+        self._connect = connect
+        self._accepting: list[asyncio.Task[None]] = []
+        self.sockets: Sequence[socket.socket] = ()
+
+    async def open(self, host: str, port: int) -> None:
+        """Listen, and begin to accept connections.
+
+        Raises:
+            OSError: the address cannot be bound.
+        """
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        with contextlib.ExitStack() as opened:
+            sockets = []
+            for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
+                listening = opened.enter_context(
+                    socket.create_server(address[:2], family=family, backlog=BACKLOG)
+                )
+                listening.setblocking(False)
+                sockets.append(listening)
+            opened.pop_all()
+        self.sockets = sockets
+        for listening in sockets:
+            task = self._tasks.start("accept", lambda at=listening: self._accept(at))  # type: ignore[misc]
+            self._accepting.append(task)
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        for task in self._accepting:
+            task.cancel()
+        for listening in self.sockets:
+            listening.close()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, address = await loop.sock_accept(listening)
+            except OSError as error:  # such as: too many open files
+                log.error("the listener cannot accept connections: %s", error)
+                await asyncio.sleep(PAUSE_AFTER_ERROR_S)
+                continue
+            self._begin(accepted, str(address[0]), f"{address[0]}:{address[1]}")
+
+    def _begin(self, accepted: socket.socket, host: str, peer: str) -> None:
+        reached = limit_reached(self._members, self._limits, host)
+        if reached is not None:
+            log.warning("closing %s: as many connections are open as %s allows", peer, reached)
+            accepted.close()
+            return
+        accepted.setblocking(False)
+        handshake = _Handshake(host, peer, accepted)
+        self._members.add(handshake)
+        handshake.task = self._tasks.start("handshake", lambda: self._shake(handshake), scope=handshake.scope)
+
+    async def _shake(self, handshake: _Handshake) -> None:
+        handshake.is_begun = True  # from now on, the transport closes the socket
+
+        def on_made(connection: Connection, encrypted: asyncio.BaseTransport) -> None:
+            self._members.discard(handshake)
+            connection.session.principal = self._tls.principal(encrypted.get_extra_info("ssl_object"))
+
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self._connect(on_made),
+                handshake.accepted,
+                ssl=self._tls.context,
+                ssl_handshake_timeout=self._limits.handshake_ms_max / 1000,
+            )
+        except OSError as error:  # ssl.SSLError and the errors of a lost connection are OSErrors
+            log.warning("closing %s: the TLS handshake failed: %s", handshake.peer, _reason(error))
+        finally:
+            self._members.discard(handshake)
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the client's certificate was refused: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or str(error)).replace("_", " ").lower()
+    return str(error) or type(error).__name__

@@ -1,0 +1,46 @@
+"""Fetch requests of the client, which name topics and have no session."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from stablelog.client.core.connection import Connection
+from stablelog.client.core.steps import Steps
+from stablelog.client.topics import ISOLATIONS
+from stablelog.types import TopicPartition
+from stablelog.wire.api import ApiKey
+from stablelog.wire.fetch import VERSION_FLEXIBLE, FetchResponse, encode_fetch_request, read_fetch_response
+
+# The last version of Fetch that identifies topics by name; later versions use topic ids.
+TOPIC_NAMES_MAX: Final = 12
+
+
+def send_fetch(
+    connection: Connection, offsets: Mapping[TopicPartition, int], size_max: int, isolation: str, wait_ms: int
+) -> Steps[None]:
+    """Send a Fetch request without waiting for the response.
+
+    Args:
+        connection: to the leader of all these partitions. Its versions are known.
+        offsets: the first offset to read in each partition.
+        size_max: maximum of bytes of records in the response, but at least one batch is returned.
+        isolation: read_committed or read_uncommitted.
+        wait_ms: how long the broker may wait for a record if there is none.
+
+    Raises:
+        UnavailableError: the request could not be sent completely.
+    """
+    version = connection.version(ApiKey.FETCH, newest=TOPIC_NAMES_MAX)
+    body = encode_fetch_request(version, offsets, size_max, ISOLATIONS[isolation], wait_ms=wait_ms)
+    yield from connection.send_steps(ApiKey.FETCH, version, [body], flexible=version >= VERSION_FLEXIBLE)
+
+
+def receive_fetch(connection: Connection) -> Steps[FetchResponse]:
+    """Receive the response to a request of `send_fetch`.
+
+    Raises:
+        UnavailableError: the broker did not respond, or its response is invalid.
+    """
+    version = connection.version(ApiKey.FETCH, newest=TOPIC_NAMES_MAX)
+    response = yield from connection.receive_steps(flexible=version >= VERSION_FLEXIBLE)
+    with connection.reading(ApiKey.FETCH):
+        return read_fetch_response(version, response)

@@ -1,0 +1,76 @@
+"""Long polls: waits for new records at the brokers, instead of requests again and again."""
+
+from collections.abc import Mapping
+from math import ceil
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.client.core.cluster import Cluster
+from stablelog.client.core.fetch_request import receive_fetch, send_fetch
+from stablelog.client.core.steps import Steps
+from stablelog.client.responses import check, is_retriable
+from stablelog.types import TopicPartition
+from stablelog.wire.fetch import Fetched
+
+# How long a request waits at one broker. A partition that was added to a topic is noticed after at most this time.
+WAIT_MAX_S: Final = 1.0
+# How long a fetch waits if the partitions have several leaders: the steps read one response after another.
+SEVERAL_LEADERS_WAIT_S: Final = 0.1
+
+
+def wait_for_records(
+    cluster: Cluster, offsets: Mapping[TopicPartition, int], wait_s: float, size_max: int
+) -> Steps[dict[TopicPartition, Fetched | None]]:
+    """Wait at the brokers until one of these partitions changes: a *long poll*. It is one Fetch request to each leader,
+    of read_committed and for at least one byte. It is not retried.
+
+    The wait ends early if a partition has a record at its offset or after it, or cannot be read from there. It ends
+    also when `cancel_retries` is called. With several leaders, it is SEVERAL_LEADERS_WAIT_S at most.
+
+    Args:
+        cluster: the brokers.
+        offsets: for each partition, the offset up to which the caller has read it.
+        wait_s: the maximum wait, of which at most WAIT_MAX_S is used; 0 only looks.
+        size_max: maximum of bytes of all records in the response of a leader, but at least one batch is returned.
+
+    Returns:
+        The partitions that have changed, with the records at their offsets if there is room for them, or with an
+        error code. None for each partition whose leader did not respond: it is unknown whether it has changed.
+
+    Raises:
+        RefusedError: a partition does not exist.
+        UnavailableError: `cancel_retries` was called.
+    """
+    what = "waiting for records"
+    changed: dict[TopicPartition, Fetched | None] = dict.fromkeys(offsets)
+    waiting_on = cluster.waiting_on
+    assert not waiting_on, "one call at a time"
+    try:
+        by_leader: dict[int, dict[TopicPartition, int]] = {}
+        for target, offset in offsets.items():
+            by_leader.setdefault((yield from cluster.leader(*target)), {})[target] = offset
+        wait_s = min(wait_s, WAIT_MAX_S if len(by_leader) == 1 else SEVERAL_LEADERS_WAIT_S)
+        for leader_id, wanted in by_leader.items():
+            waiting_on.append((yield from cluster.connection_to(leader_id)))
+            yield from send_fetch(waiting_on[-1], wanted, size_max, "read_committed", ceil(1000 * wait_s))
+        cluster.check_cancelled(what)
+        for connection, wanted in zip(waiting_on, by_leader.values(), strict=True):
+            response = yield from receive_fetch(connection)
+            check(response.error, what)
+            for target in wanted.keys() & response.partitions.keys():
+                fetched = changed[target] = response.partitions[target]
+                has_error = fetched.error is not ErrorCode.none
+                if not has_error and not fetched.records and fetched.last_stable_offset == offsets[target]:
+                    del changed[target]
+    except Exception as failure:
+        cluster.check_cancelled(what)
+        if not is_retriable(failure):
+            raise
+        cluster.forget_metadata()
+    finally:
+        for connection in waiting_on:
+            if connection.is_awaiting:
+                connection.close()  # a later request would get the response to this one
+        waiting_on.clear()
+    return changed

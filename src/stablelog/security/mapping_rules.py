@@ -1,0 +1,81 @@
+"""`ssl.principal.mapping.rules`: the name of a principal from the distinguished name of its certificate (KIP-371)."""
+
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+# One rule: `RULE:pattern/replacement/` with an `L` or `U` at the end for lower or upper case, or `DEFAULT`. A slash
+# within a pattern or replacement is written with a backslash before it.
+_RULE: Final = re.compile(r"RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)|DEFAULT")
+_GROUP: Final = re.compile(r"\\(.)|\$(\d)")
+
+
+class Rule(NamedTuple):
+    """One rule. A pattern of None stands for `DEFAULT`."""
+
+    pattern: re.Pattern[str] | None = None
+    replacement: str = ""
+    case: str = ""
+
+
+def parse_rules(text: str) -> tuple[Rule, ...]:
+    """Parse rules with commas between them. An empty text means `DEFAULT`.
+
+    Raises:
+        ValueError: a rule is not valid.
+    """
+    rules: list[Rule] = []
+    at, text = 0, text.strip() or "DEFAULT"
+    while True:
+        found = _RULE.match(text, at)
+        if found is None:
+            raise ValueError(f"this is not a rule: {text[at:]}")
+        pattern, replacement, case = found.groups()
+        if pattern is None:
+            rules.append(Rule())
+        else:
+            rules.append(_rule(pattern, replacement, case))
+        at = found.end()
+        rest = text[at:].lstrip()
+        if not rest:
+            return tuple(rules)
+        if not rest.startswith(","):
+            raise ValueError(f"a comma is missing before {rest}")
+        at = len(text) - len(rest[1:].lstrip())
+
+
+def _rule(pattern: str, replacement: str, case: str) -> Rule:
+    try:
+        compiled = re.compile(pattern.replace("\\/", "/"))
+    except re.error as error:
+        raise ValueError(f"{pattern} is not a regular expression: {error}") from error
+    numbers = [int(number) for _, number in _GROUP.findall(replacement) if number]
+    if any(number > compiled.groups for number in numbers):
+        raise ValueError(f"{replacement} names a group that {pattern} does not have")
+    return Rule(compiled, replacement, case)
+
+
+def principal_name(rules: Sequence[Rule], distinguished_name: str) -> str:
+    """Return the name of the principal of a certificate.
+
+    Raises:
+        ValueError: no rule matches the distinguished name.
+    """
+    for rule in rules:
+        if rule.pattern is None:
+            return distinguished_name
+        found = rule.pattern.fullmatch(distinguished_name)
+        if found is not None:
+            name = _filled(rule.replacement, found)
+            return {"L": name.lower(), "U": name.upper()}.get(rule.case, name)
+    raise ValueError(f"no rule of ssl.principal.mapping.rules matches {distinguished_name}")
+
+
+def _filled(replacement: str, found: re.Match[str]) -> str:
+    """The replacement, with the groups of the match in the place of `$1`, `$2` and so on."""
+
+    def fill(part: re.Match[str]) -> str:
+        escaped, number = part.groups()
+        return escaped if number is None else found[int(number)] or ""
+
+    return _GROUP.sub(fill, replacement)
