@@ -15,6 +15,8 @@ from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 from kio.serial import entity_reader, entity_writer
 
 from peers import apache_kafka
+from stablelog.broker.security.access import every_operation
+from stablelog.security.acls import ResourceType
 from stablelog.wire.api import ApiKey
 from stablelog.wire.messages import PREFIX, message_class
 from tests.broker.apis.rights_cases import CASES, SUBSCRIBED, Names
@@ -198,9 +200,30 @@ def test_kafka_refuses_with_the_same_codes():
     try:
         with apache_kafka.serve(**SECURED) as kafka:
             differences = compare(kafka, ours)
+            operations = authorized_operations(Client(kafka.port, "root"))
     except apache_kafka.NotAvailableError as missing:
         pytest.skip(str(missing))
+    assert operations == {kind: every_operation(kind) for kind in operations}
     assert not differences, "\n".join(map(str, differences))
+
+
+def authorized_operations(root):
+    """The operations of a super user, by the type of the resource."""
+    names = Names("here")
+    metadata = next(case for case in CASES if case.api is ApiKey.METADATA)
+    groups = {"groups": (names.group,), "include_authorized_operations": True}
+    cluster = {
+        "include_cluster_authorized_operations": True,
+        "endpoint_type": 1,
+        "include_fenced_brokers": False,
+    }
+    return {
+        ResourceType.TOPIC: root.ask(metadata.api, metadata.version, metadata.values(names))
+        .topics[0]
+        .topic_authorized_operations,
+        ResourceType.GROUP: root.ask(ApiKey.DESCRIBE_GROUPS, 5, groups).groups[0].authorized_operations,
+        ResourceType.CLUSTER: root.ask(ApiKey.DESCRIBE_CLUSTER, 1, cluster).cluster_authorized_operations,
+    }
 
 
 def version_for(case):

@@ -284,7 +284,7 @@ def test_groups_are_described_and_a_missing_one_is_dead(version: int) -> None:
         assert none.group_state == "Dead"
         assert none.error_code is (ErrorCode.group_id_not_found if version >= 6 else ErrorCode.none)
         if version >= 3:
-            assert one.authorized_operations == 0b101001000
+            assert one.authorized_operations == 0b110101001000
 
     run(conversation())
 
