@@ -1,10 +1,10 @@
 """Index of the rules (ACL bindings): finds the rules that apply to a resource, a principal and a host.
 
-For each pattern, and each principal and host in its rules, the index holds two numbers with one bit for each operation:
-the operations that the rules allow, and those that they deny. These numbers are the rules: there is no other list.
+For each pattern, and each principal and host in its rules, the index holds a number with one bit for each operation that
+the rules allow, and one for each that they deny. These numbers are the rules: there is no other list.
 
 The cost of a lookup does not depend on the number of rules. It depends on the number of lengths that the names of
-prefixed patterns have, for the principal and host.
+prefixed patterns of the type have.
 """
 
 from collections import Counter, defaultdict
@@ -23,16 +23,21 @@ from stablelog.security.acls import (
     ResourceType,
 )
 
+# The rules of one pattern, principal and host, as a number: the bits of the operations that are allowed, and the
+# bits of those that are denied, shifted by DENIED_SHIFT.
+Rules = int
+DENIED_SHIFT: Final = 32
+NOTHING: Final = 0
+PRESENT: Final = 1
+
 
 class Masks(NamedTuple):
-    """The operations that the rules of one pattern, principal and host allow, and those that they deny."""
+    """The operations that rules allow, and those that they deny, as bits."""
 
-    allowed: int = 0
-    denied: int = 0
+    allowed: int
+    denied: int
 
 
-NOTHING: Final = Masks()
-PRESENT: Final = Masks(allowed=1)
 # The principal and the host in a rule.
 Holder = tuple[str, str]
 
@@ -43,42 +48,44 @@ class Names:
     __slots__ = ("lengths", "literal", "prefixed")
 
     def __init__(self) -> None:
-        self.literal: dict[str, Masks] = {}
-        self.prefixed: dict[str, Masks] = {}
+        self.literal: dict[str, Rules] = {}
+        self.prefixed: dict[str, Rules] = {}
         # How many prefixed patterns have a name of this length.
         self.lengths: Counter[int] = Counter()
 
-    def put(self, pattern: Pattern, masks: Masks) -> None:
-        """Set the masks of a pattern. Without operations, the pattern is removed."""
+    def put(self, pattern: Pattern, rules: Rules) -> None:
+        """Set the rules of a pattern. Without rules, the pattern is removed."""
         is_prefixed = pattern.pattern_type is PatternType.PREFIXED
         names = self.prefixed if is_prefixed else self.literal
         if is_prefixed:
-            self.lengths[len(pattern.name)] += (masks != NOTHING) - (pattern.name in names)
+            self.lengths[len(pattern.name)] += (rules != NOTHING) - (pattern.name in names)
             if not self.lengths[len(pattern.name)]:
                 del self.lengths[len(pattern.name)]
-        if masks != NOTHING:
-            names[pattern.name] = masks
+        if rules != NOTHING:
+            names[pattern.name] = rules
         else:
             names.pop(pattern.name, None)
 
-    def applying(self, name: str) -> Iterator[Masks]:
-        """Yield the masks of the patterns that apply to a resource."""
-        if name in self.literal:
-            yield self.literal[name]
-        if name != WILDCARD and WILDCARD in self.literal:
-            yield self.literal[WILDCARD]
-        prefixed = self.prefixed
-        for length in self.lengths:
-            if length <= len(name) and (prefix := name[:length]) in prefixed:
-                yield prefixed[prefix]
+    def prefixes(self, name: str) -> list[str]:
+        """Return the beginnings of a name that could be the names of prefixed patterns."""
+        return [name[:length] for length in self.lengths if length <= len(name)]
+
+    def of(self, name: str, prefixes: list[str]) -> Rules:
+        """Return the rules of all patterns that apply to a resource. `prefixes` are the beginnings of its name."""
+        found = self.literal.get(name, NOTHING) | self.literal.get(WILDCARD, NOTHING)
+        if self.prefixed:
+            rules_of = self.prefixed.get
+            for prefix in prefixes:
+                found |= rules_of(prefix, NOTHING)
+        return found
 
 
 class AclIndex:
     """The rules of a broker."""
 
     def __init__(self, bindings: Iterable[AclBinding] = ()) -> None:
-        self._patterns: dict[Pattern, dict[Holder, Masks]] = {}
-        # The patterns of all rules of a type. The masks are not used.
+        self._patterns: dict[Pattern, dict[Holder, Rules]] = {}
+        # The patterns of all rules of a type, each with PRESENT.
         self._of_type: dict[ResourceType, Names] = defaultdict(Names)
         # The patterns of the rules of a type, principal and host.
         self._of_holder: dict[tuple[ResourceType, Holder], Names] = {}
@@ -92,9 +99,8 @@ class AclIndex:
         return self._count
 
     def __contains__(self, binding: AclBinding) -> bool:
-        masks = self._patterns.get(binding.pattern, {}).get((binding.principal, binding.host), NOTHING)
-        is_allow = binding.permission is Permission.ALLOW
-        return bool((masks.allowed if is_allow else masks.denied) & 1 << binding.operation)
+        holder = (binding.principal, binding.host)
+        return bool(self._patterns.get(binding.pattern, {}).get(holder, NOTHING) & _bit(binding))
 
     def __iter__(self) -> Iterator[AclBinding]:
         for pattern in self._patterns:
@@ -106,8 +112,8 @@ class AclIndex:
 
     def of_pattern(self, pattern: Pattern) -> Iterator[AclBinding]:
         """Yield the rules that have this pattern."""
-        for (principal, host), masks in self._patterns.get(pattern, {}).items():
-            for permission, mask in ((Permission.ALLOW, masks.allowed), (Permission.DENY, masks.denied)):
+        for (principal, host), rules in self._patterns.get(pattern, {}).items():
+            for permission, mask in ((Permission.ALLOW, rules), (Permission.DENY, rules >> DENIED_SHIFT)):
                 for operation in Operation:
                     if mask & 1 << operation:
                         yield AclBinding(pattern, principal, host, operation, permission)
@@ -143,33 +149,33 @@ class AclIndex:
         """Add a rule that is not there, or remove one that is there, in all places but `_held`."""
         pattern, holder = binding.pattern, (binding.principal, binding.host)
         holders = self._patterns.setdefault(pattern, {})
-        masks = _changed(holders.get(holder, NOTHING), binding)
-        holders[holder] = masks
-        if masks == NOTHING:
+        rules = holders.get(holder, NOTHING) ^ _bit(binding)
+        holders[holder] = rules
+        if rules == NOTHING:
             del holders[holder]
         if not holders:
             del self._patterns[pattern]
         self._of_type[pattern.resource_type].put(pattern, PRESENT if holders else NOTHING)
         key = (pattern.resource_type, holder)
         names = self._of_holder.setdefault(key, Names())
-        names.put(pattern, masks)
+        names.put(pattern, rules)
         if not names.literal and not names.prefixed:
             del self._of_holder[key]
 
     def find(self, principal: str, host: str, resource_type: ResourceType, name: str) -> Masks:
         """Return the operations that the rules for a resource, a principal and a host allow and deny."""
-        allowed = denied = 0
+        rules = NOTHING
+        prefixes = self._of_type[resource_type].prefixes(name)
         for holder in _holders(principal, host):
             names = self._of_holder.get((resource_type, holder))
             if names is not None:
-                for masks in names.applying(name):
-                    allowed |= masks.allowed
-                    denied |= masks.denied
-        return Masks(allowed, denied)
+                rules |= names.of(name, prefixes)
+        return Masks(rules & (1 << DENIED_SHIFT) - 1, rules >> DENIED_SHIFT)
 
     def has_rules(self, resource_type: ResourceType, name: str) -> bool:
         """Whether a resource has rules at all, of whatever principal."""
-        return any(True for _ in self._of_type[resource_type].applying(name))
+        names = self._of_type[resource_type]
+        return names.of(name, names.prefixes(name)) != NOTHING
 
     def allows_some(
         self, principal: str, host: str, resource_type: ResourceType, operation: Operation
@@ -203,12 +209,9 @@ class AclIndex:
         return [self._held[key] for key in keys if key in self._held]
 
 
-def _changed(masks: Masks, binding: AclBinding) -> Masks:
-    """Add the operation of a rule to the masks, or remove it from them."""
-    bit = 1 << binding.operation
-    if binding.permission is Permission.ALLOW:
-        return masks._replace(allowed=masks.allowed ^ bit)
-    return masks._replace(denied=masks.denied ^ bit)
+def _bit(binding: AclBinding) -> Rules:
+    """The bit of one rule in `Rules`."""
+    return 1 << binding.operation + (0 if binding.permission is Permission.ALLOW else DENIED_SHIFT)
 
 
 def _holders(principal: str, host: str) -> tuple[Holder, ...]:

@@ -3,11 +3,13 @@
 Format: docs/formats.md, "acls.json".
 """
 
+import json
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from stablelog.broker.directory.noted_file import ACLS, NotedFile, decode_json, encode_json
+from stablelog.broker.directory.noted_file import ACLS, NotedFile, decode_json, with_crc
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.env.disk import Disk
 from stablelog.security.acls import (
@@ -20,22 +22,32 @@ from stablelog.security.acls import (
     check_binding,
 )
 
+ROWS_AT_ONCE: Final = 500
+
 
 def encode_acls(bindings: Iterable[AclBinding]) -> bytes:
-    """Encode the content of `acls.json`."""
-    rows = [
-        [
-            pattern.resource_type.name,
-            pattern.pattern_type.name,
-            pattern.name,
-            principal,
-            host,
-            operation.name,
-            permission.name,
-        ]
-        for pattern, principal, host, operation, permission in bindings
+    """Encode the content of `acls.json`.
+
+    The rules are encoded in parts: the encoder of JSON lets no other thread run, not even the event loop.
+    """
+    rows = map(_row, bindings)
+    parts = []
+    while part := list(islice(rows, ROWS_AT_ONCE)):
+        parts.append(json.dumps(part, separators=(",", ":"))[1:-1])
+    return with_crc(f'{{"version":{ACLS.version},"acls":[{",".join(parts)}]}}'.encode())
+
+
+def _row(binding: AclBinding) -> list[str]:
+    pattern, principal, host, operation, permission = binding
+    return [
+        pattern.resource_type.name,
+        pattern.pattern_type.name,
+        pattern.name,
+        principal,
+        host,
+        operation.name,
+        permission.name,
     ]
-    return encode_json(ACLS.version, {"acls": rows})
 
 
 def decode_acls(content: bytes) -> list[AclBinding]:

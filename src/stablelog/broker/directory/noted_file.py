@@ -72,7 +72,11 @@ NOTED_FILES: Final = (SETTINGS, ACLS, USERS, QUOTAS)
 
 def encode_json(version: int, members: Mapping[str, object]) -> bytes:
     """Encode the content of a noted file."""
-    text = json.dumps({"version": version, **members}, separators=(",", ":")).encode()
+    return with_crc(json.dumps({"version": version, **members}, separators=(",", ":")).encode())
+
+
+def with_crc(text: bytes) -> bytes:
+    """Return the content of a noted file with this line of JSON."""
     return text + b"\n%08x\n" % crc32c(text)
 
 
