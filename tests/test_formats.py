@@ -86,6 +86,19 @@ def test_the_example_of_acls_json_is_read():
     assert f"`{ACLS.meta_line}`" in TEXT
 
 
+def test_the_example_of_users_json_is_read():
+    from stablelog.broker.directory.noted_file import USERS, encode_json
+    from stablelog.broker.security.users import decode_users
+    from stablelog.security.credentials import is_password
+
+    [example] = re.findall(r'^    (\{"version":1,"secret".*)\n    ([0-9a-f]{8})$', TEXT, re.M)
+    content = "\n".join([*example, ""]).encode()
+    credentials = decode_users(content)
+    assert is_password(credentials.find_any("alice"), "alice-secret")
+    assert encode_json(USERS.version, credentials.to_json()) == content
+    assert f"`{USERS.meta_line}`" in TEXT
+
+
 def test_the_table_of_versions_is_the_codes():
     from stablelog.broker.directory import catalog, directory_signs, dynamic_settings, formats, noted_file
     from stablelog.coordinators.transactions import records as commit_log
@@ -103,6 +116,7 @@ def test_the_table_of_versions_is_the_codes():
         "`meta.properties`": kafka_files.META_VERSION,
         "`broker.json`": dynamic_settings.SETTINGS_VERSION,
         "`acls.json`": noted_file.ACLS.version,
+        "`users.json`": noted_file.USERS.version,
         "`.kafka_cleanshutdown`": directory_signs.CLEAN_SHUTDOWN_VERSION,
         "offset checkpoints": kafka_files.CHECKPOINT_VERSION,
         "`partition.metadata`": kafka_files.METADATA_VERSION,

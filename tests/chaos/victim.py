@@ -1,5 +1,6 @@
 """A broker process that a test kills, also while it starts."""
 
+import json
 import os
 import re
 import select
@@ -51,9 +52,9 @@ class Victim:
         self._port.bind(("127.0.0.1", 0))
         port = self._port.getsockname()[1]
         self.bootstrap = f"127.0.0.1:{port}"
-        given = [f"{name}={value}" for name, value in settings.items()]
+        self._settings = dict(settings)
         self._command = [sys.executable, "-c", PROGRAM, mutant, str(os.getpid()), str(data), "127.0.0.1"]
-        self._command += [str(port), *given]
+        self._command.append(str(port))
         self.process = None
         data.mkdir(parents=True, exist_ok=True)
 
@@ -65,6 +66,8 @@ class Victim:
             self.process = subprocess.Popen(
                 self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=ROOT
             )
+        self.process.stdin.write(json.dumps(self._settings).encode() + b"\n")
+        self.process.stdin.flush()
 
     def start(self):
         """Start the process, and wait until it accepts connections."""

@@ -2,16 +2,19 @@
 
 import contextlib
 import socket
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
 import stablelog
-from stablelog.cli.broker import TIMEOUT_S, Broker, NoBrokerError, connect
+from stablelog import cli
+from stablelog.cli.broker import TIMEOUT_S, WAIT_MIN_S, Broker, NoBrokerError, connect
 from stablelog.errors import UsageError
-from tests.cli.test_cli import run
 from tests.clients.drivers import unique
+from tests.commands import run
 
 GONE = "127.0.0.1:1"
 
@@ -42,9 +45,39 @@ def test_a_silent_listener_is_no_broker(timeout_s):
         assert time.monotonic() - began_s < 2
 
 
-def test_a_command_waits_no_more_than_three_seconds_unless_it_is_asked_to():
-    assert TIMEOUT_S < 3
-    assert Broker.named([GONE], None, None).timeout_s == TIMEOUT_S
+@pytest.mark.parametrize(
+    ("timeout_s", "spent_s", "wait_s"),
+    [
+        (2.0, 0.0, 2.0),
+        (2.0, 0.5, 1.5),  # the start of the command counts
+        (2.0, 1.75, 0.5),  # a broker has the time to answer
+        (2.0, 10.0, 0.5),
+        (60.0, 1.0, 59.0),
+        (0.25, 1.0, 0.25),  # it is asked for less
+        (0.0, 1.0, 0.0),
+    ],
+)
+def test_the_timeout_of_a_command_counts_from_its_start(timeout_s, spent_s, wait_s):
+    assert Broker([GONE], timeout_s, spent_s).wait_s == wait_s
+
+
+def test_a_command_gives_up_within_three_seconds_unless_it_is_asked_to_wait(monkeypatch):
+    began_s = time.monotonic() - 1
+    monkeypatch.setattr(cli, "STARTED_S", began_s)
+    broker = Broker.named([GONE], None, None)
+    assert broker.timeout_s == TIMEOUT_S
+    assert began_s + 1 + broker.wait_s <= began_s + TIMEOUT_S < began_s + 3
+    monkeypatch.setattr(cli, "STARTED_S", began_s - 100)
+    assert Broker.named([GONE], None, None).wait_s == WAIT_MIN_S
+    assert Broker.named([GONE], None, 60.0).timeout_s == 60
+
+
+def test_the_modules_that_few_commands_need_are_imported_on_demand():
+    program = "import sys; sys.modules['hypothesis'] = None; import stablelog.cli.main; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    modules = set(done.stdout.split())
+    assert "stablelog.cli.broker" in modules
+    assert not modules & {"asyncio", "confluent_kafka", "importlib.metadata", "stablelog.client", "tomllib"}
 
 
 def test_a_broker_that_starts_within_the_timeout_is_reached(tmp_path):

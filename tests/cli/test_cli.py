@@ -25,29 +25,11 @@ from stablelog.embedded import READY_LINE
 from stablelog.errors import UsageError
 from stablelog.wire.extension.children import child_id
 from tests.clients.drivers import unique
+from tests.commands import run
 from tests.spark.reading import settled
 from tests.waiting import until
 
 OPERATING = Path(__file__).parents[2] / "docs" / "operating.md"
-
-
-# The command without hypothesis, as users have it: kio imports an installed one, which takes a fifth of the start.
-COMMAND = """
-import sys
-sys.modules["hypothesis"] = None
-from stablelog.cli.main import run
-run()
-"""
-
-
-def run(*words, bootstrap=None, given=None):
-    command = [sys.executable, "-c", COMMAND, *words]
-    if bootstrap is not None:
-        command += ["--bootstrap", bootstrap]
-    wide = {**os.environ, "COLUMNS": "400"}
-    return subprocess.run(
-        command, capture_output=True, text=True, input=given, timeout=300, check=False, env=wide
-    )
 
 
 def answer(*words, bootstrap, given=None):

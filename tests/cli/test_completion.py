@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.cli.test_cli import COMMAND
+from tests.commands import COMMAND
 
 # As the installed program is named.
 NAMED = f"import sys; sys.argv[0] = 'stablelog'\n{COMMAND}"

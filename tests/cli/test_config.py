@@ -4,8 +4,9 @@ import pytest
 
 import stablelog
 from stablelog.broker.settings import SETTINGS
-from tests.cli.test_cli import answer, run
+from tests.cli.test_cli import answer
 from tests.clients.drivers import unique
+from tests.commands import run
 
 
 def show(at, *words):

@@ -14,8 +14,9 @@ from stablelog.cli.partition_watch import PartitionWatch
 from stablelog.cli.record_format import render_plain
 from stablelog.cli.record_reader import Reader
 from stablelog.errors import UnavailableError
-from tests.cli.test_cli import answer, begun, run
+from tests.cli.test_cli import answer, begun
 from tests.clients.drivers import unique
+from tests.commands import run
 from tests.waiting import until
 
 

@@ -5,8 +5,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from stablelog.cli import groups
 from stablelog.errors import UnavailableError
-from tests.cli.test_cli import answer, run
+from tests.cli.test_cli import answer
 from tests.clients.drivers import unique
+from tests.commands import run
 from tests.waiting import until
 
 

@@ -20,9 +20,12 @@ from stablelog.coordinators.transactions.restoring import Torn
 from stablelog.ops.restore_report import GroupAhead, LeftOut
 from stablelog.ops.stored_partitions import Fault
 from tests.broker.tiering.world import World
-from tests.cli.test_cli import COMMAND, answer, opened, run
+from tests.cli.test_cli import answer, opened
+from tests.commands import COMMAND, run
 from tests.waiting import until
 
+# Each worker would run all commands for the fixture `documents`.
+pytestmark = pytest.mark.xdist_group("documents")
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
 TABLE = DOCUMENT.partition("\n## JSON\n")[2].partition("\n## ")[0]
 DOCUMENTED = {
@@ -131,6 +134,9 @@ def _of_broker(at):
     note("groups reset", "g", "--to", "earliest")
     note("groups delete", "g")
     note("config show", "--topic", "t")
+    note("users add", "alice", "--password-file", "-", given="secret\n")
+    note("users list")
+    note("users remove", "alice")
     note("cut", "t")
     note("transactions list")
     note("transactions describe", "holder")

@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 import stablelog
 from stablelog.cli.output import print_table, printable
-from tests.cli.test_cli import run
+from tests.commands import run
 
 
 def test_a_piped_table_keeps_each_row_on_one_line(capsys):

@@ -14,8 +14,9 @@ from stablelog.batch.header import headers_in
 from stablelog.cli.record_input import read_lines
 from stablelog.cli.record_writer import Writer
 from stablelog.errors import UnavailableError
-from tests.cli.test_cli import COMMAND, answer, run
+from tests.cli.test_cli import answer
 from tests.clients.drivers import unique
+from tests.commands import COMMAND, run
 from tests.spark.reading import settled
 
 

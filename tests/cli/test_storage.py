@@ -8,7 +8,7 @@ import pytest
 from stablelog.cli.storage import COLUMNS, GARBAGE_COLUMNS
 from stablelog.testing.s3 import serve_s3
 from tests.broker.tiering.world import World
-from tests.cli.test_cli import run
+from tests.commands import run
 
 
 @pytest.fixture

@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests.cli.test_cli import answer, opened, run
+from tests.cli.test_cli import answer, opened
 from tests.clients.drivers import unique
+from tests.commands import run
 
 
 @pytest.fixture

@@ -15,8 +15,9 @@ from stablelog.batch.header import headers_in
 from stablelog.cli import consume, disk_watch, partition_watch, record_reader
 from stablelog.cli.partition_watch import OPENING, PartitionWatch
 from stablelog.errors import UnavailableError
-from tests.cli.test_cli import answer, run
+from tests.cli.test_cli import answer
 from tests.clients.drivers import unique
+from tests.commands import run
 from tests.waiting import until
 
 pytestmark = pytest.mark.xdist_group("unreadable partitions")  # one worker makes the broker's directory

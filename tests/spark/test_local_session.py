@@ -110,7 +110,9 @@ SETTINGS_OF_THE_USER = {
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
-@pytest.mark.parametrize("way", ["spark-submit", "spark-defaults.conf"])
+@pytest.mark.parametrize(
+    "way", ["spark-submit", pytest.param("spark-defaults.conf", marks=pytest.mark.night)]
+)
 def test_what_the_user_has_set_wins_and_the_rest_is_logged(way, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     if way == "spark-submit":

@@ -255,7 +255,7 @@ def test_while_the_broker_writes_and_rolls_and_deletes(stablelog_broker):
     deadline = time.monotonic() + PATIENCE_S
     writer.start()
     try:
-        while (deleted_count < 20 or min(read_counts.values()) <= 500) and not failures:
+        while (deleted_count < 10 or min(read_counts.values()) <= 250) and not failures:
             assert time.monotonic() < deadline, (deleted_count, read_counts)
             for scan in ("files", "fetch"):
                 asked = given(stablelog_broker, topic, scan=scan)

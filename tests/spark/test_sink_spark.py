@@ -283,7 +283,11 @@ def test_a_batch_write_with_a_version_is_done_once(spark, stablelog_broker, topi
     [
         (["id as value"], {}, "column 'value' is bigint: it has to be binary or string"),
         (["'a' as vlaue"], {}, "column 'vlaue' is unknown to the sink; did you mean value?"),
-        (["'a' as value"], {"topic": "no/where"}, "there is no topic 'no/where'"),
+        (
+            ["'a' as value"],
+            {"topic": "no/where"},
+            "'no/where' is not a valid topic name: use 1 to 249 characters",
+        ),
         (["'a' as value"], {"topik": "t"}, "did you mean topic?"),
     ],
 )

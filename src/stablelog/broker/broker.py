@@ -22,6 +22,9 @@ from stablelog.broker.groups import Groups
 from stablelog.broker.loop.tasks import Arguments, Result, Tasks, in_thread_to_its_end
 from stablelog.broker.metrics import Metrics, Sample
 from stablelog.broker.security.acls import Acls
+from stablelog.broker.security.listener_logins import listener_logins
+from stablelog.broker.security.logins import Logins
+from stablelog.broker.security.users import Users
 from stablelog.broker.tiering.tiering import Tiering
 from stablelog.broker.topic_changes import TopicChanges
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, commit_log_of, is_coordinator_log
@@ -143,12 +146,14 @@ class Broker:
             self.flush.subscribe(notify)
 
     def _open_directory(self) -> None:
-        """Read the dynamic settings, the ACLs and the list of topics from the data directory."""
+        """Read the dynamic settings, the ACLs, the users and the list of topics from the data directory."""
         # Open the disk reserve before the broker writes any other file, because on a full disk the reserve frees space
         # for that file.
         self.reserve.open()
         self._dynamic_settings.load_into(self.config)
         self.acls = self._load_acls(self.directory.path)
+        self.users = Users(self.disk, self.directory.path, self.reserve)
+        self.logins = self._make_logins()
         self.topics.load(clean=self.directory.is_clean, cluster_id=self.directory.cluster_id)
         self.directory.begin()
         if self.acls is not None:
@@ -208,6 +213,15 @@ class Broker:
         self.topics.directories.attach_remote = tiering.attach
         return tiering
 
+    def _make_logins(self) -> Logins:
+        return Logins(
+            listener_logins(self.config),
+            lambda: self.users.credentials,
+            now_ms=self.now_ms,
+            tasks=self.tasks,
+            failure_delay_ms=self.config["connection.failed.authentication.delay.ms"],
+        )
+
     def _make_maintenance(self) -> Maintenance:
         return Maintenance(
             self.config,
@@ -247,6 +261,7 @@ class Broker:
             yield Sample("stablelog_acls", (), len(self.acls.authorizer.index))
             yield Sample("stablelog_denied_operations", (), self.acls.denials.count)
         yield from self.tiering.samples()
+        yield from self.logins.samples()
         for group in self.transactions:
             last, resolved = group.coordinator.table.sequences.last, group.resolved_commit_sequence
             yield Sample("stablelog_last_commit_sequence", (group.name,), last)
@@ -264,6 +279,7 @@ class Broker:
             # producer id that a partition already contains.
             await self._opening.open_all()
             self.topics.taken_over()
+        await self.logins.open()
         self._is_started = True
         self.tasks.start("flush", self.flush.run)
         last_commits = LastCommits(self.topics, self.transactions, self.tasks)
@@ -416,6 +432,7 @@ class Broker:
         if not failed:
             self.transactions.write_decided()
         self.groups.close()
+        self.logins.close()
         self.maintenance.close()
         self.flush.close()
         self.compactor.close()

@@ -1,18 +1,15 @@
 """The names of topics: which names are valid, and which names are those of internal topics of the broker."""
 
-import re
-
 from kio.schema.errors import ErrorCode
 
 from stablelog.errors import RefusedError
+from stablelog.types import TOPIC_NAME_RULE, TOPIC_NAME_SIZE_MAX, is_topic_name
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, is_group_name
 
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 REMOTE_LOG_METADATA_TOPIC = "__remote_log_metadata"
-NAME_SIZE_MAX = 249
-
-_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+NAME_SIZE_MAX = TOPIC_NAME_SIZE_MAX
 
 
 def commit_log_of(group: str) -> str:
@@ -71,10 +68,10 @@ def check_topic_name(name: str) -> None:
     Raises:
         RefusedError: invalid_topic_exception.
     """
-    if not name or len(name) > NAME_SIZE_MAX or name in {".", ".."} or not _LEGAL_NAME.fullmatch(name):
+    if not is_topic_name(name):
         raise RefusedError(
             ErrorCode.invalid_topic_exception,
-            f"{name[:NAME_SIZE_MAX]!r} is not a valid topic name: use 1 to {NAME_SIZE_MAX} characters of a-z A-Z 0-9 . _ -, but not . or .. alone",
+            f"{name[:NAME_SIZE_MAX]!r} is not a valid topic name: {TOPIC_NAME_RULE}",
         )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from stablelog import cli
 from stablelog.cli.profiles import read_profile
 from stablelog.errors import UnavailableError
 
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from stablelog.client.connection import Connection
 
 BOOTSTRAP: Final = "127.0.0.1:9092"
-# With the start of Python, a command ends within 3 s if no broker answers.
-TIMEOUT_S: Final = 2.0
+TIMEOUT_S: Final = 2.0  # from the start of the command
+# A broker may take this long to answer, however long the start of the command took on a loaded machine.
+WAIT_MIN_S: Final = 0.5
 PAUSE_S: Final = 0.1  # between two attempts to reach one address
 
 Bootstrap = Annotated[
@@ -47,7 +49,7 @@ Timeout = Annotated[
         metavar="SECONDS",
         min=0,
         envvar="STABLELOG_TIMEOUT",
-        help=f"How long to wait for a broker that does not answer (default {TIMEOUT_S:g}).",
+        help=f"How long after its start the command gives up if no broker answers (default {TIMEOUT_S:g}).",
     ),
 ]
 
@@ -62,15 +64,20 @@ class Broker:
     Args:
         addresses: the addresses as "host:port".
         timeout_s: how long `reach` waits for an answer.
+        spent_s: the part of the timeout that the start of the command has taken.
 
     Attributes:
         addresses: as given; after `reach`, the answering address comes first.
         timeout_s: as given.
+        wait_s: how long `reach` waits: what is left of the timeout, but at least 0.5 s, or the timeout if it is shorter.
     """
 
-    def __init__(self, addresses: Sequence[str], timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, addresses: Sequence[str], timeout_s: float = TIMEOUT_S, spent_s: float = 0.0) -> None:
+        assert timeout_s >= 0, timeout_s
+        assert spent_s >= 0, spent_s
         self.addresses = list(addresses)
         self.timeout_s = timeout_s
+        self.wait_s = max(timeout_s - spent_s, min(timeout_s, WAIT_MIN_S))
         self._is_reached = False
 
     @classmethod
@@ -86,7 +93,11 @@ class Broker:
             timeout_s = given.timeout_s if timeout_s is None else timeout_s
         named = [address.strip() for given in bootstrap or (BOOTSTRAP,) for address in given.split(",")]
         addresses = list(dict.fromkeys(address for address in named if address))
-        return cls(addresses, TIMEOUT_S if timeout_s is None else timeout_s)
+        return cls(
+            addresses,
+            TIMEOUT_S if timeout_s is None else timeout_s,
+            spent_s=time.monotonic() - cli.STARTED_S,
+        )
 
     def reach(self) -> str:
         """Wait until one address answers. Return all addresses with commas between them, the answering one first.
@@ -105,9 +116,9 @@ class Broker:
         """Return the first address that answers. Each address has its own thread, because an address may be silent, and
         so may the name server.
         """
+        deadline_s = time.monotonic() + self.wait_s  # the import below counts
         from stablelog.client.cluster import Cluster  # imported here to keep the help of commands fast
 
-        deadline_s = time.monotonic() + self.timeout_s
         # `Cluster` checks that the addresses are valid.
         Cluster(",".join(self.addresses))
         found: queue.SimpleQueue[str] = queue.SimpleQueue()

@@ -7,7 +7,6 @@ import contextlib
 import signal
 import sys
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -29,6 +28,7 @@ MODULES = (
     "groups",
     "config",
     "acls",
+    "users",
     "transactions",
     "cut",
     "inspect",
@@ -66,6 +66,8 @@ app = typer.Typer(
 
 def _print_version(is_wanted: bool) -> None:
     if is_wanted:
+        from importlib.metadata import version  # imported here, because the import takes long
+
         sys.stdout.write(f"stablelog {version('stablelog')}\n")
         raise typer.Exit
 

@@ -4,7 +4,6 @@ The file has a table for each profile. docs/commands.md describes the keys.
 """
 
 import os
-import tomllib
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -53,6 +52,8 @@ def read_profile(name: str, *, needs_bootstrap: bool) -> Profile:
 
 
 def _read(path: Path, name: str) -> dict[str, Any]:
+    import tomllib  # imported here, because few commands name a profile
+
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

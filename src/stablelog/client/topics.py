@@ -17,7 +17,7 @@ from kio.schema.offset_for_leader_epoch.v4.request import (
 )
 
 from stablelog.client.responses import RetriableError, UnknownTopicOrPartitionError, check
-from stablelog.types import TopicPartition
+from stablelog.types import TOPIC_NAME_RULE, TOPIC_NAME_SIZE_MAX, TopicPartition, is_topic_name
 
 EARLIEST_LOCAL: Final = -4  # the special timestamp of the first offset on the local disk
 ISOLATIONS: Final = {"read_uncommitted": 0, "read_committed": 1}
@@ -72,7 +72,11 @@ def metadata_request(names: Iterable[str] | None) -> Any:
 
 
 def missing_topic(name: str, bootstrap: str) -> str:
-    """Return the message for a topic that does not exist, with the command that creates it."""
+    """Return the message for a topic that does not exist: with the command that creates it, or with the rule of names if
+    no topic can have this name.
+    """
+    if not is_topic_name(name):
+        return f"{name[:TOPIC_NAME_SIZE_MAX]!r} is not a valid topic name: {TOPIC_NAME_RULE}"
     return f"there is no topic {name!r} at {bootstrap}. `stablelog topics create {name}` creates it"
 
 

@@ -87,6 +87,7 @@ RIGHTS: Final[Mapping[ApiKey, tuple[Right, ...]]] = MappingProxyType(
             _cluster(Operation.DESCRIBE, _CLUSTER, "the next right is needed"),
             _group(Operation.DESCRIBE, "each group", LEFT_OUT),
         ),
+        ApiKey.SASL_HANDSHAKE: (),
         ApiKey.API_VERSIONS: (),
         ApiKey.CREATE_TOPICS: (
             _cluster(Operation.CREATE, _CLUSTER, "the next right is needed"),
@@ -121,6 +122,7 @@ RIGHTS: Final[Mapping[ApiKey, tuple[Right, ...]]] = MappingProxyType(
             _group(Operation.READ),
             _topic(Operation.READ),
         ),
+        ApiKey.SASL_AUTHENTICATE: (),
         ApiKey.DESCRIBE_ACLS: (_cluster(Operation.DESCRIBE),),
         ApiKey.CREATE_ACLS: (_cluster(Operation.ALTER),),
         ApiKey.DELETE_ACLS: (_cluster(Operation.ALTER),),
@@ -141,6 +143,7 @@ RIGHTS: Final[Mapping[ApiKey, tuple[Right, ...]]] = MappingProxyType(
         ApiKey.OFFSET_DELETE: (_group(Operation.DELETE), _topic(Operation.READ)),
         ApiKey.DESCRIBE_CLIENT_QUOTAS: (_cluster(Operation.DESCRIBE_CONFIGS),),
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (_cluster(Operation.DESCRIBE),),
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (_cluster(Operation.ALTER),),
         ApiKey.UPDATE_FEATURES: (_cluster(Operation.ALTER),),
         ApiKey.DESCRIBE_CLUSTER: (
             _cluster(Operation.DESCRIBE, _CLUSTER, "the response names no authorized operation"),

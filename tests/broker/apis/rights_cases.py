@@ -552,6 +552,17 @@ CASES = [
     ),
     Case(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, lambda _n: {"users": None}, ON_CLUSTER),
     Case(
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        0,
+        lambda _n: {
+            "deletions": (),
+            "upsertions": one(
+                "zoe", mechanism=1, iterations=4096, salt=b"0123456789abcdef", salted_password=bytes(32)
+            ),
+        },
+        ALTERS_CLUSTER,
+    ),
+    Case(
         ApiKey.UPDATE_FEATURES,
         1,
         lambda _n: {
@@ -667,5 +678,5 @@ CASES = [
     ),
 ]
 # APIs that tell every client something: which versions the broker has, and where it is.
-OPEN_APIS = {ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CLUSTER}
-NOT_IN_CASES = {ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CLUSTER}
+OPEN_APIS = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.DESCRIBE_CLUSTER}
+NOT_IN_CASES = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.DESCRIBE_CLUSTER}

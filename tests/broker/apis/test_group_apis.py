@@ -59,6 +59,8 @@ MODULES = {
     16: "list_groups",
     42: "delete_groups",
     47: "offset_delete",
+    68: "consumer_group_heartbeat",
+    69: "consumer_group_describe",
 }
 
 
@@ -125,7 +127,7 @@ def in_version(api_key: int, version: int, request: Any) -> Any:
     return adapt(request, older)
 
 
-async def ask(broker: Broker, api_key: int, version: int, request: Any, **older_fields: Any) -> Any:
+async def ask(broker: Any, api_key: int, version: int, request: Any, **older_fields: Any) -> Any:
     """Send a request in a version, through bytes, and read the answer from bytes.
 
     `older_fields` are set where the version has them.

@@ -115,6 +115,7 @@ def state(broker: Any) -> object:
         dict(broker.config.dynamic),
         dict(broker.config.dynamic_defaults),
         set(broker.acls.authorizer.index),
+        dict(broker.users.credentials.users),
     )
 
 

@@ -2,8 +2,6 @@
 
 import contextlib
 import json
-import subprocess
-import sys
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -16,14 +14,14 @@ from stablelog.spark.source.broker_log import BrokerLog
 from stablelog.spark.source.resolve import Range
 from tests.broker.tiering.life import TIERED, TOPIC, URL, alive, lived
 from tests.clients.reading import read_to_end
+from tests.commands import run
 from tests.spark.reading import rows, settled
 from tests.waiting import PATIENCE_S, until
 
 
 def stablelog(*arguments):
     """Run a command. Returns its output."""
-    command = [sys.executable, "-m", "stablelog.cli.main", *map(str, arguments)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = run(*map(str, arguments))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
 

@@ -340,8 +340,10 @@ def test_a_row_without_a_topic_and_a_topic_that_cannot_be_are_named(stablelog_br
     options = write_options({"bootstrap": stablelog_broker.bootstrap})
     with pytest.raises(UsageError, match="a row has no topic"):
         write_part(options, part, Task(0), rows("a", topic=pa.array([None], pa.string())))
-    with pytest.raises(RefusedError, match="there is no topic 'no/where'"):
+    with pytest.raises(RefusedError, match="'no/where' is not a valid topic name: use 1 to 249 characters"):
         write_part(options, part, Task(0, attempt_id=1), rows("a", topic=["no/where"]))
+    with pytest.raises(RefusedError, match="there is no topic 'nowhere'"):
+        write_part(options, part, Task(0, attempt_id=2), rows("a", topic=["nowhere"]))
 
 
 def schema(**columns):

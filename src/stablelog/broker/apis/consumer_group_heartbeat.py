@@ -20,7 +20,6 @@ from kio.schema.consumer_group_heartbeat.v1.response import (
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
-from stablelog.broker.topic_names import is_internal
 from stablelog.broker.topics.topics import Topics
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
     JOIN_EPOCH,
@@ -58,14 +57,11 @@ class SubscribableTopics:
         return self._topics.name_of(topic_id)
 
     def names(self) -> Iterable[str]:
-        """Return the names of the topics that a regular expression can select: all that the client may describe, but
-        not the internal ones.
-        """
+        """Return the names of the topics that a regular expression can select: all that the client may describe."""
         return [
             topic.name
             for topic in self._topics
-            if not is_internal(topic.name)
-            and self._context.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name, is_logged=False)
+            if self._context.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name, is_logged=False)
         ]
 
 

@@ -14,7 +14,8 @@ BROKERS, CONTROLLERS = 1, 2
 NO_CONTROLLER_ID = -1
 
 
-def _operations(context: Context) -> int:
+def cluster_operations(context: Context) -> int:
+    """The operations that the client may carry out on the cluster; none if it may not describe the cluster."""
     can_describe = context.allows(Operation.DESCRIBE, ResourceType.CLUSTER, is_logged=False)
     return context.operations(ResourceType.CLUSTER) if can_describe else 0
 
@@ -44,7 +45,7 @@ async def handle(
         controller_id=broker.node_id,
         brokers=(DescribeClusterBroker(broker_id=broker.node_id, host=host, port=port, is_fenced=False),),
         # As in Kafka, a client that may not describe the cluster gets no operations.
-        cluster_authorized_operations=_operations(context)
+        cluster_authorized_operations=cluster_operations(context)
         if request.include_cluster_authorized_operations
         else NOT_ASKED,
     )

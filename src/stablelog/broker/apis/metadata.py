@@ -3,7 +3,7 @@
 Behaviour: a partition that is opening or offline has leader -1 and an error code, so that clients wait for a leader and
 producers choose other partitions. An offline partition lists its replica as offline; an opening one does not.
 Version notes: v0 an empty list means all topics, v1+ no topic; v4 the request says whether to create missing topics;
-v8 authorized operations of topics, if the request asks for them; v10+ topic ids.
+v8+ authorized operations of topics, and v8 to v10 also of the cluster, if the request asks for them; v10+ topic ids.
 """
 
 import uuid
@@ -19,10 +19,12 @@ from kio.schema.metadata.v13.response import (
 )
 
 from stablelog.broker.apis import NO_THROTTLE, NOT_ASKED, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis.describe_cluster import cluster_operations
 from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
 from stablelog.broker.topics.partition_state import CODES, PartitionState
 from stablelog.broker.topics.topic import Topic
 from stablelog.errors import RefusedError
+from stablelog.wire.shapes import ClusterMetadataRequest, ClusterMetadataResponse
 
 PARTITION_CODES = CODES["Metadata"]
 NO_LEADER_ID = -1
@@ -126,11 +128,14 @@ async def handle(broker: Broker, request: MetadataRequest, context: Context) -> 
             ]
         )
     host, port = context.session.listener.advertised
-    return MetadataResponse(
-        throttle_time=NO_THROTTLE,
-        brokers=(MetadataResponseBroker(node_id=broker.node_id, host=host, port=port),),
-        cluster_id=broker.cluster_id,
-        controller_id=broker.node_id,
-        topics=topics,
-        error_code=ErrorCode.none,
-    )
+    fields = {
+        "throttle_time": NO_THROTTLE,
+        "brokers": (MetadataResponseBroker(node_id=broker.node_id, host=host, port=port),),
+        "cluster_id": broker.cluster_id,
+        "controller_id": broker.node_id,
+        "topics": topics,
+        "error_code": ErrorCode.none,
+    }
+    if isinstance(request, ClusterMetadataRequest) and request.include_cluster_authorized_operations:
+        return ClusterMetadataResponse(**fields, cluster_authorized_operations=cluster_operations(context))
+    return MetadataResponse(**fields)

@@ -35,6 +35,7 @@ class FileKind(NamedTuple):
         what: the content, for error messages: `the broker's settings`.
         why: what the file holds, for error messages: `the settings that were changed while the broker ran`.
         version: the greatest version of the format that this release reads.
+        is_private: whether only the owner of the file may read it.
     """
 
     name: str
@@ -42,6 +43,7 @@ class FileKind(NamedTuple):
     what: str
     why: str
     version: int
+    is_private: bool = False
 
     @property
     def meta_line(self) -> str:
@@ -63,6 +65,7 @@ USERS: Final = FileKind(
     what="the users' credentials",
     why="the credentials of users",
     version=1,
+    is_private=True,
 )
 QUOTAS: Final = FileKind(
     "quotas.json", key="stablelog.quotas", what="the clients' quotas", why="the quotas of clients", version=1
@@ -167,7 +170,7 @@ class NotedFile(Generic[Content]):
             return
         with self._refusing():
             if not self._disk.exists(self.path):
-                self._reserve.write_atomic(self.path, self._empty)
+                self._reserve.write_atomic(self.path, self._empty, is_private=self._kind.is_private)
             # Write the line in `meta.properties` after the file: if the broker crashes between the two writes, the
             # line must not name a missing file, because the broker would then refuse to start.
             meta = self._disk.read_bytes(self._meta)
@@ -183,7 +186,7 @@ class NotedFile(Generic[Content]):
         """
         self.note()
         with self._refusing():
-            self._reserve.write_atomic(self.path, content)
+            self._reserve.write_atomic(self.path, content, is_private=self._kind.is_private)
 
     @contextlib.contextmanager
     def _refusing(self) -> Iterator[None]:
