@@ -48,7 +48,7 @@ class ClusterMetadataResponse(MetadataResponse):  # type: ignore[misc]  # mypy d
     """A Metadata response of versions 8 to 10.
 
     Attributes:
-        cluster_authorized_operations: a set, with one bit for each operation (`stablelog.broker.apis.authorization`).
+        cluster_authorized_operations: a set, with one bit for each operation (`stablelog.security.acls.bits`).
     """
 
     cluster_authorized_operations: int
