@@ -167,7 +167,7 @@ def test_a_group_is_described_and_a_missing_one_has_an_error(version: int) -> No
         one, none = (await ask(broker, 69, version, describing("g", "h", operations=True))).groups
         assert (one.error_code, one.group_id, one.group_state) == (ErrorCode.none, "g", "Stable")
         assert (one.group_epoch, one.assignment_epoch, one.assignor_name) == (1, 1, "range")
-        assert one.authorized_operations == 0b101001000
+        assert one.authorized_operations == 0b110101001000
         (member,) = one.members
         assert (member.member_id, member.member_epoch, member.client_id) == ("own", 1, "client")
         assert (member.client_host, member.subscribed_topic_names) == ("/127.0.0.1", ("t",))
