@@ -21,6 +21,7 @@ from stablelog.broker.fetch_sessions import FetchSessions
 from stablelog.broker.groups import Groups
 from stablelog.broker.loop.tasks import Arguments, Result, Tasks, in_thread_to_its_end
 from stablelog.broker.metrics import Metrics, Sample
+from stablelog.broker.security.quotas import Quotas
 from stablelog.broker.tiering.tiering import Tiering
 from stablelog.broker.topic_changes import TopicChanges
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, commit_log_of, is_coordinator_log
@@ -139,11 +140,20 @@ class Broker:
             self.flush.subscribe(notify)
 
     def _open_directory(self) -> None:
-        """Read the dynamic settings and the list of topics from the data directory."""
+        """Read the dynamic settings, the quotas and the list of topics from the data directory."""
         # Open the disk reserve before the broker writes any other file, because on a full disk the reserve frees space
         # for that file.
         self.reserve.open()
         self._dynamic_settings.load_into(self.config)
+        self.quotas = Quotas(
+            self.config,
+            self.disk,
+            self.directory.path,
+            reserve=self.reserve,
+            threads=self.message_threads,
+            tasks=self.tasks,
+            now_ms=self.now_ms,
+        )
         self.topics.load(clean=self.directory.is_clean, cluster_id=self.directory.cluster_id)
         self.directory.begin()
 
@@ -224,6 +234,7 @@ class Broker:
         yield Sample("stablelog_scrubbed_bytes", (), self.scrub.read_size)
         yield Sample("stablelog_fetch_sessions", (), len(self.fetch_sessions))
         yield from self.tiering.samples()
+        yield from self.quotas.samples()
         for group in self.transactions:
             last, resolved = group.coordinator.table.sequences.last, group.resolved_commit_sequence
             yield Sample("stablelog_last_commit_sequence", (group.name,), last)

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import Broker, Context
 from stablelog.broker.network.connection import Connection
 from stablelog.broker.network.long_messages import encoded
+from stablelog.broker.security.throttle import StepTimer
 from stablelog.env.disk import Buffer
 from stablelog.errors import RefusedError
 from stablelog.wire.api import APIS, ApiKey
@@ -49,13 +50,24 @@ class Router:
             import_messages(api_key, version)
             self._prepared.add((api_key, version))
 
-    async def respond(self, connection: Connection, frame: Buffer) -> Sequence[Buffer] | None:
+    async def respond(
+        self, connection: Connection, frame: Buffer, timer: StepTimer | None = None
+    ) -> Sequence[Buffer] | None:
         """Handle one request. Returns None if the client expects no response.
+
+        Args:
+            connection: the connection of the client.
+            frame: the request.
+            timer: measures the processor time of this call, which is charged to the client's quota.
 
         Raises:
             StablelogError: the broker does not support the API or its version, or the frame is not a valid request. The
                 caller has to close the connection.
         """
+        quotas = self._broker.quotas
+        if timer is None and quotas.limits_time:
+            timer = StepTimer()
+            return await timer.run(self.respond(connection, frame, timer))
         api_key, api_version, correlation_id = API_AND_VERSION.unpack_from(frame)
         api = APIS.get(api_key)
         if api is None:
@@ -83,8 +95,11 @@ class Router:
             client_id, request = await connection.decoding.request(
                 self._broker.message_threads, api_key, api_version, frame, self.prepare
             )
+        session, throttle = connection.session, None
+        if quotas.limits_clients:
+            throttle = quotas.throttle(session.principal.name, client_id, len(frame), timer)
         context = Context(
-            api_version, correlation_id, client_id, connection.host, connection.appending, connection.session
+            api_version, correlation_id, client_id, connection.host, connection.appending, session, throttle
         )
         if not api.is_appending:
             # Acquire the lock `appending`, so that this request begins after the appends of earlier requests. Acquire
@@ -97,9 +112,13 @@ class Router:
             self._broker.check_after_fault()
             raise
         self._broker.metrics.requests[api_key] += 1
+        if throttle is not None:
+            answer = throttle.told(answer)
+            if throttle.ms:
+                connection.mute(throttle.ms)
         if answer is None or isinstance(answer, list):
             return answer
-        return await encoded(
+        buffers = await encoded(
             self._broker.message_threads,
             api_key,
             api_version,
@@ -107,3 +126,6 @@ class Router:
             answer,
             request_size=len(frame),
         )
+        if throttle is not None:
+            throttle.charge_time()
+        return buffers

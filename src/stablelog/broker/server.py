@@ -131,6 +131,7 @@ class Server:
             idle_ms_max=config["connections.max.idle.ms"],
             receive_ms_max=config["stablelog.request.receive.timeout.ms"],
             handshake_ms_max=config["stablelog.ssl.handshake.timeout.ms"],
+            arrive=self.broker.quotas.arrive,
         )
         loop = asyncio.get_running_loop()
         tasks = self.broker.tasks

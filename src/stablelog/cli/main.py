@@ -27,6 +27,7 @@ MODULES = (
     "consume",
     "groups",
     "config",
+    "quotas",
     "transactions",
     "cut",
     "inspect",

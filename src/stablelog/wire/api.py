@@ -54,6 +54,7 @@ class ApiKey(IntEnum):
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
     DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
@@ -164,7 +165,8 @@ APIS: Final[Mapping[int, Api]] = MappingProxyType(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: Api(0, 1, is_heavy=True),
         ApiKey.LIST_PARTITION_REASSIGNMENTS: Api(0, 0),
         ApiKey.OFFSET_DELETE: Api(0, 0, is_appending=True),
-        ApiKey.DESCRIBE_CLIENT_QUOTAS: Api(0, 1),
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: Api(0, 1, is_heavy=True, has_long_response=True),
+        ApiKey.ALTER_CLIENT_QUOTAS: Api(0, 1, is_heavy=True),
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Api(0, 0, is_heavy=True),
         ApiKey.UPDATE_FEATURES: Api(0, 2, is_heavy=True),
         ApiKey.DESCRIBE_CLUSTER: Api(0, 2, is_heavy=True),

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.broker import Broker
 from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.network.session import Session
+from stablelog.broker.security.throttle import Throttle
 from stablelog.broker.topics.partition_state import Codes, PartitionState
 from stablelog.errors import RefusedError, UnavailableError
 from stablelog.types import TopicPartition
@@ -45,6 +46,7 @@ class Context(NamedTuple):
         appending: the lock `Connection.appending` of the client's connection. A handler holds the lock while it
             appends, so that the appends of one connection keep the order of its requests.
         session: who the client is.
+        throttle: measures the request for the quotas of the client; None if no client has a quota.
     """
 
     api_version: int
@@ -53,6 +55,20 @@ class Context(NamedTuple):
     client_host: str
     appending: asyncio.Lock
     session: Session
+    throttle: Throttle | None = None
+
+    def charge_partitions(self, count: int, *, strict_since: int) -> None:
+        """Charge the creation or deletion of partitions to the quota of the client.
+
+        Args:
+            count: the number of partitions.
+            strict_since: the first version of the API whose clients know the error code of the refusal.
+
+        Raises:
+            RefusedError: the client is above its quota already.
+        """
+        if self.throttle is not None:
+            self.throttle.mutate(count, is_strict=self.api_version >= strict_since)
 
 
 async def for_each(

@@ -1,4 +1,4 @@
-"""CreatePartitions (37): add partitions to a topic."""
+"""CreatePartitions (37): add partitions to a topic. Version notes: v3 THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
 from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
@@ -9,9 +9,11 @@ from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topic_names import check_not_own
 from stablelog.errors import RefusedError
 
+STRICT_SINCE = 3
+
 
 async def _add(
-    broker: Broker, asked: CreatePartitionsTopic, *, validate_only: bool
+    broker: Broker, asked: CreatePartitionsTopic, *, validate_only: bool, context: Context
 ) -> CreatePartitionsTopicResult:
     try:
         topic = broker.topics.named(asked.name)
@@ -24,12 +26,13 @@ async def _add(
                 ErrorCode.invalid_replica_assignment,
                 f"each new partition must be assigned to broker {broker.node_id} alone",
             )
-        if not validate_only:
-            await broker.topic_changes.grow(asked.name, asked.count)
-        elif asked.count <= topic.partition_count:
+        if asked.count <= topic.partition_count:
             raise RefusedError(
                 ErrorCode.invalid_partitions, f"{asked.name} has {topic.partition_count} partitions already"
             )
+        context.charge_partitions(asked.count - topic.partition_count, strict_since=STRICT_SINCE)
+        if not validate_only:
+            await broker.topic_changes.grow(asked.name, asked.count)
     except RefusedError as refused:
         return CreatePartitionsTopicResult(
             name=asked.name, error_code=refused.code, error_message=str(refused)
@@ -38,14 +41,14 @@ async def _add(
 
 
 async def handle(
-    broker: Broker, request: CreatePartitionsRequest, _context: Context
+    broker: Broker, request: CreatePartitionsRequest, context: Context
 ) -> CreatePartitionsResponse:
     """Add partitions to each topic that the request names. An error of one topic does not affect the others."""
     return CreatePartitionsResponse(
         throttle_time=NO_THROTTLE,
         results=tuple(
             [
-                await _add(broker, asked, validate_only=request.validate_only)
+                await _add(broker, asked, validate_only=request.validate_only, context=context)
                 async for asked in in_turns(request.topics)
             ]
         ),

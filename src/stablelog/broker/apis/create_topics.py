@@ -1,7 +1,7 @@
 """CreateTopics (19): create topics.
 
-Version notes: v4 a count of -1 asks for the broker's default; v5 the response contains the settings; v7 also the topic
-id.
+Version notes: v4 a count of -1 asks for the broker's default; v5 the response contains the settings; v6
+THROTTLING_QUOTA_EXCEEDED (KIP-599); v7 also the topic id.
 """
 
 from collections import Counter
@@ -21,6 +21,7 @@ from stablelog.broker.topics.topic import Topic
 from stablelog.errors import RefusedError
 
 DEFAULT = -1
+STRICT_SINCE = 6
 
 
 def _partition_count(broker: Broker, asked: CreatableTopic) -> int:
@@ -52,14 +53,17 @@ def _partition_count(broker: Broker, asked: CreatableTopic) -> int:
     return broker.config["num.partitions"] if asked.num_partitions == DEFAULT else int(asked.num_partitions)
 
 
-async def _create(broker: Broker, asked: CreatableTopic, *, validate_only: bool) -> CreatableTopicResult:
+async def _create(
+    broker: Broker, asked: CreatableTopic, *, validate_only: bool, context: Context
+) -> CreatableTopicResult:
     configs = {config.name: config.value for config in asked.configs if config.value is not None}
     try:
         count = _partition_count(broker, asked)
-        if validate_only:
+        topic: Topic | None = None
+        if validate_only or context.throttle is not None:
             broker.topics.reservations.check_new(asked.name, count, configs)
-            topic: Topic | None = None
-        else:
+            context.charge_partitions(count, strict_since=STRICT_SINCE)
+        if not validate_only:
             topic = await broker.topic_changes.create(asked.name, count, configs)
     except RefusedError as refused:
         return CreatableTopicResult(
@@ -89,7 +93,7 @@ async def _create(broker: Broker, asked: CreatableTopic, *, validate_only: bool)
     )
 
 
-async def handle(broker: Broker, request: CreateTopicsRequest, _context: Context) -> CreateTopicsResponse:
+async def handle(broker: Broker, request: CreateTopicsRequest, context: Context) -> CreateTopicsResponse:
     """Create each topic that the request names. An error of one topic does not affect the others."""
     named = Counter(topic.name for topic in request.topics)
     results = []
@@ -105,5 +109,5 @@ async def handle(broker: Broker, request: CreateTopicsRequest, _context: Context
                 )
             )
         else:
-            results.append(await _create(broker, asked, validate_only=request.validate_only))
+            results.append(await _create(broker, asked, validate_only=request.validate_only, context=context))
     return CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(results))

@@ -1,4 +1,7 @@
-"""DeleteTopics (20): delete topics. Version notes: v6 by name or by topic id."""
+"""DeleteTopics (20): delete topics.
+
+Version notes: v5 THROTTLING_QUOTA_EXCEEDED (KIP-599); v6 by name or by topic id.
+"""
 
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
 from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
@@ -8,8 +11,10 @@ from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.broker.loop.turns import in_turns
 from stablelog.errors import RefusedError
 
+STRICT_SINCE = 5
 
-async def _delete(broker: Broker, asked: DeleteTopicState) -> DeletableTopicResult:
+
+async def _delete(broker: Broker, asked: DeleteTopicState, context: Context) -> DeletableTopicResult:
     name = asked.name if asked.name is not None else broker.topics.name_of(asked.topic_id)
     try:
         if not broker.config["delete.topic.enable"]:
@@ -19,6 +24,8 @@ async def _delete(broker: Broker, asked: DeleteTopicState) -> DeletableTopicResu
             )
         if name is None:
             raise RefusedError(ErrorCode.unknown_topic_id, f"there is no topic with the id {asked.topic_id}")
+        if context.throttle is not None:
+            context.charge_partitions(broker.topics.named(name).partition_count, strict_since=STRICT_SINCE)
         await broker.topic_changes.delete(name)
     except RefusedError as refused:
         return DeletableTopicResult(
@@ -27,7 +34,7 @@ async def _delete(broker: Broker, asked: DeleteTopicState) -> DeletableTopicResu
     return DeletableTopicResult(name=name, topic_id=asked.topic_id, error_code=ErrorCode.none)
 
 
-async def handle(broker: Broker, request: DeleteTopicsRequest, _context: Context) -> DeleteTopicsResponse:
+async def handle(broker: Broker, request: DeleteTopicsRequest, context: Context) -> DeleteTopicsResponse:
     """Delete each topic that the request names. An error of one topic does not affect the others."""
-    results = [await _delete(broker, asked) async for asked in in_turns(request.topics)]
+    results = [await _delete(broker, asked, context) async for asked in in_turns(request.topics)]
     return DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=tuple(results))

@@ -8,54 +8,37 @@ response bytes, no request is begun.
 """
 
 import asyncio
-import functools
 import logging
-import struct
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import cast
 
 from stablelog.broker.loop.tasks import Scope, Tasks
 from stablelog.broker.network.budget import Budget, Claim
+from stablelog.broker.network.contained import contained
 from stablelog.broker.network.inbox import INBOX_SIZE, Inbox
 from stablelog.broker.network.long_messages import Decoding
-from stablelog.broker.network.members import Limits, Member, limit_reached, peer_of
+from stablelog.broker.network.members import AT_ONCE, Limits, Member, limit_reached, peer_of
+from stablelog.broker.network.mute import Mute
+from stablelog.broker.network.request_head import API_KEY, REQUEST_SIZE_MIN, api_of, name_of
 from stablelog.broker.network.responses import LENGTH, WRITE_SIZE, Answer, Responses
 from stablelog.broker.network.session import Session
 from stablelog.env.disk import Buffer
 from stablelog.errors import StablelogError
-from stablelog.wire.api import APIS, Api, ApiKey
+from stablelog.wire.api import ApiKey
 
 log = logging.getLogger(__name__)
 
-API_KEY = struct.Struct(">h")
 FREE_IN_FLIGHT_COUNT = 8
 # The number of requests of one connection that are begun in one turn of the event loop, before other connections get
 # their turn.
 BEGUN_AT_ONCE_COUNT = 8
-REQUEST_SIZE_MIN = 8  # api key, version and correlation id
 # The number of response bytes that one connection sends before other connections get their turn: the event loop copies
 # these bytes, and reads them from disk if necessary.
 TURN_SIZE = 4 << 20
-# Stands for the API of a request whose API key is unknown; the router refuses the request.
-NO_API = Api(0, -1)
 
-Callback = TypeVar("Callback", bound=Callable[..., None])
 Respond = Callable[["Connection", Buffer], Awaitable[Sequence[Buffer] | None]]
 OnMade = Callable[["Connection", asyncio.BaseTransport], None]
-
-
-def _contained(callback: Callback) -> Callback:
-    """Wrap a callback that other code calls: an unexpected exception in the callback closes the connection."""
-
-    @functools.wraps(callback)
-    def contained(connection: "Connection", *arguments: Any) -> None:
-        try:
-            callback(connection, *arguments)
-        except Exception as error:  # noqa: BLE001 - the exception fails this connection only
-            connection.background.unexpected("connection", connection.scope, error)
-
-    return cast("Callback", contained)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -114,6 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         self.decoding = Decoding()
         self.appending = asyncio.Lock()
         self._reading = True
+        self._mute = Mute(self._later, self._unmute)
         self._writable = asyncio.Event()
         self._writable.set()
         self._unwritable_since = 0.0
@@ -131,7 +115,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- life --------------------------------------------------------------------------------------------------
 
-    @_contained
+    @contained
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set the connection up after the client has connected."""
         self._transport = cast("asyncio.Transport", transport)
@@ -150,6 +134,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._members.add(self)
         self._timer = self._later(self._limits.idle_ms_max / 1000, self._check_idle)
+        # A listener with TLS has counted the connection before its handshake.
+        arrival = self._limits.arrive(self.host) if self._on_made is None else AT_ONCE
+        if arrival.delay_ms:
+            self.mute(arrival.delay_ms, arrival.why_closed)
 
     def _later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         return self.background.later("connection", delay_s, callback, scope=self.scope)
@@ -161,6 +149,7 @@ class Connection(asyncio.BufferedProtocol):
         for timer in (self._timer, self._rest_timer):
             if timer is not None:
                 timer.cancel()
+        self._mute.cancel()
         for task in self._tasks:
             task.cancel()
         if self._claim is not None:
@@ -250,7 +239,7 @@ class Connection(asyncio.BufferedProtocol):
             return self._frame[self._frame_filled : self._claim.held]
         return self._inbox.room()
 
-    @_contained
+    @contained
     def buffer_updated(self, nbytes: int) -> None:
         """Process bytes that have arrived in the buffer."""
         if self.is_draining:
@@ -336,7 +325,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waits_for_turn = False
         self._resume_reading()
 
-    @_contained
+    @contained
     def admitted(self) -> None:
         """Continue receiving a request: the memory budget now has the room that the request waited for."""
         self._waits_for_room = False
@@ -373,13 +362,13 @@ class Connection(asyncio.BufferedProtocol):
     def _begin(self, frame: Buffer, claim: Claim | None) -> None:
         self._last_request_at = self._loop.time()
         if claim is not None:
-            self._budget.whole(claim, is_quick=not _api(frame).is_long_poll)
+            self._budget.whole(claim, is_quick=not api_of(frame).is_long_poll)
         work = self._work(frame, self._responses.add())
         self._tasks.add(self.background.start_request(work, partial(self._end, frame, claim)))
-        if len(self._responses) >= self._limits.in_flight_count_max:
+        if self._mute.is_on or len(self._responses) >= self._limits.in_flight_count_max:
             self._pause_reading()
 
-    @_contained
+    @contained
     def _end(self, frame: Buffer, claim: Claim | None, task: "asyncio.Task[None]") -> None:
         """Free the frame (buffer) of a request, and the bytes that it has claimed from the memory budget.
 
@@ -397,7 +386,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while not self._writable.is_set():
                 await self._writable.wait()
-            if _api(frame).is_heavy:
+            if api_of(frame).is_heavy:
                 async with self._asking:
                     answer.buffers = await self._respond(self, frame)
             else:
@@ -408,7 +397,7 @@ class Connection(asyncio.BufferedProtocol):
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - the exception fails this connection only
-            self.background.unexpected(_name(frame), self.scope, error)
+            self.background.unexpected(name_of(frame), self.scope, error)
             return
         answer.done = True
         self._send_answered()
@@ -444,11 +433,28 @@ class Connection(asyncio.BufferedProtocol):
         self._unwritable_since = self._loop.time()
         self._pause_reading()
 
-    @_contained
+    @contained
     def resume_writing(self) -> None:
         """Send responses and begin requests again, because the client has read enough."""
         self._writable.set()
         self._send_answered()
+
+    def mute(self, ms: int, why_closed: str | None = None) -> None:
+        """Begin no more requests for a time. If a reason is given, then close the connection.
+
+        A large request whose first bytes have arrived is still received and processed: it uses the memory budget.
+        """
+        if not self.is_draining and not self.is_closing:
+            self._mute.begin(ms, why_closed)
+            if self._frame is None:
+                self._pause_reading()
+
+    def _unmute(self) -> None:
+        if self._mute.why_closed is not None:
+            self.close(self._mute.why_closed)
+        if self._partial_since is not None:
+            self._partial_since = self._loop.time()
+        self._resume_reading()
 
     def _pause_reading(self) -> None:
         if self.is_draining:
@@ -463,6 +469,7 @@ class Connection(asyncio.BufferedProtocol):
             or self.is_draining
             or self._waits_for_room
             or self._waits_for_turn
+            or (self._mute.is_on and self._frame is None)
             or not self._writable.is_set()
             or len(self._responses) >= self._limits.in_flight_count_max
             or self._transport is None
@@ -474,13 +481,3 @@ class Connection(asyncio.BufferedProtocol):
             self._split_inbox()
         if self._reading and not self.is_closing:
             self._transport.resume_reading()
-
-
-def _api(frame: Buffer) -> Api:
-    return APIS.get(API_KEY.unpack_from(frame)[0], NO_API)
-
-
-def _name(frame: Buffer) -> str:
-    """The name of a request, for the log."""
-    api_key = API_KEY.unpack_from(frame)[0]
-    return ApiKey(api_key).snake_name if api_key in APIS else "connection"
