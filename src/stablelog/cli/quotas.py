@@ -9,11 +9,11 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.cli.broker import Broker, connect, with_broker
 from stablelog.cli.options import PAIR, AsJson, command_app, examples
-from stablelog.cli.output import done, fail, show
+from stablelog.cli.output import as_objects, done, fail, show
 from stablelog.client.responses import check
 from stablelog.security.quotas.entities import CLIENT_ID, IP, USER, MatchType, QuotaKey
 
-COLUMNS: Final = ("user", "client-id", "ip", "quota", "value")
+COLUMNS: Final = ("user", "client id", "ip", "quota", "value")
 DEFAULT: Final = "<default>"
 
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="The user.")]
@@ -57,6 +57,12 @@ def _entity(
         if name is not None or is_default:
             entity[kind] = name
     return entity
+
+
+def _named(entity: dict[str, str | None]) -> dict[str, str | None]:
+    """Return the names of an entity as JSON has them: null for a type that it does not have."""
+    shown = {kind: DEFAULT if name is None else name for kind, name in entity.items()}
+    return {"user": shown.get(USER), "client_id": shown.get(CLIENT_ID), "ip": shown.get(IP)}
 
 
 def _shown(entity: dict[str, str | None]) -> str:
@@ -145,7 +151,12 @@ def set_quotas(
     values = dict(map(_parse_quota, quotas))
     ops = tuple(alter.OpData(key=key, value=value, remove=False) for key, value in values.items())
     _alter(broker, entity, ops)
-    done(f"set {', '.join(values)} of {_shown(entity)}", as_json=as_json, entity=entity, quotas=values)
+    done(
+        f"set {', '.join(values)} of {_shown(entity)}",
+        as_json=as_json,
+        **_named(entity),
+        quotas=as_objects(("quota", "value"), values.items()),
+    )
 
 
 def _parse_quota(text: str) -> tuple[str, float]:
@@ -198,7 +209,7 @@ def remove(
     done(
         f"removed {', '.join(quotas or ['all quotas'])} of {_shown(entity)}",
         as_json=as_json,
-        entity=entity,
+        **_named(entity),
         quotas=removed,
     )
 
