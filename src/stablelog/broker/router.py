@@ -97,7 +97,7 @@ class Router:
             )
         session, throttle = connection.session, None
         if quotas.limits_clients:
-            throttle = quotas.throttle(session.principal.name, client_id, len(frame), timer)
+            throttle = quotas.throttle(session.principal.name, client_id, len(frame), timer, connection.mute)
         context = Context(
             api_version, correlation_id, client_id, connection.host, connection.appending, session, throttle
         )
@@ -114,8 +114,6 @@ class Router:
         self._broker.metrics.requests[api_key] += 1
         if throttle is not None:
             answer = throttle.told(answer)
-            if throttle.ms:
-                connection.mute(throttle.ms)
         if answer is None or isinstance(answer, list):
             return answer
         buffers = await encoded(

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import threading
+import tracemalloc
 from datetime import timedelta
 
 import pytest
@@ -532,5 +533,31 @@ def test_addresses_that_come_and_go_take_no_memory():
             desk.broker.quotas.arrive(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}")
         [measured] = [s.value for s in desk.broker.quotas.samples() if s.name == "stablelog_measured_clients"]
         assert measured <= 10_000
+
+    at_desk(conversation)
+
+
+def test_a_client_with_a_new_client_id_in_each_request_takes_no_memory():
+    async def conversation(desk):
+        await allow(desk, (("client-id", None),), producer_byte_rate=1000.0, controller_mutation_rate=1.0)
+        quotas = desk.broker.quotas
+        long = "x" * 1000
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            for n in range(100_000):
+                throttle = quotas.throttle("ANONYMOUS", f"{long}{n}", 100, None, lambda _ms: None)
+                throttle.produced()
+                throttle.mutate(1, is_strict=True)
+            grown = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+        assert grown < 30_000_000
+        [measured] = [s.value for s in quotas.samples() if s.name == "stablelog_measured_clients"]
+        assert measured <= 20_000
+        desk.broker.clock.advance(11_000)
+        await produced(desk, 1)
+        [measured] = [s.value for s in quotas.samples() if s.name == "stablelog_measured_clients"]
+        assert measured <= 10_001, "idle clients are forgotten"
 
     at_desk(conversation)

@@ -89,9 +89,16 @@ class Quotas:
 
     # -- requests ----------------------------------------------------------------------------------------------
 
-    def throttle(self, user: str, client_id: str | None, size: int, timer: StepTimer | None) -> Throttle:
-        """Begin to measure one request of a client, which has `size` bytes."""
-        return Throttle(self, user, client_id or "", size, timer)
+    def throttle(
+        self,
+        user: str,
+        client_id: str | None,
+        size: int,
+        timer: StepTimer | None,
+        mute: Callable[[int], None],
+    ) -> Throttle:
+        """Begin to measure one request of a client, which has `size` bytes. `mute` mutes its connection."""
+        return Throttle(self, user, client_id or "", size, timer, mute)
 
     def rate(self, key: QuotaKey, measured: tuple[str, str]) -> Rate:
         """The rate of the clients that are measured together."""

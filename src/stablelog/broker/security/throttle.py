@@ -1,11 +1,11 @@
 """The throttling of one request: what it adds to the measured rates of its client, and for how long the client waits.
 
-As in Kafka (KIP-219), the response is sent at once and names the throttle time. The connection then reads nothing for
-this time.
+As in Kafka (KIP-219), the response is sent at once and names the throttle time. The connection begins no requests
+for this time.
 """
 
 import math
-from collections.abc import Awaitable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from dataclasses import replace
 from datetime import timedelta
 from time import thread_time_ns
@@ -83,13 +83,20 @@ class Throttle:
         client_id: the client id of the request.
         size: the number of bytes of the request.
         timer: measures the processor time of the request; None if no quota needs it.
+        mute: lets the connection begin no requests for a number of milliseconds.
 
     Attributes:
         ms: the throttle time so far, in ms.
     """
 
     def __init__(
-        self, quotas: "Quotas", user: str, client_id: str, size: int, timer: StepTimer | None
+        self,
+        quotas: "Quotas",
+        user: str,
+        client_id: str,
+        size: int,
+        timer: StepTimer | None,
+        mute: Callable[[int], None],
     ) -> None:
         self._quotas = quotas
         self._user = user
@@ -97,12 +104,16 @@ class Throttle:
         self._size = size
         self.ms = 0
         self._timer = timer
+        self._mute = mute
         self._charged_ns = 0
 
     def _wait(self, key: QuotaKey, ms: int) -> None:
         if ms > 0:
             self._quotas.note(key, ms)
-            self.ms = max(self.ms, ms)
+            if ms > self.ms:
+                self.ms = ms
+                # At once: while this request waits for the disk, the connection would begin many more.
+                self._mute(ms)
 
     def produced(self) -> None:
         """Charge the bytes of a Produce request."""
