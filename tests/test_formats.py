@@ -99,6 +99,16 @@ def test_the_example_of_users_json_is_read():
     assert f"`{USERS.meta_line}`" in TEXT
 
 
+def test_the_example_of_quotas_json_is_read():
+    from stablelog.broker.directory.noted_file import QUOTAS
+    from stablelog.broker.directory.quota_file import decode_quotas, encode_quotas
+
+    [example] = re.findall(r'^    (\{"version":1,"quotas".*)\n    ([0-9a-f]{8})$', TEXT, re.M)
+    content = "\n".join([*example, ""]).encode()
+    assert encode_quotas(decode_quotas(content)) == content
+    assert f"`{QUOTAS.meta_line}`" in TEXT
+
+
 def test_the_table_of_versions_is_the_codes():
     from stablelog.broker.directory import catalog, directory_signs, dynamic_settings, formats, noted_file
     from stablelog.coordinators.transactions import records as commit_log
@@ -117,6 +127,7 @@ def test_the_table_of_versions_is_the_codes():
         "`broker.json`": dynamic_settings.SETTINGS_VERSION,
         "`acls.json`": noted_file.ACLS.version,
         "`users.json`": noted_file.USERS.version,
+        "`quotas.json`": noted_file.QUOTAS.version,
         "`.kafka_cleanshutdown`": directory_signs.CLEAN_SHUTDOWN_VERSION,
         "offset checkpoints": kafka_files.CHECKPOINT_VERSION,
         "`partition.metadata`": kafka_files.METADATA_VERSION,

@@ -179,8 +179,13 @@ class Desk:
     def __init__(self, broker):
         self.broker = broker
         self.router = Router(broker)
+        self.muted_ms = []  # for how long the client was muted, each time
         self.stranger = SimpleNamespace(
-            host="nowhere", appending=asyncio.Lock(), decoding=Decoding(), session=Session(host="nowhere")
+            host="nowhere",
+            appending=asyncio.Lock(),
+            decoding=Decoding(),
+            session=Session(host="nowhere"),
+            mute=self.muted_ms.append,
         )
 
     async def ask(self, api_key, version, /, **fields):

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from kio.schema.alter_client_quotas.v1 import request as alter
 from kio.schema.errors import ErrorCode
 from prometheus_client.parser import text_string_to_metric_families
 
 import stablelog
 from stablelog.broker import metrics
 from stablelog.broker.loop.tasks import Scope
+from stablelog.client.connection import Connection
 from stablelog.security.acls import AclBinding, Operation, Pattern, Permission, ResourceType
 from tests.broker.desk import batch, delete_topic, opened, part
 from tests.broker.security.test_logging_in import Client, on_desk
@@ -300,6 +302,27 @@ def test_what_the_scrub_reads_and_finds_is_counted(told, topic):
     """A pass begins a minute after the start, and the one before it: `tests/broker/upkeep/test_proofs.py` makes them."""
     assert told("stablelog_scrubbed_bytes") >= 0
     assert told("stablelog_damaged_batches", topic=topic, partition="0") == 0
+
+
+def test_throttled_requests_and_their_clients_are_counted(told, broker):
+    entity = (alter.EntityData(entity_type="client-id", entity_name="throttled"),)
+
+    def set_quota(value):
+        op = alter.OpData(key="producer_byte_rate", value=value or 1.0, remove=value is None)
+        entry = alter.EntryData(entity=entity, ops=(op,))
+        with Connection(broker.bootstrap, timeout_s=10) as connection:
+            connection.ask(alter.AlterClientQuotasRequest(entries=(entry,), validate_only=False))
+
+    set_quota(10_000.0)
+    try:
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "client.id": "throttled"})
+        producer.produce(unique("throttled"), bytes(110_000))
+        assert producer.flush(60) == 0
+        assert told("stablelog_throttled", quota="producer_byte_rate") == 1
+        assert 1.0 <= told("stablelog_throttle_seconds", quota="producer_byte_rate") < 2.0
+        assert told("stablelog_measured_clients") == 1
+    finally:
+        set_quota(None)
 
 
 def test_open_connections_are_counted(told, broker):

@@ -24,6 +24,7 @@ from stablelog.broker.metrics import Metrics, Sample
 from stablelog.broker.security.acls import Acls
 from stablelog.broker.security.listener_logins import listener_logins
 from stablelog.broker.security.logins import Logins
+from stablelog.broker.security.quotas import Quotas
 from stablelog.broker.security.users import Users
 from stablelog.broker.tiering.tiering import Tiering
 from stablelog.broker.topic_changes import TopicChanges
@@ -146,7 +147,7 @@ class Broker:
             self.flush.subscribe(notify)
 
     def _open_directory(self) -> None:
-        """Read the dynamic settings, the ACLs, the users and the list of topics from the data directory."""
+        """Read the dynamic settings, the ACLs, users and quotas, and the list of topics from the data directory."""
         # Open the disk reserve before the broker writes any other file, because on a full disk the reserve frees space
         # for that file.
         self.reserve.open()
@@ -154,6 +155,15 @@ class Broker:
         self.acls = self._load_acls(self.directory.path)
         self.users = Users(self.disk, self.directory.path, self.reserve)
         self.logins = self._make_logins()
+        self.quotas = Quotas(
+            self.config,
+            self.disk,
+            self.directory.path,
+            reserve=self.reserve,
+            threads=self.message_threads,
+            tasks=self.tasks,
+            now_ms=self.now_ms,
+        )
         self.topics.load(clean=self.directory.is_clean, cluster_id=self.directory.cluster_id)
         self.directory.begin()
         if self.acls is not None:
@@ -262,6 +272,7 @@ class Broker:
             yield Sample("stablelog_denied_operations", (), self.acls.denials.count)
         yield from self.tiering.samples()
         yield from self.logins.samples()
+        yield from self.quotas.samples()
         for group in self.transactions:
             last, resolved = group.coordinator.table.sequences.last, group.resolved_commit_sequence
             yield Sample("stablelog_last_commit_sequence", (group.name,), last)

@@ -134,6 +134,17 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Greatest possible age of a record of the coordinators' logs that is not in the object store; 0 if all are there.",
         (),
     ),
+    "stablelog_throttled": (
+        "counter",
+        "Requests and connections that were throttled because of a quota, by the key of the quota.",
+        ("quota",),
+    ),
+    "stablelog_throttle_seconds": (
+        "counter",
+        "Sum of the throttle times because of a quota, by the key of the quota.",
+        ("quota",),
+    ),
+    "stablelog_measured_clients": ("gauge", "Clients whose rates are measured for a quota.", ()),
     "stablelog_last_commit_sequence": (
         "gauge",
         "Commit sequence of the last commit that was decided, by transaction group.",

@@ -17,6 +17,7 @@ from stablelog.broker.apis.sasl_authenticate import authenticate
 from stablelog.broker.network.connection import Connection
 from stablelog.broker.network.long_messages import encoded
 from stablelog.broker.security.gate import admit
+from stablelog.broker.security.throttle import StepTimer
 from stablelog.env.disk import Buffer
 from stablelog.errors import RefusedError
 from stablelog.security.login import State
@@ -74,7 +75,20 @@ class Router:
             connection.close_when_sent()
         return buffers
 
-    async def _respond(self, connection: Connection, frame: Buffer) -> Sequence[Buffer] | None:
+    async def _respond(
+        self, connection: Connection, frame: Buffer, timer: StepTimer | None = None
+    ) -> Sequence[Buffer] | None:
+        """Handle one request that may come now.
+
+        Args:
+            connection: the connection of the client.
+            frame: the request.
+            timer: measures the processor time of this call, which is charged to the client's quota.
+        """
+        quotas = self._broker.quotas
+        if timer is None and quotas.limits_time:
+            timer = StepTimer()
+            return await timer.run(self._respond(connection, frame, timer))
         api_key, api_version, correlation_id = API_AND_VERSION.unpack_from(frame)
         api = APIS.get(api_key)
         if api is None:
@@ -103,18 +117,20 @@ class Router:
                 self._broker.message_threads, api_key, api_version, frame, self.prepare
             )
         acls = self._broker.acls
-        access = None
+        session, access, throttle = connection.session, None, None
         if acls is not None:
-            session = connection.session
             access = acls.access(str(session.principal), session.host, ApiKey(api_key).message_name)
+        if quotas.limits_clients:
+            throttle = quotas.throttle(session.principal.name, client_id, len(frame), timer, connection.mute)
         context = Context(
             api_version,
             correlation_id,
             client_id,
             connection.host,
             connection.appending,
-            connection.session,
+            session,
             access,
+            throttle,
         )
         if not api.is_appending:
             # Acquire the lock `appending`, so that this request begins after the appends of earlier requests. Acquire
@@ -127,9 +143,11 @@ class Router:
             self._broker.check_after_fault()
             raise
         self._broker.metrics.requests[api_key] += 1
+        if throttle is not None:
+            answer = throttle.told(answer)
         if answer is None or isinstance(answer, list):
             return answer
-        return await encoded(
+        buffers = await encoded(
             self._broker.message_threads,
             api_key,
             api_version,
@@ -137,3 +155,6 @@ class Router:
             answer,
             request_size=len(frame),
         )
+        if throttle is not None:
+            throttle.charge_time()
+        return buffers

@@ -132,6 +132,7 @@ class Server:
             receive_ms_max=config["stablelog.request.receive.timeout.ms"],
             handshake_ms_max=config["stablelog.ssl.handshake.timeout.ms"],
             login_size_max=config["sasl.server.max.receive.size"],
+            arrive=self.broker.quotas.arrive,
         )
         loop = asyncio.get_running_loop()
         tasks = self.broker.tasks

@@ -6,6 +6,7 @@ docs/operating.md lists all settings, and a test compares that list with this ta
 
 from stablelog.broker.acl_settings import ACL_SETTINGS
 from stablelog.broker.login_settings import LOGIN_SETTINGS
+from stablelog.broker.quota_settings import QUOTA_SETTINGS
 from stablelog.broker.security_settings import SECURITY_SETTINGS
 from stablelog.broker.setting import Setting
 from stablelog.broker.tiering_settings import TIERING_SETTINGS
@@ -29,6 +30,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("node.id", integer(0, INT_MAX), "1", "The broker's id, as clients see it."),
     *SECURITY_SETTINGS,
     *LOGIN_SETTINGS,
+    *QUOTA_SETTINGS,
     # limits
     Setting(
         "socket.request.max.bytes", integer(1024, INT_MAX), "104857600", "The largest request, in bytes."

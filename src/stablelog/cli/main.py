@@ -29,6 +29,7 @@ MODULES = (
     "config",
     "acls",
     "users",
+    "quotas",
     "transactions",
     "cut",
     "inspect",

@@ -142,6 +142,7 @@ RIGHTS: Final[Mapping[ApiKey, tuple[Right, ...]]] = MappingProxyType(
         ApiKey.LIST_PARTITION_REASSIGNMENTS: (_cluster(Operation.DESCRIBE),),
         ApiKey.OFFSET_DELETE: (_group(Operation.DELETE), _topic(Operation.READ)),
         ApiKey.DESCRIBE_CLIENT_QUOTAS: (_cluster(Operation.DESCRIBE_CONFIGS),),
+        ApiKey.ALTER_CLIENT_QUOTAS: (_cluster(Operation.ALTER_CONFIGS),),
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (_cluster(Operation.DESCRIBE),),
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (_cluster(Operation.ALTER),),
         ApiKey.UPDATE_FEATURES: (_cluster(Operation.ALTER),),

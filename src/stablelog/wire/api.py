@@ -56,6 +56,7 @@ class ApiKey(IntEnum):
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
     DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
     UPDATE_FEATURES = 57
@@ -169,7 +170,8 @@ APIS: Final[Mapping[int, Api]] = MappingProxyType(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: Api(0, 1, is_heavy=True),
         ApiKey.LIST_PARTITION_REASSIGNMENTS: Api(0, 0),
         ApiKey.OFFSET_DELETE: Api(0, 0, is_appending=True),
-        ApiKey.DESCRIBE_CLIENT_QUOTAS: Api(0, 1),
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: Api(0, 1, is_heavy=True, has_long_response=True),
+        ApiKey.ALTER_CLIENT_QUOTAS: Api(0, 1, is_heavy=True),
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Api(0, 0, is_heavy=True),
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Api(0, 0, is_appending=True),
         ApiKey.UPDATE_FEATURES: Api(0, 2, is_heavy=True),

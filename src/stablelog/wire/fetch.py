@@ -220,15 +220,19 @@ class FetchedTopic:
 
 
 def encode_fetch_response(
-    version: int, correlation_id: int, error: ErrorCode, session_id: int, topics: Iterable[FetchedTopic]
+    version: int,
+    correlation_id: int,
+    error: ErrorCode,
+    session_id: int,
+    topics: Iterable[FetchedTopic],
+    throttle_ms: int = 0,
 ) -> list[Buffer]:
     """Encode a Fetch response as a list of buffers, header first, without the length prefix."""
     flexible = version >= VERSION_FLEXIBLE
     topics = list(topics)
     out: list[Buffer] = []
     tags = NO_TAGS if flexible else b""
-    # The zero is the field throttle_time_ms.
-    envelope = bytearray(INT32.pack(correlation_id) + tags + INT32.pack(0))
+    envelope = bytearray(INT32.pack(correlation_id) + tags + INT32.pack(throttle_ms))
     if version >= VERSION_WITH_SESSIONS:
         envelope += _ERROR_AND_SESSION.pack(error.value, session_id)
     envelope += encode_size(len(topics), INT32, flexible=flexible)

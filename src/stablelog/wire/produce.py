@@ -163,7 +163,7 @@ def decode_in_steps(version: int, frame: Buffer, at: int) -> Generator[None, Non
 
 
 def encode_produce_response(
-    version: int, correlation_id: int, topics: Iterable[ProducedTopic]
+    version: int, correlation_id: int, topics: Iterable[ProducedTopic], throttle_ms: int = 0
 ) -> list[Buffer]:
     """Encode a Produce response as a list of buffers, header first, without the length prefix."""
     flexible = version >= VERSION_FLEXIBLE
@@ -177,7 +177,7 @@ def encode_produce_response(
         for partition in topic.partitions:
             _write_partition(out, version, partition)
         out += tags
-    return [bytes(out + INT32.pack(0) + tags)]  # The zero is the field throttle_time_ms.
+    return [bytes(out + INT32.pack(throttle_ms) + tags)]
 
 
 def _write_partition(out: bytearray, version: int, partition: ProducedPartition) -> None:

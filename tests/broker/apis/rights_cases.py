@@ -550,6 +550,20 @@ CASES = [
         lambda _n: {"components": (), "strict": False},
         ((Operation.DESCRIBE_CONFIGS, CLUSTER, ""),),
     ),
+    Case(
+        ApiKey.ALTER_CLIENT_QUOTAS,
+        1,
+        lambda _n: {
+            "entries": [
+                {
+                    "entity": [{"entity_type": "user", "entity_name": "zoe"}],
+                    "ops": [{"key": "producer_byte_rate", "value": 1e9, "remove": False}],
+                }
+            ],
+            "validate_only": False,
+        },
+        ((Operation.ALTER_CONFIGS, CLUSTER, ""),),
+    ),
     Case(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, lambda _n: {"users": None}, ON_CLUSTER),
     Case(
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS,

@@ -16,6 +16,7 @@ from stablelog.broker.broker import Broker
 from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.network.session import Session
 from stablelog.broker.security.access import Access, every_operation
+from stablelog.broker.security.throttle import Throttle
 from stablelog.broker.topics.partition_state import Codes, PartitionState
 from stablelog.errors import RefusedError, UnavailableError
 from stablelog.security.acls import CLUSTER_NAME, Operation, ResourceType
@@ -63,6 +64,7 @@ class Context(NamedTuple):
 
     A handler asks `allows` or `require` before the request has an effect, and before the response tells of a resource.
     The operations that each API asks for are in `stablelog.security.api_rights`.
+        throttle: measures the request for the quotas of the client; None if no client has a quota.
     """
 
     api_version: int
@@ -105,6 +107,21 @@ class Context(NamedTuple):
     def operations(self, kind: ResourceType, name: str = CLUSTER_NAME) -> int:
         """The operations that the client may carry out on a resource, as bits by Kafka's numbers (KIP-430)."""
         return every_operation(kind) if self.access is None else self.access.operations(kind, name)
+
+    throttle: Throttle | None = None
+
+    def charge_partitions(self, count: int, *, strict_since: int) -> None:
+        """Charge the creation or deletion of partitions to the quota of the client.
+
+        Args:
+            count: the number of partitions.
+            strict_since: the first version of the API whose clients know the error code of the refusal.
+
+        Raises:
+            RefusedError: the client is above its quota already.
+        """
+        if self.throttle is not None:
+            self.throttle.mutate(count, is_strict=self.api_version >= strict_since)
 
 
 async def for_each(

@@ -1,4 +1,4 @@
-"""CreatePartitions (37): add partitions to a topic."""
+"""CreatePartitions (37): add partitions to a topic. Version notes: v3 THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
 from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
@@ -8,6 +8,8 @@ from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, Resou
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topic_names import check_not_own
 from stablelog.errors import RefusedError
+
+STRICT_SINCE = 3
 
 
 async def _add(
@@ -25,12 +27,13 @@ async def _add(
                 ErrorCode.invalid_replica_assignment,
                 f"each new partition must be assigned to broker {broker.node_id} alone",
             )
-        if not validate_only:
-            await broker.topic_changes.grow(asked.name, asked.count)
-        elif asked.count <= topic.partition_count:
+        if asked.count <= topic.partition_count:
             raise RefusedError(
                 ErrorCode.invalid_partitions, f"{asked.name} has {topic.partition_count} partitions already"
             )
+        context.charge_partitions(asked.count - topic.partition_count, strict_since=STRICT_SINCE)
+        if not validate_only:
+            await broker.topic_changes.grow(asked.name, asked.count)
     except RefusedError as refused:
         return CreatePartitionsTopicResult(
             name=asked.name, error_code=refused.code, error_message=str(refused)

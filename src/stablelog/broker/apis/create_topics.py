@@ -1,7 +1,7 @@
 """CreateTopics (19): create topics.
 
-Version notes: v4 a count of -1 asks for the broker's default; v5 the response contains the settings; v7 also the topic
-id.
+Version notes: v4 a count of -1 asks for the broker's default; v5 the response contains the settings; v6
+THROTTLING_QUOTA_EXCEEDED (KIP-599); v7 also the topic id.
 """
 
 from collections import Counter
@@ -21,6 +21,7 @@ from stablelog.broker.topics.topic import Topic
 from stablelog.errors import RefusedError
 
 DEFAULT = -1
+STRICT_SINCE = 6
 
 
 def _partition_count(broker: Broker, asked: CreatableTopic) -> int:
@@ -60,10 +61,11 @@ async def _create(
         if not context.allows(Operation.CREATE, ResourceType.CLUSTER, is_logged=False):
             context.require(Operation.CREATE, ResourceType.TOPIC, asked.name)
         count = _partition_count(broker, asked)
-        if validate_only:
+        topic: Topic | None = None
+        if validate_only or context.throttle is not None:
             broker.topics.reservations.check_new(asked.name, count, configs)
-            topic: Topic | None = None
-        else:
+            context.charge_partitions(count, strict_since=STRICT_SINCE)
+        if not validate_only:
             topic = await broker.topic_changes.create(asked.name, count, configs)
     except RefusedError as refused:
         return CreatableTopicResult(

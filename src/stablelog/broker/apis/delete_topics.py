@@ -1,4 +1,7 @@
-"""DeleteTopics (20): delete topics. Version notes: v6 by name or by topic id."""
+"""DeleteTopics (20): delete topics.
+
+Version notes: v5 THROTTLING_QUOTA_EXCEEDED (KIP-599); v6 by name or by topic id.
+"""
 
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
 from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
@@ -7,6 +10,8 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
 from stablelog.broker.loop.turns import in_turns
 from stablelog.errors import RefusedError
+
+STRICT_SINCE = 5
 
 
 async def _delete(broker: Broker, asked: DeleteTopicState, context: Context) -> DeletableTopicResult:
@@ -28,6 +33,8 @@ async def _delete(broker: Broker, asked: DeleteTopicState, context: Context) -> 
                 error_code=ErrorCode.topic_authorization_failed,
                 error_message="the client is not authorized to DELETE the topic",
             )
+        if context.throttle is not None:
+            context.charge_partitions(broker.topics.named(name).partition_count, strict_since=STRICT_SINCE)
         await broker.topic_changes.delete(name)
     except RefusedError as refused:
         return DeletableTopicResult(

@@ -1,60 +1,50 @@
-"""DescribeClientQuotas (48): no client has a quota, because the broker has none.
+"""DescribeClientQuotas (48): list the quotas of the entities that a filter selects.
 
-Behaviour: a filter is checked as in Apache Kafka, and a valid one finds nothing.
+Behaviour: the filter is checked and applied as in Apache Kafka. A filter without components selects all entities, unless
+it is strict.
 Version notes: v1 flexible.
 """
 
-from collections.abc import Sequence
-
-from kio.schema.describe_client_quotas.v1.request import ComponentData, DescribeClientQuotasRequest
-from kio.schema.describe_client_quotas.v1.response import DescribeClientQuotasResponse
+from kio.schema.describe_client_quotas.v1.request import DescribeClientQuotasRequest
+from kio.schema.describe_client_quotas.v1.response import (
+    DescribeClientQuotasResponse,
+    EntityData,
+    EntryData,
+    ValueData,
+)
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.broker.loop.turns import in_turns
 from stablelog.errors import RefusedError
-
-IP = "ip"
-ENTITY_TYPES = ("user", "client-id", IP)
-EXACT, DEFAULT, ANY = 0, 1, 2
+from stablelog.security.quotas.entities import Component, Entity, Values, check_filter, selects
 
 
-def _check(components: Sequence[ComponentData]) -> None:
-    """Refuse a filter that Kafka would refuse.
-
-    Raises:
-        RefusedError: a component of the filter is not valid, or contradicts another one.
-    """
-    seen: set[str] = set()
-    for component in components:
-        kind, match_type = component.entity_type, component.match_type
-        if not kind or kind in seen:
-            raise RefusedError(ErrorCode.invalid_request, f"the entity type {kind!r} is empty or named twice")
-        if kind not in ENTITY_TYPES:
-            raise RefusedError(ErrorCode.unsupported_version, f"the entity type {kind!r} is not supported")
-        if match_type not in (EXACT, DEFAULT, ANY):
-            raise RefusedError(ErrorCode.invalid_request, f"the match type {match_type} is unknown")
-        if (component.match is None) == (match_type == EXACT):
-            raise RefusedError(
-                ErrorCode.invalid_request, f"the match type {match_type} and the match string contradict"
-            )
-        seen.add(kind)
-    if IP in seen and len(seen) > 1:
-        raise RefusedError(
-            ErrorCode.invalid_request, "the entity type ip cannot be combined with another one"
-        )
+def _entry(entity: Entity, values: Values) -> EntryData:
+    return EntryData(
+        entity=tuple([EntityData(entity_type=kind, entity_name=name) for kind, name in entity.pairs]),
+        values=tuple([ValueData(key=key.value, value=value) for key, value in values.items()]),
+    )
 
 
 async def handle(
-    _broker: Broker, request: DescribeClientQuotasRequest, context: Context
+    broker: Broker, request: DescribeClientQuotasRequest, context: Context
 ) -> DescribeClientQuotasResponse:
     """Handle the request."""
+    components = [Component(one.entity_type, one.match_type, one.match) for one in request.components]
     try:
         context.require(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER)
-        _check(request.components)
+        check_filter(components)
     except RefusedError as refused:
         return DescribeClientQuotasResponse(
             throttle_time=NO_THROTTLE, error_code=refused.code, error_message=str(refused), entries=None
         )
+    # Without components, a strict filter selects nothing: each entity has a type that the filter does not name.
+    entries = [
+        _entry(entity, values)
+        async for entity, values in in_turns(broker.quotas.table.entities.items())
+        if selects(components, entity, strict=request.strict)
+    ]
     return DescribeClientQuotasResponse(
-        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, error_message=None, entries=()
+        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, error_message=None, entries=tuple(entries)
     )

@@ -44,6 +44,9 @@ from stablelog.wire.fetch import (
 
 # For fewer bytes of records than this, the broker does not check whether their pages are in memory.
 COLD_SIZE_MIN = 64 << 10
+# The number of bytes that a response has besides the records, for the whole and for each partition.
+RESPONSE_OVERHEAD = 18
+PARTITION_OVERHEAD = 38
 # If a topic id is unknown, this prefix and the id stand for the name of the topic. No topic name begins with this
 # character.
 UNKNOWN_ID_PREFIX = "?"
@@ -259,11 +262,16 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
     try:
         session = await _session(broker, request)
     except RefusedError as refused:
-        return encode_fetch_response(version, correlation_id, ErrorCode(refused.code), NO_SESSION, ())
+        throttle_ms = 0 if context.throttle is None else context.throttle.charge_time()
+        code = ErrorCode(refused.code)
+        return encode_fetch_response(version, correlation_id, code, NO_SESSION, (), throttle_ms)
     denied = await _denied(session, context)
     incremental = request.session_epoch not in (FULL_FETCH_EPOCH, FINAL_EPOCH)
     isolation = Isolation.READ_COMMITTED if request.is_committed else Isolation.READ_UNCOMMITTED
     size_max = min(request.size_max, broker.config["fetch.max.bytes"])
+    if context.throttle is not None:
+        size_max = min(size_max, context.throttle.fetch_size_max())
+    size_min = min(request.size_min, size_max)
     codes = CODES["Fetch"].for_version(version)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + request.wait_ms_max / 1000
@@ -272,7 +280,7 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
             found = await _read_all(broker, session, denied, isolation, size_max, codes, poll)
             if (
                 found.refused
-                or found.size >= request.size_min
+                or found.size >= size_min
                 # A read has ended at this number although more records are there.
                 or found.aborted_count >= ABORTED_COUNT_MAX
                 or not session.partitions
@@ -293,14 +301,51 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
             found.answers[key].error = codes.opening or ErrorCode.none
     if found.size >= COLD_SIZE_MIN:
         await _bring_in(broker, found, codes)
+    throttle_ms = 0
+    if context.throttle is not None:
+        is_allowed = context.throttle.may_fetch(await _response_size(found, incremental=incremental))
+        throttle_ms = context.throttle.ms
+        if not is_allowed:
+            await free_in_turns(found.answers, found.seen)
+            return _empty(broker, request, session, version, correlation_id, throttle_ms)
     broker.metrics.fetched_size += found.size
     topics = await _topics_of(session, found.answers, incremental=incremental)
-    answer = (version, correlation_id, ErrorCode.none, session.session_id, topics)
+    answer = (version, correlation_id, ErrorCode.none, session.session_id, topics, throttle_ms)
     if sum(len(topic.partitions) for topic in topics) + found.aborted_count > ENTRY_COUNT_MAX:
         buffers = await in_thread(broker.message_threads, encode_fetch_response, *answer)
         await _free(request, found, topics, session)
         return buffers
     return encode_fetch_response(*answer)
+
+
+async def _response_size(found: Found, *, incremental: bool) -> int:
+    """The number of bytes of a response, without the names of topics and the fields of a partition that vary."""
+    count = len(found.answers)
+    if incremental:
+        count = 0
+        async for answer in in_turns(found.answers.values()):
+            count += bool(answer.records) or answer.error is not ErrorCode.none
+    return RESPONSE_OVERHEAD + found.size + PARTITION_OVERHEAD * count
+
+
+def _empty(
+    broker: Broker,
+    request: FetchRequest,
+    session: FetchSession,
+    version: int,
+    correlation_id: int,
+    throttle_ms: int,
+) -> list[Buffer]:
+    """Encode a response without partitions, for a client that is above a quota.
+
+    A session that this request has begun is ended: the client must begin it again, because the response does not tell of
+    all its partitions.
+    """
+    session_id = session.session_id
+    if request.session_epoch in (FULL_FETCH_EPOCH, FINAL_EPOCH):
+        broker.fetch_sessions.end(session_id)
+        session_id = NO_SESSION
+    return encode_fetch_response(version, correlation_id, ErrorCode.none, session_id, (), throttle_ms)
 
 
 async def _free(

@@ -258,7 +258,9 @@ async def _append_all(
 
 async def handle(broker: Broker, request: ProduceRequest, context: Context) -> list[Buffer] | None:
     """Append the batches, wait until they are durable, and encode the response."""
-    version, correlation_id = context.api_version, context.correlation_id
+    version = context.api_version
+    if context.throttle is not None:
+        context.throttle.produced()
     if request.acks not in KNOWN_ACKS:
         why = f"acks={request.acks} is not valid: use 0, 1 or all (-1)"
         answers = [
@@ -267,7 +269,7 @@ async def handle(broker: Broker, request: ProduceRequest, context: Context) -> l
             )
             for topic in request.topics
         ]
-        return await _encoded(broker, version, correlation_id, answers)
+        return await _encoded(broker, context, answers)
     async with context.appending:
         answers, waits = await _append_all(broker, request, version, context)
     broker.metrics.appended_size += sum(len(p.records or b"") for t in request.topics for p in t.partitions)
@@ -291,21 +293,22 @@ async def handle(broker: Broker, request: ProduceRequest, context: Context) -> l
             )
     if decided is not None:
         await decided
-    return await _encoded(broker, version, correlation_id, answers)
+    return await _encoded(broker, context, answers)
 
 
-async def _encoded(
-    broker: Broker, version: int, correlation_id: int, answers: list[ProducedTopic]
-) -> list[Buffer]:
+async def _encoded(broker: Broker, context: Context, answers: list[ProducedTopic]) -> list[Buffer]:
     """Encode the response; in a thread if it has many entries."""
     count = sum(
         1 + sum(1 + len(partition.record_errors) for partition in topic.partitions) for topic in answers
     )
+    throttle_ms = 0
+    if context.throttle is not None:
+        context.throttle.charge_time()
+        throttle_ms = context.throttle.ms
+    response = (context.api_version, context.correlation_id, answers, throttle_ms)
     if count > ENTRY_COUNT_MAX:
-        return await in_thread(
-            broker.message_threads, encode_produce_response, version, correlation_id, answers
-        )
-    return encode_produce_response(version, correlation_id, answers)
+        return await in_thread(broker.message_threads, encode_produce_response, *response)
+    return encode_produce_response(*response)
 
 
 def _decided(broker: Broker, request: ProduceRequest) -> "asyncio.Future[None] | None":

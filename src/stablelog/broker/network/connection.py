@@ -8,17 +8,18 @@ response bytes, no request is begun.
 """
 
 import asyncio
-import functools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import cast
 
 from stablelog.broker.loop.tasks import Scope, Tasks
 from stablelog.broker.network.budget import Budget, Claim
+from stablelog.broker.network.contained import contained
 from stablelog.broker.network.inbox import INBOX_SIZE, Inbox
 from stablelog.broker.network.long_messages import Decoding
-from stablelog.broker.network.members import Limits, Member, limit_reached, peer_of
+from stablelog.broker.network.members import AT_ONCE, Limits, Member, limit_reached, peer_of
+from stablelog.broker.network.mute import Mute
 from stablelog.broker.network.request_head import API_KEY, REQUEST_SIZE_MIN, api_of, name_of
 from stablelog.broker.network.responses import LENGTH, WRITE_SIZE, Answer, Responses
 from stablelog.broker.network.session import Session
@@ -36,22 +37,8 @@ BEGUN_AT_ONCE_COUNT = 8
 # these bytes, and reads them from disk if necessary.
 TURN_SIZE = 4 << 20
 
-Callback = TypeVar("Callback", bound=Callable[..., None])
 Respond = Callable[["Connection", Buffer], Awaitable[Sequence[Buffer] | None]]
 OnMade = Callable[["Connection", asyncio.BaseTransport], None]
-
-
-def _contained(callback: Callback) -> Callback:
-    """Wrap a callback that other code calls: an unexpected exception in the callback closes the connection."""
-
-    @functools.wraps(callback)
-    def contained(connection: "Connection", *arguments: Any) -> None:
-        try:
-            callback(connection, *arguments)
-        except Exception as error:  # noqa: BLE001 - the exception fails this connection only
-            connection.background.unexpected("connection", connection.scope, error)
-
-    return cast("Callback", contained)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -110,6 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         self.decoding = Decoding()
         self.appending = asyncio.Lock()
         self._reading = True
+        self._mute = Mute(self._later, self._unmute)
         self._writable = asyncio.Event()
         self._writable.set()
         self._unwritable_since = 0.0
@@ -127,7 +115,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- life --------------------------------------------------------------------------------------------------
 
-    @_contained
+    @contained
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set the connection up after the client has connected."""
         self._transport = cast("asyncio.Transport", transport)
@@ -146,6 +134,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._members.add(self)
         self._timer = self._later(self._limits.idle_ms_max / 1000, self._check_idle)
+        # A listener with TLS has counted the connection before its handshake.
+        arrival = self._limits.arrive(self.host) if self._on_made is None else AT_ONCE
+        if arrival.delay_ms:
+            self.mute(arrival.delay_ms, arrival.why_closed)
 
     def _later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         return self.background.later("connection", delay_s, callback, scope=self.scope)
@@ -157,6 +149,7 @@ class Connection(asyncio.BufferedProtocol):
         for timer in (self._timer, self._rest_timer):
             if timer is not None:
                 timer.cancel()
+        self._mute.cancel()
         for task in self._tasks:
             task.cancel()
         if self._claim is not None:
@@ -251,7 +244,7 @@ class Connection(asyncio.BufferedProtocol):
             return self._frame[self._frame_filled : self._claim.held]
         return self._inbox.room()
 
-    @_contained
+    @contained
     def buffer_updated(self, nbytes: int) -> None:
         """Process bytes that have arrived in the buffer."""
         if self.is_draining:
@@ -344,7 +337,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waits_for_turn = False
         self._resume_reading()
 
-    @_contained
+    @contained
     def admitted(self) -> None:
         """Continue receiving a request: the memory budget now has the room that the request waited for."""
         self._waits_for_room = False
@@ -384,10 +377,10 @@ class Connection(asyncio.BufferedProtocol):
             self._budget.whole(claim, is_quick=not api_of(frame).is_long_poll)
         work = self._work(frame, self._responses.add())
         self._tasks.add(self.background.start_request(work, partial(self._end, frame, claim)))
-        if len(self._responses) >= self._limits.in_flight_count_max:
+        if self._mute.is_on or len(self._responses) >= self._limits.in_flight_count_max:
             self._pause_reading()
 
-    @_contained
+    @contained
     def _end(self, frame: Buffer, claim: Claim | None, task: "asyncio.Task[None]") -> None:
         """Free the frame (buffer) of a request, and the bytes that it has claimed from the memory budget.
 
@@ -452,11 +445,28 @@ class Connection(asyncio.BufferedProtocol):
         self._unwritable_since = self._loop.time()
         self._pause_reading()
 
-    @_contained
+    @contained
     def resume_writing(self) -> None:
         """Send responses and begin requests again, because the client has read enough."""
         self._writable.set()
         self._send_answered()
+
+    def mute(self, ms: int, why_closed: str | None = None) -> None:
+        """Begin no more requests for a time. If a reason is given, then close the connection.
+
+        A large request whose first bytes have arrived is still received and processed: it uses the memory budget.
+        """
+        if not self.is_draining and not self.is_closing:
+            self._mute.begin(ms, why_closed)
+            if self._frame is None:
+                self._pause_reading()
+
+    def _unmute(self) -> None:
+        if self._mute.why_closed is not None:
+            self.close(self._mute.why_closed)
+        if self._partial_since is not None:
+            self._partial_since = self._loop.time()
+        self._resume_reading()
 
     def _pause_reading(self) -> None:
         if self.is_draining:
@@ -471,6 +481,7 @@ class Connection(asyncio.BufferedProtocol):
             or self.is_draining
             or self._waits_for_room
             or self._waits_for_turn
+            or (self._mute.is_on and self._frame is None)
             or not self._writable.is_set()
             or len(self._responses) >= self._limits.in_flight_count_max
             or self._transport is None

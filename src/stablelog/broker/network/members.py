@@ -1,16 +1,35 @@
 """The open connections of a broker, and their limits."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 from stablelog.broker.loop.tasks import Scope
 
 
+class Arrival(NamedTuple):
+    """When a new connection is served.
+
+    Attributes:
+        delay_ms: the broker reads nothing from the connection for this time.
+        why_closed: why the connection is closed after this time; None if it is served then.
+    """
+
+    delay_ms: int
+    why_closed: str | None = None
+
+
+AT_ONCE: Final = Arrival(0)
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Resource limits of a connection."""
+    """Resource limits of a connection.
+
+    Attributes:
+        arrive: counts a new connection from a host, and decides when it is served.
+    """
 
     request_size_max: int
     connection_count_max: int
@@ -20,6 +39,7 @@ class Limits:
     receive_ms_max: int
     handshake_ms_max: int = 10_000
     login_size_max: int = 524_288  # of a request before the login
+    arrive: Callable[[str], Arrival] = lambda _host: AT_ONCE
 
 
 class Member(Protocol):

@@ -14,7 +14,7 @@ from typing import Final
 
 from stablelog.broker.loop.tasks import Scope, Tasks
 from stablelog.broker.network.connection import Connection, OnMade
-from stablelog.broker.network.members import Limits, Member, limit_reached
+from stablelog.broker.network.members import Arrival, Limits, Member, limit_reached
 from stablelog.broker.network.tls import Tls
 
 log = logging.getLogger(__name__)
@@ -126,11 +126,25 @@ class TlsListener:
             accepted.close()
             return
         accepted.setblocking(False)
+        arrival = self._limits.arrive(host)
         handshake = _Handshake(host, peer, accepted)
         self._members.add(handshake)
-        handshake.task = self._tasks.start("handshake", lambda: self._shake(handshake), scope=handshake.scope)
+        handshake.task = self._tasks.start(
+            "handshake", lambda: self._shake(handshake, arrival), scope=handshake.scope
+        )
 
-    async def _shake(self, handshake: _Handshake) -> None:
+    async def _shake(self, handshake: _Handshake, arrival: Arrival) -> None:
+        if arrival.delay_ms:
+            try:
+                await asyncio.sleep(arrival.delay_ms / 1000)
+            except asyncio.CancelledError:
+                self._members.discard(handshake)
+                raise
+        if arrival.why_closed is not None:
+            self._members.discard(handshake)
+            handshake.accepted.close()
+            log.warning("closing %s: %s", handshake.peer, arrival.why_closed)
+            return
         handshake.is_begun = True  # from now on, the transport closes the socket
 
         def on_made(connection: Connection, encrypted: asyncio.BaseTransport) -> None:

@@ -1,0 +1,80 @@
+"""AlterClientQuotas (49): set and remove quotas. Changes are durable before the response.
+
+Behaviour: each entity is changed or refused as a whole, and the entities are independent of each other. An entity or a
+key that is named twice is refused, as in Apache Kafka. The quotas take effect with the next request of each client.
+Version notes: v1 flexible.
+"""
+
+from collections import Counter
+
+from kio.schema.alter_client_quotas.v1 import request as asked
+from kio.schema.alter_client_quotas.v1.response import AlterClientQuotasResponse, EntityData, EntryData
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.errors import RefusedError
+from stablelog.security.quotas.entities import Alteration, entity_of
+
+
+def _alteration(entry: asked.EntryData) -> Alteration:
+    """Convert an entry of the request.
+
+    Raises:
+        RefusedError: the entity is not valid, or a key is named twice.
+    """
+    entity = entity_of((part.entity_type, part.entity_name) for part in entry.entity)
+    values: dict[str, float | None] = {}
+    for op in entry.ops:
+        if op.key in values:
+            raise RefusedError(
+                ErrorCode.invalid_request, f"Duplicate quota key {op.key!r}, not updating quota for {entity}"
+            )
+        values[op.key] = None if op.remove else op.value
+    return Alteration(entity, values)
+
+
+def _answer(entry: asked.EntryData, refused: RefusedError | None) -> EntryData:
+    return EntryData(
+        error_code=ErrorCode.none if refused is None else ErrorCode(refused.code),
+        error_message=None if refused is None else str(refused),
+        entity=tuple(
+            [EntityData(entity_type=part.entity_type, entity_name=part.entity_name) for part in entry.entity]
+        ),
+    )
+
+
+async def handle(
+    broker: Broker, request: asked.AlterClientQuotasRequest, context: Context
+) -> AlterClientQuotasResponse:
+    """Handle the request."""
+    try:
+        context.require(Operation.ALTER_CONFIGS, ResourceType.CLUSTER)
+    except RefusedError as denied:
+        return AlterClientQuotasResponse(
+            throttle_time=NO_THROTTLE, entries=tuple([_answer(entry, denied) for entry in request.entries])
+        )
+    outcomes: list[RefusedError | None] = []
+    changes: dict[int, Alteration] = {}
+    for number, entry in enumerate(request.entries):
+        try:
+            changes[number] = _alteration(entry)
+            outcomes.append(None)
+        except RefusedError as refused:
+            outcomes.append(refused)
+    named = Counter(change.entity for change in changes.values())
+    for number, change in list(changes.items()):
+        if named[change.entity] > 1:
+            outcomes[number] = RefusedError(
+                ErrorCode.invalid_request, f"Ignoring duplicate entity {change.entity}"
+            )
+            del changes[number]
+    try:
+        made = await broker.quotas.alter(list(changes.values()), validate_only=request.validate_only)
+    except RefusedError as refused:  # The disk has refused the write.
+        made = [refused] * len(changes)
+    for number, outcome in zip(changes, made, strict=True):
+        outcomes[number] = outcome
+    return AlterClientQuotasResponse(
+        throttle_time=NO_THROTTLE,
+        entries=tuple([_answer(entry, why) for entry, why in zip(request.entries, outcomes, strict=True)]),
+    )

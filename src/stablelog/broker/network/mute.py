@@ -1,0 +1,48 @@
+"""Mute: a time in which a connection begins no requests, because its client is above a quota (KIP-219)."""
+
+import asyncio
+from collections.abc import Callable
+
+Later = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
+
+
+class Mute:
+    """The mute of one connection.
+
+    Args:
+        later: calls a function after a number of seconds.
+        on_end: called when the time is over.
+
+    Attributes:
+        why_closed: why the connection is closed when the time is over; None if it goes on.
+    """
+
+    def __init__(self, later: Later, on_end: Callable[[], None]) -> None:
+        self._later = later
+        self._on_end = on_end
+        self._timer: asyncio.TimerHandle | None = None
+        self.why_closed: str | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the connection begins no requests now."""
+        return self._timer is not None
+
+    def begin(self, ms: int, why_closed: str | None) -> None:
+        """Mute the connection for a time. A mute that ends later stays as it is."""
+        if self._timer is not None:
+            if self._timer.when() >= asyncio.get_running_loop().time() + ms / 1000:
+                return
+            self._timer.cancel()
+        self.why_closed = why_closed
+        self._timer = self._later(ms / 1000, self._end)
+
+    def cancel(self) -> None:
+        """End the mute without a call of `on_end`: the connection is closed."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+
+    def _end(self) -> None:
+        self._timer = None
+        self._on_end()

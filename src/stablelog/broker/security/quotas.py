@@ -1,0 +1,195 @@
+"""The quotas of clients: their file, their changes, and the rates that are measured.
+
+A change is durable before it takes effect. Changes are made one after another. The file is written in a thread.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.config import BrokerConfig
+from stablelog.broker.directory.quota_file import encode_quotas, quota_file
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.loop.tasks import Tasks, in_thread_to_its_end
+from stablelog.broker.metrics import Sample
+from stablelog.broker.network.members import AT_ONCE, Arrival
+from stablelog.broker.security.throttle import StepTimer, Throttle
+from stablelog.env.disk import Disk
+from stablelog.errors import RefusedError
+from stablelog.security.quotas.entities import Alteration, QuotaKey, altered
+from stablelog.security.quotas.rates import MS_PER_S, Rate, Sensors, TokenBucket, Windows
+from stablelog.security.quotas.table import QuotaTable
+from stablelog.settings import INT_MAX
+
+ENTITY_COUNT_MAX: Final = 10_000
+# No limit for the whole broker: the default of max.connection.creation.rate.
+UNLIMITED: Final = INT_MAX
+
+
+class Quotas:
+    """The quotas of a broker.
+
+    Args:
+        reserve: frees disk space for the file if the disk is full.
+        tasks: makes each change to its end, even if the client disconnects.
+        threads: write the file.
+
+    Attributes:
+        table: the quotas.
+        limits_clients: whether some client may have a quota. If not, no request is measured.
+        limits_time: whether some client may have a quota of request time.
+        throttled: the number of throttled requests by the key of the quota; of connections, by the same.
+        throttled_ms: the sum of their throttle times.
+
+    Raises:
+        NewerFormatError: a later release has written the file of quotas.
+        DamageError: the file is damaged, or missing although the broker had written it.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        disk: Disk,
+        directory: Path,
+        *,
+        reserve: DiskReserve,
+        threads: Executor,
+        tasks: Tasks,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self.now_ms = now_ms
+        # A thread writes `_file`, without the reserve, which only the event loop may use. If the disk is full, the event
+        # loop writes `_reserved_file`.
+        self._file = quota_file(disk, directory)
+        self._reserved_file = quota_file(disk, directory, reserve)
+        self._threads = threads
+        self._tasks = tasks
+        self._lock = asyncio.Lock()
+        self.windows = Windows(config["quota.window.num"], config["quota.window.size.seconds"] * MS_PER_S)
+        bursts = Windows(
+            config["controller.quota.window.num"], config["controller.quota.window.size.seconds"] * MS_PER_S
+        )
+        self.throttled: Counter[QuotaKey] = Counter()
+        self.throttled_ms: Counter[QuotaKey] = Counter()
+        self._rates = {key: Sensors(lambda: Rate(self.windows)) for key in QuotaKey}
+        self._buckets = Sensors(lambda: TokenBucket(bursts))
+        self._arrivals = Rate(self.windows)
+        self._use(QuotaTable(self._reserved_file.load()))
+
+    def _use(self, table: QuotaTable) -> None:
+        self.table = table
+        self.limits_clients = bool(table.keys - {QuotaKey.CONNECTION_CREATION_RATE})
+        self.limits_time = QuotaKey.REQUEST_PERCENTAGE in table.keys
+
+    # -- requests ----------------------------------------------------------------------------------------------
+
+    def throttle(
+        self,
+        user: str,
+        client_id: str | None,
+        size: int,
+        timer: StepTimer | None,
+        mute: Callable[[int], None],
+    ) -> Throttle:
+        """Begin to measure one request of a client, which has `size` bytes. `mute` mutes its connection."""
+        return Throttle(self, user, client_id or "", size, timer, mute)
+
+    def rate(self, key: QuotaKey, measured: tuple[str, str]) -> Rate:
+        """The rate of the clients that are measured together."""
+        return self._rates[key].get(measured, self.now_ms())
+
+    def bucket(self, measured: tuple[str, str]) -> TokenBucket:
+        """The token bucket of the clients that are measured together."""
+        return self._buckets.get(measured, self.now_ms())
+
+    def note(self, key: QuotaKey, ms: int) -> None:
+        """Count a throttled request or connection."""
+        self.throttled[key] += 1
+        self.throttled_ms[key] += ms
+
+    # -- connections -------------------------------------------------------------------------------------------
+
+    def arrive(self, host: str) -> Arrival:
+        """Count a new connection, and decide when it is served.
+
+        A connection above the quota of its IP address is closed after the delay. A connection above the rate of the
+        whole broker is served after the delay. The delay is at most the size of a window, as in Kafka.
+        """
+        now_ms = self.now_ms()
+        key = QuotaKey.CONNECTION_CREATION_RATE
+        limit = self.table.of_address(host)
+        if limit is not None:
+            own = self._rates[key].get(host, now_ms)
+            own.record(1, now_ms)
+            delay_ms = min(own.throttle_ms(limit, now_ms), self.windows.size_ms)
+            if delay_ms:
+                own.record(-1, now_ms)  # the connection is not served
+                self.note(key, delay_ms)
+                return Arrival(delay_ms, f"its address opens more than {limit:g} connections per second")
+        broker_limit: int = self._config["max.connection.creation.rate"]
+        if broker_limit == UNLIMITED:
+            return AT_ONCE
+        self._arrivals.record(1, now_ms)
+        delay_ms = min(self._arrivals.throttle_ms(broker_limit, now_ms), self.windows.size_ms)
+        if delay_ms:
+            self.note(key, delay_ms)
+        return Arrival(delay_ms)
+
+    # -- changes -----------------------------------------------------------------------------------------------
+
+    async def alter(self, changes: Sequence[Alteration], *, validate_only: bool) -> list[RefusedError | None]:
+        """Change the quotas of entities. Durable on return, and then in effect.
+
+        Returns:
+            For each change, why it was refused; None if it was made.
+
+        Raises:
+            RefusedError: the disk refused the write; nothing changed.
+        """
+        return await self._tasks.for_request("quotas", lambda: self._alter(changes, validate_only))
+
+    async def _alter(self, changes: Sequence[Alteration], validate_only: bool) -> list[RefusedError | None]:
+        async with self._lock:
+            before = self.table.entities
+            after = dict(before)
+            outcomes: list[RefusedError | None] = []
+            for change in changes:
+                try:
+                    after[change.entity] = altered(after.get(change.entity, {}), change)
+                    if not after[change.entity]:
+                        del after[change.entity]
+                    elif len(after) > ENTITY_COUNT_MAX and change.entity not in before:
+                        del after[change.entity]
+                        raise RefusedError(
+                            ErrorCode.policy_violation,
+                            f"at most {ENTITY_COUNT_MAX} entities may have quotas: use defaults",
+                        )
+                    outcomes.append(None)
+                except RefusedError as refused:
+                    outcomes.append(refused)
+            if not validate_only and after != before:
+                await self._store(encode_quotas(after))
+                self._use(QuotaTable(after))
+            return outcomes
+
+    async def _store(self, content: bytes) -> None:
+        # On the event loop, once in the life of the directory: `meta.properties` must not be changed in a thread.
+        self._reserved_file.note()
+        try:
+            await in_thread_to_its_end(self._threads, self._file.store, content)
+        except RefusedError:
+            self._reserved_file.store(content)
+
+    def samples(self) -> Iterator[Sample]:
+        """The metrics of quotas."""
+        for key, count in self.throttled.items():
+            yield Sample("stablelog_throttled", (key.value,), count)
+            yield Sample("stablelog_throttle_seconds", (key.value,), self.throttled_ms[key] / MS_PER_S)
+        measured = sum(map(len, self._rates.values())) + len(self._buckets)
+        yield Sample("stablelog_measured_clients", (), measured)

@@ -1,0 +1,227 @@
+"""`stablelog quotas`: list, set and remove the quotas of clients."""
+
+from typing import Annotated, Final
+
+import typer
+from kio.schema.alter_client_quotas.v1 import request as alter
+from kio.schema.describe_client_quotas.v1.request import ComponentData, DescribeClientQuotasRequest
+from kio.schema.errors import ErrorCode
+
+from stablelog.cli.broker import Broker, connect, with_broker
+from stablelog.cli.options import PAIR, AsJson, command_app, examples
+from stablelog.cli.output import as_objects, done, fail, show
+from stablelog.client.responses import check
+from stablelog.security.quotas.entities import CLIENT_ID, IP, USER, MatchType, QuotaKey
+
+COLUMNS: Final = ("user", "client id", "ip", "quota", "value")
+DEFAULT: Final = "<default>"
+
+User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="The user.")]
+ClientId = Annotated[str | None, typer.Option("--client-id", metavar="NAME", help="The client id.")]
+Ip = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="The IP address.")]
+DefaultUser = Annotated[
+    bool, typer.Option("--default-user", help="The users that have no quota of their own.")
+]
+DefaultClientId = Annotated[
+    bool, typer.Option("--default-client-id", help="The client ids that have no quota of their own.")
+]
+DefaultIp = Annotated[
+    bool, typer.Option("--default-ip", help="The IP addresses that have no quota of their own.")
+]
+
+app = command_app("List, set and remove the quotas of clients.")
+
+
+def _entity(
+    user: str | None,
+    client_id: str | None,
+    ip: str | None,
+    *,
+    default_user: bool,
+    default_client_id: bool,
+    default_ip: bool,
+) -> dict[str, str | None]:
+    """Return the name for each type of an entity; None stands for the default.
+
+    Raises:
+        UnavailableError: the options contradict each other.
+    """
+    entity: dict[str, str | None] = {}
+    for kind, name, is_default in (
+        (USER, user, default_user),
+        (CLIENT_ID, client_id, default_client_id),
+        (IP, ip, default_ip),
+    ):
+        if name is not None and is_default:
+            fail(f"--{kind} and --default-{kind} contradict each other: give one of them")
+        if name is not None or is_default:
+            entity[kind] = name
+    return entity
+
+
+def _named(entity: dict[str, str | None]) -> dict[str, str | None]:
+    """Return the names of an entity as JSON has them: null for a type that it does not have."""
+    shown = {kind: DEFAULT if name is None else name for kind, name in entity.items()}
+    return {"user": shown.get(USER), "client_id": shown.get(CLIENT_ID), "ip": shown.get(IP)}
+
+
+def _shown(entity: dict[str, str | None]) -> str:
+    return ", ".join(f"{kind} {DEFAULT if name is None else repr(name)}" for kind, name in entity.items())
+
+
+@app.command("list", epilog=examples("stablelog quotas list", "stablelog quotas list --user alice"))
+@with_broker
+def list_quotas(
+    user: User = None,
+    client_id: ClientId = None,
+    ip: Ip = None,
+    default_user: DefaultUser = False,
+    default_client_id: DefaultClientId = False,
+    default_ip: DefaultIp = False,
+    as_json: AsJson = False,
+    *,
+    broker: Broker,
+) -> None:
+    """List the quotas, or those of an entity."""
+    entity = _entity(
+        user,
+        client_id,
+        ip,
+        default_user=default_user,
+        default_client_id=default_client_id,
+        default_ip=default_ip,
+    )
+    components = tuple(
+        ComponentData(
+            entity_type=kind,
+            match_type=MatchType.DEFAULT if name is None else MatchType.EXACT,
+            match=name,
+        )
+        for kind, name in entity.items()
+    )
+    with connect(broker.reach()) as client:
+        answer = client.ask(DescribeClientQuotasRequest(components=components, strict=False))
+    if answer.error_message:
+        fail(f"listing quotas: {answer.error_message}")
+    check(answer.error_code, "listing quotas")
+    rows = []
+    for entry in answer.entries or ():
+        names = {
+            part.entity_type: DEFAULT if part.entity_name is None else part.entity_name
+            for part in entry.entity
+        }
+        of_entity = tuple(names.get(kind) for kind in (USER, CLIENT_ID, IP))
+        rows += [(*of_entity, value.key, value.value) for value in entry.values]
+    show("quotas", COLUMNS, sorted(rows, key=lambda row: [str(cell or "") for cell in row]), as_json=as_json)
+
+
+@app.command(
+    "set",
+    epilog=examples(
+        "stablelog quotas set --user alice producer_byte_rate=1048576",
+        "stablelog quotas set --default-client-id consumer_byte_rate=10485760 request_percentage=50",
+        "stablelog quotas set --default-ip connection_creation_rate=20",
+    ),
+)
+@with_broker
+def set_quotas(
+    quotas: Annotated[
+        list[str],
+        typer.Argument(metavar=f"{PAIR}...", help=f"The quotas: {', '.join(key.value for key in QuotaKey)}."),
+    ],
+    user: User = None,
+    client_id: ClientId = None,
+    ip: Ip = None,
+    default_user: DefaultUser = False,
+    default_client_id: DefaultClientId = False,
+    default_ip: DefaultIp = False,
+    as_json: AsJson = False,
+    *,
+    broker: Broker,
+) -> None:
+    """Set quotas of an entity: a user, a client id, a client id of a user, or an IP address."""
+    entity = _entity(
+        user,
+        client_id,
+        ip,
+        default_user=default_user,
+        default_client_id=default_client_id,
+        default_ip=default_ip,
+    )
+    values = dict(map(_parse_quota, quotas))
+    ops = tuple(alter.OpData(key=key, value=value, remove=False) for key, value in values.items())
+    _alter(broker, entity, ops)
+    done(
+        f"set {', '.join(values)} of {_shown(entity)}",
+        as_json=as_json,
+        **_named(entity),
+        quotas=as_objects(("quota", "value"), values.items()),
+    )
+
+
+def _parse_quota(text: str) -> tuple[str, float]:
+    key, separator, value = text.partition("=")
+    try:
+        if not separator:
+            raise ValueError
+        return key.strip(), float(value)
+    except ValueError:
+        fail(f"{text!r} is not a quota: write NAME=NUMBER, such as producer_byte_rate=1048576")
+
+
+@app.command(
+    epilog=examples(
+        "stablelog quotas remove --user alice producer_byte_rate",
+        "stablelog quotas remove --user alice --client-id etl",
+    )
+)
+@with_broker
+def remove(
+    quotas: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME...", help="The quotas to remove (default: all of the entity)."),
+    ] = None,
+    user: User = None,
+    client_id: ClientId = None,
+    ip: Ip = None,
+    default_user: DefaultUser = False,
+    default_client_id: DefaultClientId = False,
+    default_ip: DefaultIp = False,
+    as_json: AsJson = False,
+    *,
+    broker: Broker,
+) -> None:
+    """Remove quotas of an entity."""
+    entity = _entity(
+        user,
+        client_id,
+        ip,
+        default_user=default_user,
+        default_client_id=default_client_id,
+        default_ip=default_ip,
+    )
+    known = [key.value for key in QuotaKey]
+    for name in quotas or ():
+        if name not in known:
+            fail(f"there is no quota {name!r}: the quotas are {', '.join(known)}")
+    removed = list(dict.fromkeys(quotas or known))
+    _alter(broker, entity, tuple(alter.OpData(key=key, value=0.0, remove=True) for key in removed))
+    done(
+        f"removed {', '.join(quotas or ['all quotas'])} of {_shown(entity)}",
+        as_json=as_json,
+        **_named(entity),
+        quotas=removed,
+    )
+
+
+def _alter(broker: Broker, entity: dict[str, str | None], ops: tuple[alter.OpData, ...]) -> None:
+    if not entity:
+        fail("the options name no entity: give --user, --client-id, --ip or a --default option")
+    named = tuple(alter.EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items())
+    request = alter.AlterClientQuotasRequest(
+        entries=(alter.EntryData(entity=named, ops=ops),), validate_only=False
+    )
+    with connect(broker.reach()) as client:
+        [entry] = client.ask(request).entries
+    if entry.error_code is not ErrorCode.none:
+        fail(f"the quotas of {_shown(entity)} were not changed: {entry.error_message}")

@@ -1,0 +1,174 @@
+"""The measured rates of clients, and the time that brings a rate back to its quota.
+
+A rate is that of Kafka's `Rate` over a `SampledStat`: the sum of the samples of the last windows, divided by the time
+since the first of them, but at least by the time of all full windows. A token bucket is Kafka's `TokenBucket` (KIP-599).
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+MS_PER_S: Final = 1000
+# A throttle time is a field of four bytes in a response.
+THROTTLE_MS_MAX: Final = 2**31 - 1
+SENSOR_COUNT_MAX: Final = 10_000
+
+
+class Windows(NamedTuple):
+    """The windows over which a rate is measured."""
+
+    number: int
+    size_ms: int
+
+    @property
+    def span_ms(self) -> int:
+        """The time of all windows: what is older does not count."""
+        return self.number * self.size_ms
+
+
+class _Sample:
+    __slots__ = ("begin_ms", "last_ms", "value")
+
+    def __init__(self, now_ms: int) -> None:
+        self.begin_ms = self.last_ms = now_ms
+        self.value = 0.0
+
+
+class Sensor(Protocol):
+    """What is measured of one client."""
+
+    def is_idle(self, now_ms: int) -> bool:
+        """Whether the sensor measures the same as a new one."""
+
+
+class Rate:
+    """A rate over the last windows."""
+
+    __slots__ = ("_samples", "_windows")
+
+    def __init__(self, windows: Windows) -> None:
+        self._windows = windows
+        self._samples: list[_Sample] = []
+
+    def record(self, value: float, now_ms: int) -> None:
+        """Add a value. A negative value takes back an earlier one."""
+        samples = self._samples
+        if not samples or now_ms - samples[-1].begin_ms >= self._windows.size_ms:
+            samples.append(_Sample(now_ms))
+            self._forget(now_ms)
+        samples[-1].value += value
+        samples[-1].last_ms = now_ms
+
+    def _forget(self, now_ms: int) -> None:
+        since_ms = now_ms - self._windows.span_ms
+        while self._samples and self._samples[0].last_ms <= since_ms:
+            del self._samples[0]
+
+    def is_idle(self, now_ms: int) -> bool:
+        """Whether no value of the last windows is left."""
+        return not self._samples or now_ms - self._samples[-1].last_ms >= self._windows.span_ms
+
+    def measured_ms(self, now_ms: int) -> int:
+        """The time over which the rate is measured now."""
+        self._forget(now_ms)
+        elapsed_ms = now_ms - self._samples[0].begin_ms if self._samples else 0
+        missing = self._windows.number - 1 - elapsed_ms // self._windows.size_ms
+        return max(elapsed_ms + max(missing, 0) * self._windows.size_ms, 1)
+
+    def total(self, now_ms: int) -> float:
+        """The sum of the values of the last windows."""
+        self._forget(now_ms)
+        return sum(sample.value for sample in self._samples)
+
+    def per_second(self, now_ms: int) -> float:
+        """The rate."""
+        return self.total(now_ms) * MS_PER_S / self.measured_ms(now_ms)
+
+    def throttle_ms(self, quota: float, now_ms: int) -> int:
+        """The time that brings the rate back to a quota; 0 if it is not above the quota."""
+        rate = self.per_second(now_ms)
+        if rate <= quota:
+            return 0
+        return _whole_ms((rate - quota) / quota * self.measured_ms(now_ms))
+
+
+class TokenBucket:
+    """A bucket that fills at the rate of a quota up to a burst, and may be drawn below zero."""
+
+    __slots__ = ("_full_ms", "_tokens", "_updated_ms", "_windows")
+
+    def __init__(self, windows: Windows) -> None:
+        self._windows = windows
+        self._tokens = 0.0
+        self._updated_ms = 0  # so long ago that the bucket is full
+        self._full_ms = 0
+
+    def _fill(self, quota: float, now_ms: int) -> float:
+        """Fill the bucket up to now, and return its burst."""
+        burst = quota * self._windows.span_ms / MS_PER_S
+        self._tokens = min(burst, self._tokens + quota * (now_ms - self._updated_ms) / MS_PER_S)
+        self._updated_ms = now_ms
+        return burst
+
+    def draw(self, count: float, quota: float, now_ms: int) -> None:
+        """Take tokens."""
+        burst = self._fill(quota, now_ms)
+        self._tokens = min(burst, self._tokens - count)
+        self._full_ms = now_ms + math.ceil((burst - self._tokens) / quota * MS_PER_S)
+
+    def throttle_ms(self, quota: float, now_ms: int) -> int:
+        """The time until the bucket is not below zero."""
+        self._fill(quota, now_ms)
+        return 0 if self._tokens >= 0 else max(_whole_ms(-self._tokens / quota * MS_PER_S), 1)
+
+    def is_idle(self, now_ms: int) -> bool:
+        """Whether the bucket is full."""
+        return now_ms >= self._full_ms
+
+
+def _whole_ms(ms: float) -> int:
+    return min(math.floor(ms + 0.5), THROTTLE_MS_MAX) if ms < THROTTLE_MS_MAX else THROTTLE_MS_MAX
+
+
+Kind = TypeVar("Kind", bound=Sensor)
+
+
+class Sensors(Generic[Kind]):
+    """The sensors of the clients that were active lately, at most `count_max`.
+
+    An idle sensor is forgotten. If too many clients are active, the one that was quiet for the longest time is forgotten:
+    a client that changes its client id with each request begins anew each time, but takes no memory by it.
+    """
+
+    def __init__(self, make: Callable[[], Kind], count_max: int = SENSOR_COUNT_MAX) -> None:
+        self._make = make
+        self._count_max = count_max
+        self._sensors: OrderedDict[Hashable, Kind] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sensors)
+
+    def get(self, key: Hashable, now_ms: int) -> Kind:
+        """Return the sensor of a client. A new one is made if there is none."""
+        sensor = self._sensors.get(key)
+        if sensor is None:
+            self.expire(now_ms)
+            if len(self._sensors) >= self._count_max:
+                self._sensors.popitem(last=False)
+            sensor = self._sensors[key] = self._make()
+        else:
+            self._sensors.move_to_end(key)
+        return sensor
+
+    def expire(self, now_ms: int) -> None:
+        """Forget the sensors that are idle, from the one that was quiet for the longest time on."""
+        while self._sensors:
+            key, oldest = next(iter(self._sensors.items()))
+            if not oldest.is_idle(now_ms):
+                return
+            del self._sensors[key]
+
+    def clear(self) -> None:
+        """Forget all sensors."""
+        self._sensors.clear()

@@ -1,0 +1,185 @@
+"""Quotas, with the clients as they are: they are slowed to their rate, and lose nothing."""
+
+import asyncio
+import contextlib
+import socket
+import struct
+import time
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from kio.schema.alter_client_quotas.v1 import request as alter
+
+import stablelog
+from stablelog.client.connection import Connection
+from tests.broker.desk import frame, read_answer
+from tests.clients.drivers import unique
+
+RATE = 200_000  # bytes per second
+# What a client has free: the quota of ten windows. The tests send four times as much.
+BURST = 10 * RATE
+VALUE = bytes(20_000)
+COUNT = 4 * BURST // len(VALUE)
+# The rest takes at least this long. Kafka's measure forgets whole windows, so a client may be faster by a tenth.
+SECONDS_MIN = 0.8 * 3 * BURST / RATE
+SECONDS_MAX = 2 * 3 * BURST / RATE + 10
+
+
+def limit(bootstrap, entity, **quotas):
+    names = tuple(alter.EntityData(entity_type=kind, entity_name=name) for kind, name in entity)
+    ops = tuple(
+        alter.OpData(key=key, value=float(value or 0), remove=value is None) for key, value in quotas.items()
+    )
+    entry = alter.EntryData(entity=names, ops=ops)
+    with Connection(bootstrap, timeout_s=10) as connection:
+        [answer] = connection.ask(
+            alter.AlterClientQuotasRequest(entries=(entry,), validate_only=False)
+        ).entries
+    assert not answer.error_code.value, answer.error_message
+
+
+def of_client(name):
+    return (("client-id", name),)
+
+
+@contextlib.contextmanager
+def timed():
+    begun = time.monotonic()
+    yield
+    seconds = time.monotonic() - begun
+    assert SECONDS_MIN < seconds < SECONDS_MAX
+
+
+@pytest.fixture(scope="module")
+def bootstrap():
+    with stablelog.serve(num_partitions=1) as broker:
+        yield broker.bootstrap
+
+
+def produce(bootstrap, topic, client_id, count=COUNT):
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "client.id": client_id, "linger.ms": 5, "batch.size": 100_000}
+    )
+    failed = []
+    for _ in range(count):
+        producer.produce(topic, VALUE, on_delivery=lambda error, _: failed.append(error) if error else None)
+        producer.poll(0)
+    assert producer.flush(240) == 0
+    assert not failed
+
+
+def consume(bootstrap, topic, client_id):
+    settings = {"bootstrap.servers": bootstrap, "group.id": "g", "client.id": client_id}
+    consumer = Consumer({**settings, "fetch.message.max.bytes": 200_000, "queued.min.messages": COUNT})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    offsets = []
+    while len(offsets) < COUNT:
+        message = consumer.poll(120)
+        assert message is not None
+        assert message.error() is None
+        offsets.append(message.offset())
+    consumer.close()
+    assert offsets == list(range(COUNT))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_producer_and_a_consumer_of_librdkafka_keep_their_rates(bootstrap):
+    limit(bootstrap, of_client("slow-producer"), producer_byte_rate=RATE)
+    limit(bootstrap, of_client("slow-consumer"), consumer_byte_rate=RATE)
+    topic = unique("librdkafka")
+    produce(
+        bootstrap, unique("warm"), "warm", 1
+    )  # the broker imports the modules of a version at its first request
+    with timed():
+        produce(bootstrap, topic, "slow-producer")
+    with timed():
+        consume(bootstrap, topic, "slow-consumer")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_producer_and_a_consumer_of_aiokafka_keep_their_rates(bootstrap):
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+    from aiokafka.structs import TopicPartition as Place
+
+    limit(bootstrap, of_client("slow-aio"), producer_byte_rate=RATE, consumer_byte_rate=RATE)
+    topic = unique("aiokafka")
+
+    async def conversation():
+        producer = AIOKafkaProducer(bootstrap_servers=bootstrap, client_id="slow-aio", linger_ms=5)
+        await producer.start()
+        with timed():
+            await asyncio.gather(*[await producer.send(topic, VALUE) for _ in range(COUNT)])
+        await producer.stop()
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=bootstrap, client_id="slow-aio", max_partition_fetch_bytes=200_000
+        )
+        await consumer.start()
+        place = Place(topic, 0)
+        consumer.assign([place])
+        await consumer.seek_to_beginning(place)
+        with timed():
+            offsets = [(await asyncio.wait_for(consumer.getone(), 120)).offset for _ in range(COUNT)]
+        await consumer.stop()
+        assert offsets == list(range(COUNT))
+
+    asyncio.run(conversation())
+
+
+def ask(connection, api_key, version, **fields):
+    data = frame(api_key, version, **fields)
+    connection.sendall(struct.pack(">i", len(data)) + data)
+
+
+def receive(connection, api_key, version):
+    size = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))[0]
+    return read_answer(api_key, version, connection.recv(size, socket.MSG_WAITALL))[0]
+
+
+def test_a_muted_connection_is_answered_late_and_others_of_the_broker_at_once(bootstrap):
+    host, _, port = bootstrap.rpartition(":")
+    limit(bootstrap, of_client("me"), request_percentage=0.001)
+    try:
+        with (
+            socket.create_connection((host, int(port)), 30) as muted,
+            Connection(bootstrap, timeout_s=10) as other,
+        ):
+            ask(muted, 10, 2, key="g", key_type=0)
+            throttle_s = receive(muted, 10, 2).throttle_time.total_seconds()
+            assert throttle_s == 1
+            begun = time.monotonic()
+            ask(muted, 10, 2, key="g", key_type=0)
+            assert other.versions
+            receive(muted, 10, 2)
+            assert 0.9 < time.monotonic() - begun < 15
+    finally:
+        limit(bootstrap, of_client("me"), request_percentage=None)
+
+
+def test_connections_above_the_rate_of_their_address_are_closed(bootstrap):
+    host, _, port = bootstrap.rpartition(":")
+    limit(bootstrap, (("ip", "127.0.0.1"),), connection_creation_rate=2)
+    opened = [socket.create_connection((host, int(port)), 30) for _ in range(40)]
+    try:
+        for connection in opened:
+            with contextlib.suppress(OSError):
+                ask(connection, 10, 2, key="g", key_type=0)
+        served = 0
+        for connection in opened:
+            with contextlib.suppress(OSError):
+                served += bool(connection.recv(1))
+        assert 15 <= served <= 30
+        receive_rest = opened[0].recv(1000)
+        assert receive_rest
+        ask(opened[0], 49, 1, entries=(), validate_only=False)
+    finally:
+        entry = alter.EntryData(
+            entity=(alter.EntityData(entity_type="ip", entity_name="127.0.0.1"),),
+            ops=(alter.OpData(key="connection_creation_rate", value=0.0, remove=True),),
+        )
+        ask(opened[0], 49, 1, entries=(entry,), validate_only=False)
+        for connection in opened[1:]:
+            connection.close()
+        opened[0].recv(1000)
+        opened[0].close()
