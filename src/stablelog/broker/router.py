@@ -116,21 +116,8 @@ class Router:
             client_id, request = await connection.decoding.request(
                 self._broker.message_threads, api_key, api_version, frame, self.prepare
             )
-        acls = self._broker.acls
-        session, access, throttle = connection.session, None, None
-        if acls is not None:
-            access = acls.access(str(session.principal), session.host, ApiKey(api_key).message_name)
-        if quotas.limits_clients:
-            throttle = quotas.throttle(session.principal.name, client_id, len(frame), timer, connection.mute)
-        context = Context(
-            api_version,
-            correlation_id,
-            client_id,
-            connection.host,
-            connection.appending,
-            session,
-            access,
-            throttle,
+        context = self._context(
+            connection, api_key, api_version, correlation_id, client_id, len(frame), timer
         )
         if not api.is_appending:
             # Acquire the lock `appending`, so that this request begins after the appends of earlier requests. Acquire
@@ -143,6 +130,7 @@ class Router:
             self._broker.check_after_fault()
             raise
         self._broker.metrics.requests[api_key] += 1
+        throttle = context.throttle
         if throttle is not None:
             answer = throttle.told(answer)
         if answer is None or isinstance(answer, list):
@@ -158,3 +146,33 @@ class Router:
         if throttle is not None:
             throttle.charge_time()
         return buffers
+
+    def _context(
+        self,
+        connection: Connection,
+        api_key: int,
+        api_version: int,
+        correlation_id: int,
+        client_id: str | None,
+        request_size: int,
+        timer: StepTimer | None,
+    ) -> Context:
+        """The client of a request, what it may do, and how much of it."""
+        acls, quotas = self._broker.acls, self._broker.quotas
+        session, access, throttle = connection.session, None, None
+        if acls is not None:
+            access = acls.access(str(session.principal), session.host, ApiKey(api_key).message_name)
+        if quotas.limits_clients:
+            throttle = quotas.throttle(
+                session.principal.name, client_id, request_size, timer, connection.mute
+            )
+        return Context(
+            api_version,
+            correlation_id,
+            client_id,
+            connection.host,
+            connection.appending,
+            session,
+            access,
+            throttle,
+        )
