@@ -10,6 +10,7 @@ from crc32c import crc32c
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.directory.dynamic_settings import decode_settings, encode_settings
+from stablelog.broker.directory.quota_file import encode_quotas
 from stablelog.cli.inspect import inspect
 from stablelog.cli.repair import repair
 from stablelog.cli.verify import verify
@@ -105,6 +106,13 @@ def dynamic_settings(directory):
     return path, 3
 
 
+def quotas(directory):
+    path = directory / "quotas.json"
+    line = encode_quotas({}).splitlines()[0].replace(b'"version":1', b'"version":2')
+    path.write_bytes(line + b"\n%08x\n" % crc32c(line))
+    return path, 2
+
+
 def record(log, key, value, version):
     """A record behind the others of a coordinator's log."""
 
@@ -130,6 +138,7 @@ OF_THE_BROKER = {
     "cluster.json": json_version("cluster.json"),
     "meta.properties": first_line("meta.properties", "version="),
     "broker.json": dynamic_settings,
+    "quotas.json": quotas,
     ".kafka_cleanshutdown": json_version(".kafka_cleanshutdown"),
     "log-start-offset-checkpoint": first_line("log-start-offset-checkpoint"),
     "cleaner-offset-checkpoint": first_line("cleaner-offset-checkpoint"),
