@@ -11,6 +11,7 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.directory.dynamic_settings import decode_settings, encode_settings
 from stablelog.broker.directory.noted_file import encode_json
+from stablelog.broker.directory.quota_file import encode_quotas
 from stablelog.cli.inspect import inspect
 from stablelog.cli.repair import repair
 from stablelog.cli.verify import verify
@@ -112,6 +113,13 @@ def users(directory):
     return path, 2
 
 
+def quotas(directory):
+    path = directory / "quotas.json"
+    line = encode_quotas({}).splitlines()[0].replace(b'"version":1', b'"version":2')
+    path.write_bytes(line + b"\n%08x\n" % crc32c(line))
+    return path, 2
+
+
 def record(log, key, value, version):
     """A record behind the others of a coordinator's log."""
 
@@ -138,6 +146,7 @@ OF_THE_BROKER = {
     "meta.properties": first_line("meta.properties", "version="),
     "broker.json": dynamic_settings,
     "users.json": users,
+    "quotas.json": quotas,
     ".kafka_cleanshutdown": json_version(".kafka_cleanshutdown"),
     "log-start-offset-checkpoint": first_line("log-start-offset-checkpoint"),
     "cleaner-offset-checkpoint": first_line("cleaner-offset-checkpoint"),

@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.directory.noted_file import QUOTAS
 from stablelog.broker.security import quotas as broker_quotas
 from stablelog.errors import DamageError, DiskError
+from stablelog.ops.verify import verify_data_directory
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.api import APIS, ApiKey
 from tests.broker.desk import DATA, batch, opened, produce_fields
@@ -561,3 +562,21 @@ def test_a_client_with_a_new_client_id_in_each_request_takes_no_memory():
         assert measured <= 10_001, "idle clients are forgotten"
 
     at_desk(conversation)
+
+
+def test_verify_names_the_file_if_it_is_damaged_or_lost():
+    def found(disk):
+        findings = [str(finding) for finding in verify_data_directory(disk, DATA)]
+        return [text for text in findings if QUOTAS.name in text]
+
+    async def conversation():
+        disk = SimDisk()
+        async with opened(disk) as desk:
+            await allow(desk, producer_byte_rate=1.0)
+        assert found(disk) == []
+        disk.write_atomic(DATA / QUOTAS.name, b"x")
+        assert any("CRC" in text for text in found(disk))
+        disk.remove(DATA / QUOTAS.name)
+        assert any("it is missing" in text for text in found(disk))
+
+    run(conversation())
