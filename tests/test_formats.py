@@ -76,8 +76,21 @@ def test_the_example_of_broker_json_is_read(version):
     assert f"`{META_LINE}`" in TEXT
 
 
+def test_the_example_of_users_json_is_read():
+    from stablelog.broker.directory.noted_file import USERS, encode_json
+    from stablelog.broker.security.users import decode_users
+    from stablelog.security.credentials import is_password
+
+    [example] = re.findall(r'^    (\{"version":1,"secret".*)\n    ([0-9a-f]{8})$', TEXT, re.M)
+    content = "\n".join([*example, ""]).encode()
+    credentials = decode_users(content)
+    assert is_password(credentials.find_any("alice"), "alice-secret")
+    assert encode_json(USERS.version, credentials.to_json()) == content
+    assert f"`{USERS.meta_line}`" in TEXT
+
+
 def test_the_table_of_versions_is_the_codes():
-    from stablelog.broker.directory import catalog, directory_signs, dynamic_settings, formats
+    from stablelog.broker.directory import catalog, directory_signs, dynamic_settings, formats, noted_file
     from stablelog.coordinators.transactions import records as commit_log
     from stablelog.log.files import epochs, kafka_files, log_start, restored
     from stablelog.log.indexes import summary, transaction_index
@@ -92,6 +105,7 @@ def test_the_table_of_versions_is_the_codes():
         "`cluster.json`": catalog.VERSION,
         "`meta.properties`": kafka_files.META_VERSION,
         "`broker.json`": dynamic_settings.SETTINGS_VERSION,
+        "`users.json`": noted_file.USERS.version,
         "`.kafka_cleanshutdown`": directory_signs.CLEAN_SHUTDOWN_VERSION,
         "offset checkpoints": kafka_files.CHECKPOINT_VERSION,
         "`partition.metadata`": kafka_files.METADATA_VERSION,

@@ -18,6 +18,7 @@ import stablelog
 from stablelog.broker import metrics
 from stablelog.broker.loop.tasks import Scope
 from tests.broker.desk import batch, delete_topic, opened, part
+from tests.broker.security.test_logging_in import Client, on_desk
 from tests.broker.tiering.desk import copy, log_of, tiered, write_segments
 from tests.clients.drivers import unique
 from tests.clients.proxy import Peer
@@ -288,6 +289,21 @@ def test_open_connections_are_counted(told, broker):
             peers.enter_context(contextlib.closing(Peer(broker.port)))
         until(lambda: 60 <= told("stablelog_connections") < 120, "all of them are open")
     until(lambda: 0 <= told("stablelog_connections") < 60, "they are closed")
+
+
+def test_logins_are_counted():
+    async def conversation(desk):
+        for password in ("carol-secret", "wrong", "wrong"):
+            await Client(desk).log_in("PLAIN", "carol", password)
+        samples = await desk.broker.metrics.samples()
+
+        def told(name, **labels):
+            return next(one.value for one in samples if one[:2] == (name, tuple(labels.values())))
+
+        assert told("stablelog_logins", mechanism="PLAIN", result="success") == 1
+        assert told("stablelog_logins", mechanism="PLAIN", result="failure") == 2
+
+    on_desk(conversation)
 
 
 def test_fetch_sessions_are_counted_while_they_are_kept(told, peer, topic):

@@ -173,3 +173,13 @@ def test_what_was_written_unsynced_may_be_any_part_of_it_after_a_crash():
         disk.write_unsynced(Path("/d/f"), b"new")
         found.add(disk.crash(random.Random(seed)).read_bytes(Path("/d/f")))
     assert {b"old", b"new", b""} <= found
+
+
+def test_a_private_file_is_readable_by_its_owner_only(tmp_path):
+    disk, path = LocalDisk(), tmp_path / "users"
+    disk.write_atomic(path, b"open")
+    assert path.stat().st_mode & 0o777 != 0o600
+    (tmp_path / "users.tmp").write_bytes(b"left by a crash")
+    disk.write_atomic(path, b"secret", is_private=True)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.read_bytes() == b"secret"

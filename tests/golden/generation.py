@@ -260,7 +260,7 @@ WITHOUT_VERSION = (
     "disk-reserve",
 )
 BY_NUMBER = (".summary", ".snapshot", ".commitsummary", ".txnindex")  # their first two bytes
-BY_JSON = ("cluster.json", "broker.json", ".kafka_cleanshutdown")
+BY_JSON = ("cluster.json", "broker.json", "users.json", ".kafka_cleanshutdown")
 BY_LINE = ("log-start-offset", "view-start-offset", "partition.metadata", "meta.properties")
 
 

@@ -10,6 +10,7 @@ from crc32c import crc32c
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.directory.dynamic_settings import decode_settings, encode_settings
+from stablelog.broker.directory.noted_file import encode_json
 from stablelog.cli.inspect import inspect
 from stablelog.cli.repair import repair
 from stablelog.cli.verify import verify
@@ -105,6 +106,12 @@ def dynamic_settings(directory):
     return path, 3
 
 
+def users(directory):
+    path = directory / "users.json"
+    path.write_bytes(encode_json(2, {"users": "of tomorrow"}))
+    return path, 2
+
+
 def record(log, key, value, version):
     """A record behind the others of a coordinator's log."""
 
@@ -130,6 +137,7 @@ OF_THE_BROKER = {
     "cluster.json": json_version("cluster.json"),
     "meta.properties": first_line("meta.properties", "version="),
     "broker.json": dynamic_settings,
+    "users.json": users,
     ".kafka_cleanshutdown": json_version(".kafka_cleanshutdown"),
     "log-start-offset-checkpoint": first_line("log-start-offset-checkpoint"),
     "cleaner-offset-checkpoint": first_line("cleaner-offset-checkpoint"),

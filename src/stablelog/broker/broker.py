@@ -21,6 +21,8 @@ from stablelog.broker.fetch_sessions import FetchSessions
 from stablelog.broker.groups import Groups
 from stablelog.broker.loop.tasks import Arguments, Result, Tasks, in_thread_to_its_end
 from stablelog.broker.metrics import Metrics, Sample
+from stablelog.broker.security.logins import Logins
+from stablelog.broker.security.users import Users
 from stablelog.broker.tiering.tiering import Tiering
 from stablelog.broker.topic_changes import TopicChanges
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, commit_log_of, is_coordinator_log
@@ -139,11 +141,13 @@ class Broker:
             self.flush.subscribe(notify)
 
     def _open_directory(self) -> None:
-        """Read the dynamic settings and the list of topics from the data directory."""
+        """Read the dynamic settings, the users and the list of topics from the data directory."""
         # Open the disk reserve before the broker writes any other file, because on a full disk the reserve frees space
         # for that file.
         self.reserve.open()
         self._dynamic_settings.load_into(self.config)
+        self.users = Users(self.disk, self.directory.path, self.reserve)
+        self.logins = self._make_logins()
         self.topics.load(clean=self.directory.is_clean, cluster_id=self.directory.cluster_id)
         self.directory.begin()
 
@@ -188,6 +192,15 @@ class Broker:
         self.topics.directories.attach_remote = tiering.attach
         return tiering
 
+    def _make_logins(self) -> Logins:
+        return Logins(
+            {},
+            lambda: self.users.credentials,
+            now_ms=self.now_ms,
+            tasks=self.tasks,
+            failure_delay_ms=100,
+        )
+
     def _make_maintenance(self) -> Maintenance:
         return Maintenance(
             self.config,
@@ -224,6 +237,7 @@ class Broker:
         yield Sample("stablelog_scrubbed_bytes", (), self.scrub.read_size)
         yield Sample("stablelog_fetch_sessions", (), len(self.fetch_sessions))
         yield from self.tiering.samples()
+        yield from self.logins.samples()
         for group in self.transactions:
             last, resolved = group.coordinator.table.sequences.last, group.resolved_commit_sequence
             yield Sample("stablelog_last_commit_sequence", (group.name,), last)
@@ -241,6 +255,7 @@ class Broker:
             # producer id that a partition already contains.
             await self._opening.open_all()
             self.topics.taken_over()
+        await self.logins.open()
         self._is_started = True
         self.tasks.start("flush", self.flush.run)
         last_commits = LastCommits(self.topics, self.transactions, self.tasks)
@@ -393,6 +408,7 @@ class Broker:
         if not failed:
             self.transactions.write_decided()
         self.groups.close()
+        self.logins.close()
         self.maintenance.close()
         self.flush.close()
         self.compactor.close()

@@ -39,6 +39,11 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         (),
     ),
     "stablelog_connections": ("gauge", "Open connections.", ()),
+    "stablelog_logins": (
+        "counter",
+        "Logins of clients, by mechanism and result: `success` or `failure`. Re-authentications count, too.",
+        ("mechanism", "result"),
+    ),
     "stablelog_fetch_sessions": ("gauge", "Fetch sessions that the broker keeps.", ()),
     "stablelog_scrubbed_bytes": ("counter", "Bytes of segments that the scrub has read.", ()),
     "stablelog_damaged_batches": (

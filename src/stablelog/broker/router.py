@@ -13,10 +13,13 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import Broker, Context
+from stablelog.broker.apis.sasl_authenticate import authenticate
 from stablelog.broker.network.connection import Connection
 from stablelog.broker.network.long_messages import encoded
+from stablelog.broker.security.gate import admit
 from stablelog.env.disk import Buffer
 from stablelog.errors import RefusedError
+from stablelog.security.login import State
 from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.messages import decode_request, encode_response, import_messages
 
@@ -56,6 +59,22 @@ class Router:
             StablelogError: the broker does not support the API or its version, or the frame is not a valid request. The
                 caller has to close the connection.
         """
+        login = connection.session.login
+        if login is None:
+            return await self._respond(connection, frame)
+        if login.takes_bare_messages:
+            async with connection.appending:
+                return [(await authenticate(self._broker, connection.session, bytes(frame))).token]
+        api_key, version, _ = API_AND_VERSION.unpack_from(frame)
+        now_ms = self._broker.now_ms()
+        if not await admit(connection.session, connection.appending, api_key, version, now_ms):
+            return None
+        buffers = await self._respond(connection, frame)
+        if login.state is State.FAILED:
+            connection.close_when_sent()
+        return buffers
+
+    async def _respond(self, connection: Connection, frame: Buffer) -> Sequence[Buffer] | None:
         api_key, api_version, correlation_id = API_AND_VERSION.unpack_from(frame)
         api = APIS.get(api_key)
         if api is None:

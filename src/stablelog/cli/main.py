@@ -27,6 +27,7 @@ MODULES = (
     "consume",
     "groups",
     "config",
+    "users",
     "transactions",
     "cut",
     "inspect",

@@ -111,9 +111,14 @@ class Disk(Protocol):
     def read_bytes(self, path: Path) -> bytes:
         """Return the content of a file. Raises FileNotFoundError."""
 
-    def write_atomic(self, path: Path, content: Content) -> None:
+    def write_atomic(self, path: Path, content: Content, *, is_private: bool = False) -> None:
         """Replace the whole file: after a crash, the file holds the old content or the new one, and no mixture. Durable
         on return.
+
+        Args:
+            path: the file.
+            content: its new content.
+            is_private: whether only the owner of the file may read it, from its first byte on.
         """
 
     def write_together(self, files: Mapping[Path, Content]) -> None:

@@ -24,6 +24,8 @@ except (AttributeError, ValueError, OSError):
 # larger ranges would take much memory, because a response to a fetch of 10,000 partitions stays in memory until the
 # client has read it.
 COPIED_SIZE_MAX = 1 << 10
+# The modes of new files, from which the umask is subtracted; a private file is for its owner only.
+MODE, PRIVATE_MODE = 0o644, 0o600
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
@@ -242,14 +244,17 @@ class LocalDisk:
             os.close(fd)
         return b"".join(pieces)
 
-    def write_atomic(self, path: Path, content: Content) -> None:
+    def write_atomic(self, path: Path, content: Content, *, is_private: bool = False) -> None:
         """Write a temporary file beside the target, sync it, rename it over the target, sync the directory."""
-        self.write_together({path: content})
+        self._write_together({path: content}, mode=PRIVATE_MODE if is_private else MODE)
 
     def write_together(self, files: Mapping[Path, Content]) -> None:
         """Write all temporary files and sync each, rename them over their targets, sync the directory."""
+        self._write_together(files, mode=MODE)
+
+    def _write_together(self, files: Mapping[Path, Content], *, mode: int) -> None:
         directory = directory_of(files)
-        self._replace(files, sync=True)
+        self._replace(files, sync=True, mode=mode)
         try:
             self.sync_dir(directory)
         except DiskError as error:
@@ -258,9 +263,9 @@ class LocalDisk:
 
     def write_unsynced(self, path: Path, content: bytes) -> None:
         """Write a temporary file beside the target and rename it over the target."""
-        self._replace({path: content}, sync=False)
+        self._replace({path: content}, sync=False, mode=MODE)
 
-    def _replace(self, files: Mapping[Path, Content], *, sync: bool) -> None:
+    def _replace(self, files: Mapping[Path, Content], *, sync: bool, mode: int) -> None:
         """Write all temporary files, then rename each over its target. If one cannot be written, none is replaced."""
         if self.read_only:
             raise DiskError(f"writing {', '.join(map(str, files))} failed", errno.EROFS)
@@ -271,7 +276,7 @@ class LocalDisk:
         try:
             for path, content in files.items():
                 beside[path] = f"{path}.tmp"
-                _write(beside[path], content, sync=sync)
+                _write(beside[path], content, sync=sync, mode=mode)
             for path in files:
                 os.replace(beside[path], path)
                 del beside[path]
@@ -369,10 +374,12 @@ class LocalDisk:
         return found.f_bavail * found.f_frsize
 
 
-def _write(path: str, content: Content, *, sync: bool) -> None:
+def _write(path: str, content: Content, *, sync: bool, mode: int) -> None:
     """Write a temporary file, which no reader uses yet."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
+        if mode == PRIVATE_MODE:
+            os.fchmod(fd, mode)  # A temporary file that a crash has left may have another mode.
         for piece in pieces_of(content):
             written = os.write(fd, piece)
             while written < len(piece):

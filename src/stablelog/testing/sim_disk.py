@@ -339,8 +339,9 @@ class SimDisk:
         self.call("reading", path)
         return bytes(self._inode(path, "reading").content)
 
-    def write_atomic(self, path: Path, content: Content) -> None:
-        """Replace the whole file. Durable on return."""
+    def write_atomic(self, path: Path, content: Content, *, is_private: bool = False) -> None:
+        """Replace the whole file. Durable on return. A simulated disk has no other users: `is_private` has no effect."""
+        del is_private
         content = b"".join(pieces_of(content))
         home = self._replaceable(path, content)
         with self.effect(f"write {path.name}", path):

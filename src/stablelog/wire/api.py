@@ -28,6 +28,7 @@ class ApiKey(IntEnum):
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -46,6 +47,7 @@ class ApiKey(IntEnum):
     ALTER_CONFIGS = 33
     ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
@@ -55,6 +57,7 @@ class ApiKey(IntEnum):
     OFFSET_DELETE = 47
     DESCRIBE_CLIENT_QUOTAS = 48
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
     UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
@@ -137,6 +140,7 @@ APIS: Final[Mapping[int, Api]] = MappingProxyType(
         ApiKey.SYNC_GROUP: Api(0, 5, is_long_poll=True),
         ApiKey.DESCRIBE_GROUPS: Api(0, 6, is_heavy=True, has_long_response=True),
         ApiKey.LIST_GROUPS: Api(0, 5, is_heavy=True, has_long_response=True),
+        ApiKey.SASL_HANDSHAKE: Api(0, 1, is_appending=True),
         ApiKey.API_VERSIONS: Api(0, 4),
         ApiKey.CREATE_TOPICS: Api(2, 7, is_heavy=True),
         ApiKey.DELETE_TOPICS: Api(1, 6),
@@ -157,6 +161,7 @@ APIS: Final[Mapping[int, Api]] = MappingProxyType(
         ApiKey.ALTER_CONFIGS: Api(0, 2, is_appending=True),
         ApiKey.ALTER_REPLICA_LOG_DIRS: Api(1, 2, is_heavy=True),
         ApiKey.DESCRIBE_LOG_DIRS: Api(1, 4, is_heavy=True, has_long_response=True),
+        ApiKey.SASL_AUTHENTICATE: Api(0, 2, is_appending=True),
         ApiKey.CREATE_PARTITIONS: Api(0, 3, is_heavy=True),
         ApiKey.DELETE_GROUPS: Api(0, 2, is_appending=True),
         ApiKey.ELECT_LEADERS: Api(0, 2, is_heavy=True, has_long_response=True),
@@ -166,6 +171,7 @@ APIS: Final[Mapping[int, Api]] = MappingProxyType(
         ApiKey.OFFSET_DELETE: Api(0, 0, is_appending=True),
         ApiKey.DESCRIBE_CLIENT_QUOTAS: Api(0, 1),
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Api(0, 0, is_heavy=True),
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Api(0, 0, is_appending=True),
         ApiKey.UPDATE_FEATURES: Api(0, 2, is_heavy=True),
         ApiKey.DESCRIBE_CLUSTER: Api(0, 2, is_heavy=True),
         ApiKey.DESCRIBE_PRODUCERS: Api(0, 0, is_heavy=True, has_long_response=True),

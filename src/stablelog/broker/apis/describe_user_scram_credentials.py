@@ -1,9 +1,13 @@
-"""DescribeUserScramCredentials (50): no user has credentials, because the broker has no authentication."""
+"""DescribeUserScramCredentials (50): the mechanisms and the numbers of iterations of users' SCRAM credentials.
+
+Salts and keys are not returned, as in Kafka. No user in the request means all users.
+"""
 
 from collections import Counter
 
 from kio.schema.describe_user_scram_credentials.v0.request import DescribeUserScramCredentialsRequest
 from kio.schema.describe_user_scram_credentials.v0.response import (
+    CredentialInfo,
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
 )
@@ -13,25 +17,38 @@ from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each
 
 
 async def handle(
-    _broker: Broker, request: DescribeUserScramCredentialsRequest, _context: Context
+    broker: Broker, request: DescribeUserScramCredentialsRequest, _context: Context
 ) -> DescribeUserScramCredentialsResponse:
-    """Return an error for each user that the request names. No user means all users, of which there are none."""
+    """Handle the request."""
+    users = broker.users.credentials.users
     named = Counter(user.name for user in request.users or ())
 
     def describe(name: str) -> DescribeUserScramCredentialsResult:
-        is_repeated = named[name] > 1
+        error, message = ErrorCode.none, None
+        if named[name] > 1:
+            error, message = (
+                ErrorCode.duplicate_resource,
+                f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}",
+            )
+        elif name not in users:
+            error, message = (
+                ErrorCode.resource_not_found,
+                f"Attempt to describe a user credential that does not exist: {name}",
+            )
+        known = {} if error is not ErrorCode.none else users[name]
         return DescribeUserScramCredentialsResult(
             user=name,
-            error_code=ErrorCode.duplicate_resource if is_repeated else ErrorCode.resource_not_found,
-            error_message="the request names the user twice"
-            if is_repeated
-            else "the user has no credentials",
-            credential_infos=(),
+            error_code=error,
+            error_message=message,
+            credential_infos=tuple(
+                CredentialInfo(mechanism=mechanism.value, iterations=one.iterations)
+                for mechanism, one in sorted(known.items(), key=lambda item: item[0].value)
+            ),
         )
 
     return DescribeUserScramCredentialsResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
         error_message=None,
-        results=await for_each(named, describe),
+        results=await for_each(named or sorted(users), describe),
     )

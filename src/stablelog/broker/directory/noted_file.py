@@ -34,6 +34,7 @@ class FileKind(NamedTuple):
         what: the content, for error messages: `the broker's settings`.
         why: what the file holds, for error messages: `the settings that were changed while the broker ran`.
         version: the greatest version of the format that this release reads.
+        is_private: whether only the owner of the file may read it.
     """
 
     name: str
@@ -41,6 +42,7 @@ class FileKind(NamedTuple):
     what: str
     why: str
     version: int
+    is_private: bool = False
 
     @property
     def meta_line(self) -> str:
@@ -62,6 +64,7 @@ USERS: Final = FileKind(
     what="the users' credentials",
     why="the credentials of users",
     version=1,
+    is_private=True,
 )
 QUOTAS: Final = FileKind(
     "quotas.json", key="stablelog.quotas", what="the clients' quotas", why="the quotas of clients", version=1
@@ -161,14 +164,14 @@ class NotedFile(Generic[Content]):
         try:
             if not self._is_noted():
                 if not self._disk.exists(self.path):
-                    self._reserve.write_atomic(self.path, self._empty)
+                    self._reserve.write_atomic(self.path, self._empty, is_private=self._kind.is_private)
                 # Write the line in `meta.properties` after the file: if the broker crashes between the two writes, the
                 # line must not name a missing file, because the broker would then refuse to start.
                 meta = self._disk.read_bytes(self._meta)
                 separator = b"" if meta.endswith(b"\n") else b"\n"
                 line = f"{self._kind.meta_line}\n".encode()
                 self._reserve.write_atomic(self._meta, meta + separator + line)
-            self._reserve.write_atomic(self.path, content)
+            self._reserve.write_atomic(self.path, content, is_private=self._kind.is_private)
         except DiskError as error:
             log.error("%s cannot be stored: %s", self._kind.what, error)
             raise RefusedError(

@@ -293,9 +293,9 @@ class DiskReserve:
             return False
         return True
 
-    def write_atomic(self, path: Path, content: bytes) -> None:
+    def write_atomic(self, path: Path, content: bytes, *, is_private: bool = False) -> None:
         """Replace a small file of the broker, even on a full disk. See `Disk.write_atomic`."""
-        self.attempt(lambda: self._disk.write_atomic(path, content), frees=True)
+        self.attempt(lambda: self._disk.write_atomic(path, content, is_private=is_private), frees=True)
 
     def write_unsynced(self, path: Path, content: bytes) -> None:
         """Replace a small file without a sync, even on a full disk. See `Disk.write_unsynced`."""

@@ -10,7 +10,6 @@ response bytes, no request is begun.
 import asyncio
 import functools
 import logging
-import struct
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -20,25 +19,22 @@ from stablelog.broker.network.budget import Budget, Claim
 from stablelog.broker.network.inbox import INBOX_SIZE, Inbox
 from stablelog.broker.network.long_messages import Decoding
 from stablelog.broker.network.members import Limits, Member, limit_reached, peer_of
+from stablelog.broker.network.request_head import API_KEY, REQUEST_SIZE_MIN, api_of, name_of
 from stablelog.broker.network.responses import LENGTH, WRITE_SIZE, Answer, Responses
 from stablelog.broker.network.session import Session
 from stablelog.env.disk import Buffer
 from stablelog.errors import StablelogError
-from stablelog.wire.api import APIS, Api, ApiKey
+from stablelog.wire.api import ApiKey
 
 log = logging.getLogger(__name__)
 
-API_KEY = struct.Struct(">h")
 FREE_IN_FLIGHT_COUNT = 8
 # The number of requests of one connection that are begun in one turn of the event loop, before other connections get
 # their turn.
 BEGUN_AT_ONCE_COUNT = 8
-REQUEST_SIZE_MIN = 8  # api key, version and correlation id
 # The number of response bytes that one connection sends before other connections get their turn: the event loop copies
 # these bytes, and reads them from disk if necessary.
 TURN_SIZE = 4 << 20
-# Stands for the API of a request whose API key is unknown; the router refuses the request.
-NO_API = Api(0, -1)
 
 Callback = TypeVar("Callback", bound=Callable[..., None])
 Respond = Callable[["Connection", Buffer], Awaitable[Sequence[Buffer] | None]]
@@ -231,6 +227,11 @@ class Connection(asyncio.BufferedProtocol):
         self._send_answered()
         await self._lost.wait()
 
+    def close_when_sent(self) -> None:
+        """Accept no more requests, and close when the responses to all earlier requests have been sent."""
+        self.drain()
+        self._closes_when_sent = True
+
     def _check_idle(self) -> None:
         limit_s = self._limits.idle_ms_max / 1000
         idle_s = limit_s - (self._loop.time() - self._last_request_at)
@@ -274,10 +275,9 @@ class Connection(asyncio.BufferedProtocol):
         at = begun = 0
         while self._reading and self._inbox.filled - at >= LENGTH.size:
             size = LENGTH.unpack_from(self._inbox.buffer, at)[0]
-            if not REQUEST_SIZE_MIN <= size <= self._limits.request_size_max:
-                self.close(
-                    f"a request has {size} bytes, and {REQUEST_SIZE_MIN} to {self._limits.request_size_max} are allowed"
-                )
+            size_min, size_max = self._request_sizes()
+            if not size_min <= size <= size_max:
+                self.close(f"a request has {size} bytes, and {size_min} to {size_max} are allowed")
                 return
             end = at + LENGTH.size + size
             if end > self._inbox.filled:
@@ -309,6 +309,14 @@ class Connection(asyncio.BufferedProtocol):
             self._partial_since = self._loop.time()
             if self._rest_timer is None:
                 self._rest_timer = self._later(self._limits.receive_ms_max / 1000, self._check_rest)
+
+    def _request_sizes(self) -> tuple[int, int]:
+        """The least and the greatest number of bytes of the next request."""
+        login = self.session.login
+        size_min = 0 if login is not None and login.takes_bare_messages else REQUEST_SIZE_MIN
+        if login is None or login.principal is not None:
+            return size_min, self._limits.request_size_max
+        return size_min, min(self._limits.login_size_max, self._limits.request_size_max)
 
     def _expect_large(self, size: int) -> None:
         """Begin to receive a request that is too large for the inbox."""
@@ -373,7 +381,7 @@ class Connection(asyncio.BufferedProtocol):
     def _begin(self, frame: Buffer, claim: Claim | None) -> None:
         self._last_request_at = self._loop.time()
         if claim is not None:
-            self._budget.whole(claim, is_quick=not _api(frame).is_long_poll)
+            self._budget.whole(claim, is_quick=not api_of(frame).is_long_poll)
         work = self._work(frame, self._responses.add())
         self._tasks.add(self.background.start_request(work, partial(self._end, frame, claim)))
         if len(self._responses) >= self._limits.in_flight_count_max:
@@ -397,7 +405,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while not self._writable.is_set():
                 await self._writable.wait()
-            if _api(frame).is_heavy:
+            if api_of(frame).is_heavy:
                 async with self._asking:
                     answer.buffers = await self._respond(self, frame)
             else:
@@ -408,7 +416,7 @@ class Connection(asyncio.BufferedProtocol):
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - the exception fails this connection only
-            self.background.unexpected(_name(frame), self.scope, error)
+            self.background.unexpected(name_of(frame), self.scope, error)
             return
         answer.done = True
         self._send_answered()
@@ -425,7 +433,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
             part = self._responses.next_part()
             if part is None:
-                if self._closes_when_sent:
+                if self._closes_when_sent and self._responses.are_sent:
                     transport.close()  # The transport sends its buffered bytes before it closes.
                 break
             size += sum(map(len, part))
@@ -474,13 +482,3 @@ class Connection(asyncio.BufferedProtocol):
             self._split_inbox()
         if self._reading and not self.is_closing:
             self._transport.resume_reading()
-
-
-def _api(frame: Buffer) -> Api:
-    return APIS.get(API_KEY.unpack_from(frame)[0], NO_API)
-
-
-def _name(frame: Buffer) -> str:
-    """The name of a request, for the log."""
-    api_key = API_KEY.unpack_from(frame)[0]
-    return ApiKey(api_key).snake_name if api_key in APIS else "connection"

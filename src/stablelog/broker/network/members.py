@@ -19,6 +19,7 @@ class Limits:
     idle_ms_max: int
     receive_ms_max: int
     handshake_ms_max: int = 10_000
+    login_size_max: int = 524_288
 
 
 class Member(Protocol):

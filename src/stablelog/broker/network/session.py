@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from stablelog.broker.listener import LOCAL, Listener
+from stablelog.security.login import Login
 from stablelog.security.principal import ANONYMOUS, Principal
 
 
@@ -14,8 +15,10 @@ class Session:
         listener: the listener on which the client has connected.
         host: the address of the client.
         principal: the identity of the client. A login changes it.
+        login: the login of the client; None if the listener has no SASL.
     """
 
     listener: Listener = field(default=LOCAL)
     host: str = "?"
     principal: Principal = ANONYMOUS
+    login: Login | None = None

@@ -1,0 +1,61 @@
+"""SaslAuthenticate (36): one message of a SASL mechanism, and the answer to it.
+
+Behaviour: a failed login is answered after `connection.failed.authentication.delay.ms`, and the connection is closed.
+Version notes: v1 the lifetime of the session, after which the client must authenticate again; v2 flexible.
+"""
+
+import asyncio
+from datetime import timedelta
+
+from kio.schema.errors import ErrorCode
+from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
+from kio.schema.sasl_authenticate.v2.response import SaslAuthenticateResponse
+
+from stablelog.broker.apis import Broker, Context
+from stablelog.broker.network.session import Session
+from stablelog.errors import RefusedError
+from stablelog.security.login import Answer, LoginError
+
+
+async def handle(
+    broker: Broker, request: SaslAuthenticateRequest, context: Context
+) -> SaslAuthenticateResponse:
+    """Handle the request."""
+    # The lock holds back the requests that the client has sent after this one without waiting for the answer.
+    async with context.appending:
+        try:
+            answer = await authenticate(broker, context.session, request.auth_bytes)
+        except RefusedError as refused:
+            return SaslAuthenticateResponse(
+                error_code=ErrorCode(refused.code), error_message=str(refused), auth_bytes=b""
+            )
+        return SaslAuthenticateResponse(
+            error_code=ErrorCode.none,
+            error_message=None,
+            auth_bytes=answer.token,
+            session_lifetime=timedelta(milliseconds=answer.lifetime_ms),
+        )
+
+
+async def authenticate(broker: Broker, session: Session, token: bytes) -> Answer:
+    """Process a message of a mechanism. If the login succeeds, the session gets its principal.
+
+    Raises:
+        RefusedError: no message may come now, or the listener has no SASL.
+        LoginError: the login has failed, and the time of the delay has passed.
+    """
+    login, begun_s = session.login, asyncio.get_running_loop().time()
+    if login is None:
+        raise RefusedError(
+            ErrorCode.illegal_sasl_state, "SaslAuthenticate request received after successful authentication"
+        )
+    try:
+        answer = await broker.logins.authenticate(session.listener.name, session.host, login, token)
+    except LoginError as failed:
+        broker.logins.failed(session.host, login, failed)
+        await broker.logins.delay_failure(begun_s)
+        raise
+    if login.is_open:
+        assert login.principal is not None
+        session.principal = login.principal
+    return answer

@@ -1,0 +1,205 @@
+"""The logins of one broker: the rules of each listener, the answers to the questions of logins, and their failures.
+
+`stablelog.security.login` decides about each message. This module keeps the passwords of PLAIN, asks the users' file and
+the keys of tokens, counts logins, and logs those that failed.
+"""
+
+import asyncio
+import hmac
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from stablelog.broker.loop.tasks import Tasks, in_thread
+from stablelog.broker.metrics import Sample
+from stablelog.broker.security.token_keys import TokenKeys
+from stablelog.errors import StablelogError
+from stablelog.security.credentials import Credentials, Found, is_password
+from stablelog.security.login import (
+    Answer,
+    Identity,
+    Login,
+    LoginError,
+    LoginRules,
+    PasswordQuestion,
+    Question,
+)
+from stablelog.security.tokens import TokenError, TokenRules
+from stablelog.wire.sasl import MECHANISMS
+
+log = logging.getLogger(__name__)
+
+HASH_THREADS: Final = 2
+NONCE_SIZE: Final = 24
+# At most this many failed logins are logged in each interval.
+LOGGED_MAX: Final = 20
+LOG_INTERVAL_MS: Final = 10_000
+NAME_SHOWN_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerLogins:
+    """The settings of the logins of one listener.
+
+    Attributes:
+        rules: the mechanisms, and the limits of sessions.
+        passwords: the users of PLAIN whose passwords are in the settings.
+        token_rules: what bearer tokens must have; None if the listener does not have OAUTHBEARER.
+        keys_url: where the keys of bearer tokens are.
+        keys_refresh_ms: the age at which these keys are loaded again.
+    """
+
+    rules: LoginRules
+    passwords: Mapping[str, str]
+    token_rules: TokenRules | None
+    keys_url: str
+    keys_refresh_ms: int
+
+    def __repr__(self) -> str:
+        return f"ListenerLogins({', '.join(self.rules.mechanisms)})"
+
+
+class Logins:
+    """The logins of one broker.
+
+    Args:
+        listeners: the settings of each listener with SASL, by the name of the listener.
+        credentials: returns the users' credentials at present.
+        now_ms: the broker's time.
+        failure_delay_ms: a failed login is answered at the earliest after this time.
+    """
+
+    def __init__(
+        self,
+        listeners: Mapping[str, ListenerLogins],
+        credentials: Callable[[], Credentials],
+        *,
+        now_ms: Callable[[], int],
+        tasks: Tasks,
+        failure_delay_ms: int,
+    ) -> None:
+        self._listeners = listeners
+        self._credentials = credentials
+        self._now_ms = now_ms
+        self._failure_delay_s = failure_delay_ms / 1000
+        self._threads = ThreadPoolExecutor(HASH_THREADS, thread_name_prefix="logins")
+        self._keys = {
+            (one.keys_url, one.keys_refresh_ms): TokenKeys(
+                one.keys_url, refresh_ms=one.keys_refresh_ms, now_ms=now_ms, tasks=tasks
+            )
+            for one in listeners.values()
+            if one.token_rules is not None
+        }
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._logged_since_ms = 0
+        self._logged_count = 0
+
+    async def open(self) -> None:
+        """Load the keys of tokens: see `TokenKeys.open`."""
+        for keys in self._keys.values():
+            await keys.open()
+
+    def new_login(self, listener: str) -> Login | None:
+        """Begin the login of a connection; None if the listener has no SASL."""
+        settings = self._listeners.get(listener)
+        return None if settings is None else Login(settings.rules, self._credentials)
+
+    async def authenticate(self, listener: str, host: str, login: Login, token: bytes) -> Answer:
+        """Process a message of a mechanism, and count the login if it is complete.
+
+        Args:
+            listener: the name of the connection's listener.
+            host: the client's address, for the log.
+            login: the login of the connection.
+            token: the message.
+
+        Raises:
+            LoginError: the login has failed; the caller calls `failed`.
+            RefusedError: no message may come now.
+        """
+        result = login.authenticate(token, secrets.token_urlsafe(NONCE_SIZE), self._now_ms())
+        if not isinstance(result, Answer):
+            identity, why = None, "the token is not valid"
+            try:
+                identity = await self._answer_to(result, self._listeners[listener])
+            except (TokenError, StablelogError) as error:
+                why = f"a bearer token is refused: {error}"
+            result = login.settle(identity, self._now_ms())
+            if login.is_refused:
+                self._failed(host, login.mechanism, "", why)
+        if login.is_open:
+            self._counts[login.mechanism, "success"] += 1
+        return result
+
+    async def _answer_to(self, question: Question, settings: ListenerLogins) -> Identity | None:
+        if isinstance(question, PasswordQuestion):
+            found = self._credentials().find_any(question.user)
+            is_right = await in_thread(self._threads, _is_right, question, settings.passwords, found)
+            return Identity(question.user) if is_right else None
+        assert settings.token_rules is not None
+        keys = self._keys[settings.keys_url, settings.keys_refresh_ms]
+        return await keys.identify(question.token, settings.token_rules)
+
+    async def delay_failure(self, begun_s: float) -> None:
+        """Wait before a failed login is answered, so that passwords cannot be guessed fast on one connection. The time
+        is measured from the request, so that it tells little about the work of the check.
+
+        Args:
+            begun_s: the time of the event loop when the request arrived.
+        """
+        left_s = begun_s + self._failure_delay_s - asyncio.get_running_loop().time()
+        if left_s > 0:
+            await asyncio.sleep(left_s)
+
+    def failed(self, host: str, login: Login, error: LoginError) -> None:
+        """Count a failed login, and log it."""
+        if not login.is_refused:  # Otherwise it was counted when the token was refused.
+            self._failed(host, login.mechanism, error.user, error.why)
+
+    def _failed(self, host: str, mechanism: str, user: str, why: str) -> None:
+        mechanism = mechanism if mechanism in MECHANISMS else "unknown"
+        self._counts[mechanism, "failure"] += 1
+        name = f" of user {_shown(user)}" if user else ""
+        self._log(f"a login{name} from {host} with {mechanism} has failed: {why}")
+
+    def _log(self, message: str) -> None:
+        now_ms = self._now_ms()
+        if not 0 <= now_ms - self._logged_since_ms < LOG_INTERVAL_MS:
+            if self._logged_count > LOGGED_MAX:
+                log.warning("%d more failed logins were not logged", self._logged_count - LOGGED_MAX)
+            self._logged_since_ms, self._logged_count = now_ms, 0
+        self._logged_count += 1
+        if self._logged_count <= LOGGED_MAX:
+            log.warning("%s", message)
+
+    def samples(self) -> Iterator[Sample]:
+        """The numbers of logins."""
+        for (mechanism, result), count in self._counts.items():
+            yield Sample("stablelog_logins", (mechanism, result), count)
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for keys in self._keys.values():
+            keys.close()
+
+
+def _is_right(question: PasswordQuestion, passwords: Mapping[str, str], found: Found) -> bool:
+    """Whether a password of PLAIN is right. A user of the settings has the password that is there, and no other.
+
+    A wrong password takes the time of a hash whether the user is in the settings, in the users' file, or unknown.
+    """
+    listed = passwords.get(question.user)
+    given = question.password.encode()
+    if listed is not None and hmac.compare_digest(given, listed.encode()):
+        return True
+    return is_password(found, question.password) and listed is None
+
+
+def _shown(user: str) -> str:
+    """A user name for the log: a client can choose any text and length."""
+    return repr(user if len(user) <= NAME_SHOWN_MAX else f"{user[:NAME_SHOWN_MAX]}...")

@@ -1,0 +1,231 @@
+"""The public keys of an authorization server: loaded from a URL in a thread, kept, and loaded again when they are old or
+when a token names a key that is not among them.
+"""
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from stablelog.broker.loop.tasks import Tasks, in_thread
+from stablelog.errors import DamageError, StablelogError, UnavailableError, UsageError, in_words
+from stablelog.security.login import Identity
+from stablelog.security.tokens import KeySet, TokenRules, UnknownKeyError
+
+log = logging.getLogger(__name__)
+
+SIZE_MAX: Final = 1 << 20
+TIMEOUT_S: Final = 10.0
+# After a load, successful or not, the next one begins at this time at the earliest: clients can send any key id.
+RELOAD_INTERVAL_MS: Final = 10_000
+
+
+def parse_keys_url(text: str) -> str:
+    """Check the URL of a key set.
+
+    Raises:
+        ValueError: the URL is not `https://`, `file:` or, on this machine, `http://`.
+    """
+    url = urlsplit(text.strip())
+    if url.scheme == "file" and url.netloc in ("", "localhost") and url.path:
+        return text.strip()
+    if url.scheme == "https" and url.hostname:
+        return text.strip()
+    if url.scheme == "http" and url.hostname and _is_loopback(url.hostname):
+        return text.strip()
+    raise ValueError(
+        "write https://..., or file:///path; http:// is accepted for addresses of this machine only, because anybody on the "
+        "way could replace the keys"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def load_keys(url: str) -> KeySet:
+    """Load a key set. Blocks for up to `TIMEOUT_S` seconds, and some more if the server stops within a response.
+
+    Raises:
+        UnavailableError: the key set cannot be loaded; the message says why.
+        DamageError: the document is not a key set.
+        UsageError: the library for tokens is not installed.
+    """
+    parts = urlsplit(url)
+    try:
+        content = _read_file(parts) if parts.scheme == "file" else _get(parts)
+        return KeySet(content)
+    except (OSError, HTTPException) as error:
+        why = in_words(error) if isinstance(error, OSError) else type(error).__name__
+        raise UnavailableError(f"the keys of tokens cannot be loaded from {_shown(parts)}: {why}") from error
+    except DamageError as damage:
+        raise DamageError(f"{_shown(parts)} has no keys of tokens: {damage}") from damage
+
+
+def _shown(url: SplitResult) -> str:
+    """The URL for messages: without user information and query, which may contain a secret."""
+    return f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}"
+
+
+def _read_file(url: SplitResult) -> bytes:
+    with Path(unquote(url.path)).open("rb") as file:
+        content = file.read(SIZE_MAX + 1)
+    _check_size(content)
+    return content
+
+
+def _get(url: SplitResult) -> bytes:
+    assert url.hostname is not None
+    connection: HTTPConnection
+    if url.scheme == "https":
+        context = ssl.create_default_context()
+        connection = HTTPSConnection(url.hostname, url.port, timeout=TIMEOUT_S, context=context)
+    else:
+        connection = HTTPConnection(url.hostname, url.port, timeout=TIMEOUT_S)
+    deadline = time.monotonic() + TIMEOUT_S
+    try:
+        target = (url.path or "/") + (f"?{url.query}" if url.query else "")
+        connection.request("GET", target, headers={"Accept": "application/json"})
+        response = connection.getresponse()
+        if response.status != 200:  # A redirection is not followed: it could lead to any address.
+            raise OSError(f"the server responds with status {response.status}")
+        content = b""
+        while part := response.read1(1 << 16):
+            content += part
+            _check_size(content)
+            if time.monotonic() > deadline:
+                raise OSError(f"the server has not sent all of it within {TIMEOUT_S:g} s")
+    finally:
+        connection.close()
+    return content
+
+
+def _check_size(content: bytes) -> None:
+    if len(content) > SIZE_MAX:
+        raise OSError(f"it has more than {SIZE_MAX} bytes")
+
+
+class TokenKeys:
+    """The keys of one authorization server.
+
+    Args:
+        url: where the keys are: see `parse_keys_url`.
+        refresh_ms: the age at which the keys are loaded again. The old keys are used until the new ones are loaded.
+        now_ms: the broker's time.
+        load: loads the keys; called in a thread.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        refresh_ms: int,
+        now_ms: Callable[[], int],
+        tasks: Tasks,
+        load: Callable[[str], KeySet] = load_keys,
+    ) -> None:
+        self._url = url
+        self._refresh_ms = refresh_ms
+        self._now_ms = now_ms
+        self._tasks = tasks
+        self._load = load
+        self._keys: KeySet | None = None
+        self._loaded_ms = 0
+        self._tried_ms: int | None = None
+        self._failure: StablelogError | None = None
+        self._turn = asyncio.Lock()
+        # A thread of its own: a slow authorization server must not delay other work.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="token keys")
+        self._is_refreshing = False
+
+    async def open(self) -> None:
+        """Load the keys when the broker starts. If an authorization server does not respond, the broker starts
+        nevertheless, and loads the keys when a client logs in.
+
+        Raises:
+            UnavailableError, DamageError: the keys are in a file that cannot be read.
+            UsageError: the library for tokens is not installed.
+        """
+        try:
+            await self._reload()
+        except UsageError:
+            raise
+        except StablelogError as error:
+            if urlsplit(self._url).scheme == "file":
+                raise
+            log.warning("clients cannot log in with OAUTHBEARER until this is solved: %s", error)
+
+    async def identify(self, token: str, rules: TokenRules) -> Identity:
+        """Verify a token: see `KeySet.identify`.
+
+        Raises:
+            TokenError: the token is not valid.
+            StablelogError: the keys cannot be loaded.
+        """
+        if self._keys is None:
+            await self._reload_if_due()
+        if self._keys is None:
+            raise self._failure or UnavailableError("the keys of tokens are not loaded")
+        if (
+            self._now_ms() - self._loaded_ms >= self._refresh_ms
+            and not self._is_refreshing
+            and self._is_due()
+        ):
+            self._is_refreshing = True
+            self._tasks.start("token keys", self._refresh)
+        try:
+            return self._keys.identify(token, rules, self._now_ms())
+        except UnknownKeyError:
+            if not await self._reload_if_due():
+                raise
+        return self._keys.identify(token, rules, self._now_ms())
+
+    async def _refresh(self) -> None:
+        try:
+            await self._reload_if_due()
+        finally:
+            self._is_refreshing = False
+
+    def _is_due(self) -> bool:
+        return self._tried_ms is None or self._now_ms() - self._tried_ms >= RELOAD_INTERVAL_MS
+
+    async def _reload_if_due(self) -> bool:
+        """Load the keys, unless they were loaded a short time ago. A failure is logged.
+
+        Returns whether the keys have been loaded during this call.
+        """
+        loaded_ms = self._loaded_ms if self._keys is not None else None
+        async with self._turn:
+            if self._is_due():
+                try:
+                    await self._load_now()
+                except StablelogError as error:
+                    log.warning("%s", error)
+            return self._keys is not None and self._loaded_ms != loaded_ms
+
+    async def _reload(self) -> None:
+        async with self._turn:
+            await self._load_now()
+
+    async def _load_now(self) -> None:
+        self._tried_ms = self._now_ms()
+        try:
+            self._keys = await in_thread(self._thread, self._load, self._url)
+        except StablelogError as error:
+            self._failure = error
+            raise
+        self._loaded_ms, self._failure = self._tried_ms, None
+
+    def close(self) -> None:
+        """Load no more keys. A load in progress is not waited for."""
+        self._thread.shutdown(wait=False, cancel_futures=True)

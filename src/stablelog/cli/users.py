@@ -1,0 +1,288 @@
+"""`stablelog users`: list, add and remove the users that log in with SCRAM, or with PLAIN and a stored credential."""
+
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from confluent_kafka import KafkaError
+from kio.schema.errors import ErrorCode
+
+from stablelog.cli.admin import administer
+from stablelog.cli.broker import Broker, with_broker
+from stablelog.cli.options import AsJson, command_app, examples
+from stablelog.cli.output import done, fail, show
+from stablelog.errors import UsageError
+from stablelog.security.credentials import ITERATIONS_DEFAULT, SALT_SIZE, Deletion, Upsertion
+from stablelog.wire.sasl.scram import BY_SASL_NAME, ITERATIONS_MAX, ITERATIONS_MIN, Mechanism, salted_password
+
+PASSWORD_SIZE_MAX: Final = 4096
+COLUMNS: Final = ("user", "mechanism", "iterations")
+
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        metavar="DIRECTORY",
+        help="The data directory of a broker that does not run, in place of a running broker. It is created if it is missing.",
+    ),
+]
+Mechanisms = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--mechanism", metavar="NAME", help="SCRAM-SHA-256 or SCRAM-SHA-512. The option may be repeated."
+    ),
+]
+NodeId = Annotated[
+    int | None,
+    typer.Option("--node-id", min=0, help="With --data: the id of the broker, if the directory is new."),
+]
+
+app = command_app("List, add and remove the users that log in with a password.")
+
+
+def _mechanisms(names: list[str] | None, default: tuple[Mechanism, ...]) -> tuple[Mechanism, ...]:
+    """Return the mechanisms of the option `--mechanism`.
+
+    Raises:
+        UsageError: a name is not that of a SCRAM mechanism.
+    """
+    for name in names or ():
+        if name.upper() not in BY_SASL_NAME:
+            raise UsageError(f"--mechanism {name} is not valid: {' or '.join(BY_SASL_NAME)}")
+    return tuple(dict.fromkeys(BY_SASL_NAME[name.upper()] for name in names or ())) or default
+
+
+class _Stopped:
+    """The users of a broker that does not run. The directory is locked until `close`."""
+
+    def __init__(self, directory: Path, node_id: int | None) -> None:
+        from stablelog.broker.config import BrokerConfig
+        from stablelog.broker.directory.data_directory import DataDirectory
+        from stablelog.broker.durability.disk_reserve import DiskReserve
+        from stablelog.broker.security.users import Users
+        from stablelog.env.local_disk import LocalDisk
+        from stablelog.log.files.kafka_files import META_FILE
+
+        disk, path = LocalDisk(), directory.resolve()
+        is_new = not disk.exists(path / META_FILE)
+        config = BrokerConfig({} if node_id is None else {"node.id": str(node_id)})
+        reserve = DiskReserve(disk, path, 0)
+        self._directory = DataDirectory(disk, path, config, reserve)
+        try:
+            if is_new:
+                self._directory.begin()
+            self._users = Users(disk, path, reserve)
+        except BaseException:
+            self.close()
+            raise
+
+    def listed(self) -> list[tuple[str, str, int]]:
+        return [
+            (user, mechanism.sasl_name, one.iterations)
+            for user, known in self._users.credentials.users.items()
+            for mechanism, one in known.items()
+        ]
+
+    def alter(self, change: Deletion | Upsertion) -> None:
+        if isinstance(change, Deletion):
+            (outcome,) = self._users.alter([change], [])
+        else:
+            (outcome,) = self._users.alter([], [change])
+        if outcome.code is not ErrorCode.none:
+            fail(f"user {change.user!r} was not changed: {outcome.message}")
+
+    def close(self) -> None:
+        self._directory.release()
+
+
+def _listed(bootstrap: str) -> list[tuple[str, str, int]]:
+    """Return (user, mechanism, iterations) of each credential of a running broker."""
+    described = administer(bootstrap, lambda admin: admin.describe_user_scram_credentials(), "listing users")
+    return [
+        (user, Mechanism(info.mechanism.value).sasl_name, info.iterations)
+        for user, found in described.items()
+        for info in found.scram_credential_infos
+    ]
+
+
+def _alter(bootstrap: str, user: str, alteration: Any) -> None:
+    administer(
+        bootstrap,
+        lambda admin: admin.alter_user_scram_credentials([alteration])[user],
+        f"user {user}",
+        {KafkaError.RESOURCE_NOT_FOUND: f"user {user!r} has no such credential"},
+    )
+
+
+@app.command("list", epilog=examples("stablelog users list", "stablelog users list --data data"))
+@with_broker
+def list_users(data: Data = None, as_json: AsJson = False, *, broker: Broker) -> None:
+    """List the users with their mechanisms. Passwords and keys are not shown."""
+    if data is None:
+        rows = _listed(broker.reach())
+    else:
+        if not data.is_dir():
+            fail(f"{data} is not a data directory: it does not exist")
+        stopped = _Stopped(data, None)
+        try:
+            rows = stopped.listed()
+        finally:
+            stopped.close()
+    show("users", COLUMNS, sorted(rows), as_json=as_json)
+
+
+@app.command(
+    epilog=examples(
+        "stablelog users add alice",
+        "stablelog users add alice --password-file alice.txt --mechanism SCRAM-SHA-256",
+        "stablelog users add admin --data data --password-env ADMIN_PASSWORD",
+    )
+)
+@with_broker
+def add(
+    user: str,
+    mechanisms: Mechanisms = None,
+    iterations: Annotated[
+        int,
+        typer.Option(
+            min=ITERATIONS_MIN,
+            max=ITERATIONS_MAX,
+            help="How often the password is hashed. More makes a stolen file harder to use, and each login slower.",
+        ),
+    ] = ITERATIONS_DEFAULT,
+    password_file: Annotated[
+        str | None,
+        typer.Option(
+            "--password-file", metavar="FILE", help="The file with the password; - for standard input."
+        ),
+    ] = None,
+    password_env: Annotated[
+        str | None,
+        typer.Option("--password-env", metavar="NAME", help="The environment variable with the password."),
+    ] = None,
+    data: Data = None,
+    node_id: NodeId = None,
+    as_json: AsJson = False,
+    *,
+    broker: Broker,
+) -> None:
+    """Add a user, or set the password of a user. Without an option for the password, ask for it.
+
+    The default mechanism is SCRAM-SHA-512. The option --data adds the first user before a broker starts whose listeners
+    all need a login.
+    """
+    chosen = _mechanisms(mechanisms, (Mechanism.SHA_512,))
+    if node_id is not None and data is None:
+        raise UsageError("--node-id needs --data")
+    password = _password(password_file, password_env)
+    salts = {mechanism: secrets.token_bytes(SALT_SIZE) for mechanism in chosen}
+    if data is None:
+        from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+
+        bootstrap = broker.reach()
+        for mechanism, salt in salts.items():
+            info = ScramCredentialInfo(ScramMechanism(mechanism.value), iterations)
+            _alter(bootstrap, user, UserScramCredentialUpsertion(user, info, password.encode(), salt))
+    else:
+        stopped = _Stopped(data, node_id)
+        try:
+            for mechanism, salt in salts.items():
+                salted = salted_password(mechanism, password, salt, iterations)
+                stopped.alter(Upsertion(user, mechanism.value, iterations, salt, salted))
+        finally:
+            stopped.close()
+    names = [mechanism.sasl_name for mechanism in chosen]
+    done(f"set the password of {user} for {', '.join(names)}", as_json=as_json, user=user, mechanisms=names)
+
+
+def _password(file: str | None, variable: str | None) -> str:
+    """Read the password: from a file, an environment variable, or the terminal.
+
+    Raises:
+        UsageError: no password is given, or it is empty, too long or not text.
+    """
+    if file is not None and variable is not None:
+        raise UsageError("give either --password-file or --password-env")
+    if variable is not None:
+        text = os.environ.get(variable)
+        if text is None:
+            raise UsageError(f"--password-env: the environment has no variable {variable}")
+    elif file is not None:
+        text = _read_line(file)
+    elif sys.stdin is not None and sys.stdin.isatty():
+        text = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        raise UsageError("no password: give --password-file FILE, --password-file - or --password-env NAME")
+    if not text or len(text.encode(errors="replace")) > PASSWORD_SIZE_MAX or "\0" in text:
+        raise UsageError(f"the password must have 1 to {PASSWORD_SIZE_MAX} bytes and no character NUL")
+    return text
+
+
+def _read_line(file: str) -> str:
+    """Read a password from a file of one line. The line end is not a part of it."""
+    try:
+        if file == "-":
+            content = sys.stdin.buffer.read(PASSWORD_SIZE_MAX + 3)
+        else:
+            with Path(file).open("rb") as opened:
+                content = opened.read(PASSWORD_SIZE_MAX + 3)
+        text = content.decode().removesuffix("\n").removesuffix("\r")
+    except OSError as error:
+        raise UsageError(f"--password-file {file}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise UsageError(f"--password-file {file}: it is not UTF-8") from None
+    if "\n" in text:
+        raise UsageError(f"--password-file {file}: it has more than one line")
+    return text
+
+
+@app.command(
+    epilog=examples("stablelog users remove alice", "stablelog users remove alice --mechanism SCRAM-SHA-256")
+)
+@with_broker
+def remove(
+    user: str,
+    mechanisms: Mechanisms = None,
+    data: Data = None,
+    as_json: AsJson = False,
+    *,
+    broker: Broker,
+) -> None:
+    """Remove a user, or a user's credentials for one mechanism. Clients that are logged in stay logged in."""
+    chosen = _mechanisms(mechanisms, tuple(Mechanism))
+    if data is None:
+        from confluent_kafka.admin import ScramMechanism, UserScramCredentialDeletion
+
+        bootstrap = broker.reach()
+        found = _of_user(user, _listed(bootstrap), chosen)
+        for mechanism in found:
+            _alter(bootstrap, user, UserScramCredentialDeletion(user, ScramMechanism(mechanism.value)))
+    else:
+        if not data.is_dir():
+            fail(f"{data} is not a data directory: it does not exist")
+        stopped = _Stopped(data, None)
+        try:
+            found = _of_user(user, stopped.listed(), chosen)
+            for mechanism in found:
+                stopped.alter(Deletion(user, mechanism.value))
+        finally:
+            stopped.close()
+    names = [mechanism.sasl_name for mechanism in found]
+    done(f"removed {', '.join(names)} of {user}", as_json=as_json, user=user, mechanisms=names)
+
+
+def _of_user(user: str, listed: list[tuple[str, str, int]], chosen: tuple[Mechanism, ...]) -> list[Mechanism]:
+    """Return those of the chosen mechanisms for which a user has a credential.
+
+    Raises:
+        UnavailableError: there are none.
+    """
+    found = [
+        BY_SASL_NAME[name] for known, name, _ in listed if known == user and BY_SASL_NAME[name] in chosen
+    ]
+    if not found:
+        fail(f"user {user!r} has no such credential")
+    return found

@@ -1,0 +1,106 @@
+"""The values of `sasl.jaas.config`: a login module with its options, in the language of JAAS.
+
+    org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b" user_alice="c";
+
+Kafka's settings have this form, and operators know it. Of a module's name only the last part counts.
+"""
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from stablelog.wire.sasl import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512
+
+USER_PREFIX: Final = "user_"
+# For each mechanism, the last part of the name of its login module.
+MODULES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        PLAIN: "PlainLoginModule",
+        SCRAM_SHA_256: "ScramLoginModule",
+        SCRAM_SHA_512: "ScramLoginModule",
+        OAUTHBEARER: "OAuthBearerLoginModule",
+    }
+)
+FLAGS: Final = ("required", "requisite", "sufficient", "optional")
+
+_QUOTED = r'"(?:[^"\\]|\\.)*"'
+_TOKEN = re.compile(
+    rf"""\s*(?:(?P<quoted>{_QUOTED}|'(?:[^'\\]|\\.)*')|(?P<sign>[=;])|(?P<word>[^\s="';]+))""", re.S
+)
+
+
+class Jaas(NamedTuple):
+    """One login module.
+
+    Attributes:
+        module: the last part of its class name, such as `PlainLoginModule`.
+        options: its options by name.
+    """
+
+    module: str
+    options: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        return f"Jaas({self.module!r}, {sorted(self.options)})"
+
+    @property
+    def users(self) -> dict[str, str]:
+        """The passwords of the users that the options `user_<name>` declare, by user name."""
+        return {
+            name.removeprefix(USER_PREFIX): password
+            for name, password in self.options.items()
+            if name.startswith(USER_PREFIX)
+        }
+
+
+def parse_jaas(text: str) -> Jaas:
+    """Parse the value of a setting.
+
+    Raises:
+        ValueError: the text is not one login module. The message quotes no value of an option.
+    """
+    words = _words(text)
+    texts, signs = [word for word, _ in words], [word if is_sign else "" for word, is_sign in words]
+    end = len(words) - 1
+    if end < 2 or signs[end] != ";" or ";" in signs[:end] or any(signs[:2]):
+        raise ValueError("write one login module, a flag, its options and a semicolon at the end")
+    if texts[1] not in FLAGS:
+        raise ValueError(f"after the login module comes one of {', '.join(FLAGS)}")
+    if signs[2:end] != ["", "=", ""] * ((end - 2) // 3):
+        raise ValueError('an option is name="value"')
+    rest = texts[2:end]
+    names, values = rest[0::3], rest[2::3]
+    if len(set(names)) != len(names):
+        raise ValueError(f"option {next(name for name in names if names.count(name) > 1)} is given twice")
+    if "" in (name.removeprefix(USER_PREFIX) for name in names):
+        raise ValueError(f"after {USER_PREFIX} comes the name of a user")
+    if any(not value for name, value in zip(names, values, strict=True) if name.startswith(USER_PREFIX)):
+        raise ValueError("the password of a user is empty")
+    return Jaas(texts[0].rpartition(".")[2], MappingProxyType(dict(zip(names, values, strict=True))))
+
+
+def _words(text: str) -> list[tuple[str, bool]]:
+    """Split a text into words. Each item has the text, and whether it is one of the signs `=` and `;`."""
+    words, at = [], 0
+    text = text.strip()
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        if found is None:
+            raise ValueError("a quotation mark is missing")
+        quoted = found["quoted"]
+        word = re.sub(r"\\(.)", r"\1", quoted[1:-1], flags=re.S) if quoted is not None else found["word"]
+        words.append((found["sign"] or word, found["sign"] is not None))
+        at = found.end()
+    return words
+
+
+def check_module(mechanism: str, jaas: Jaas) -> Jaas:
+    """Check that a login module is that of a mechanism.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if jaas.module != MODULES[mechanism]:
+        raise ValueError(f"the login module of {mechanism} is {MODULES[mechanism]}, not {jaas.module}")
+    return jaas

@@ -1,0 +1,59 @@
+"""The message of PLAIN (RFC 4616): one message of the client with user name and password in clear text."""
+
+from typing import NamedTuple
+
+from stablelog.wire.sasl import SaslMessageError
+
+NUL = "\0"
+
+
+class PlainMessage(NamedTuple):
+    """The message of a client.
+
+    Attributes:
+        authorization_id: the name as which the client wants to act; empty for the user's own name.
+        user: the user name; not empty.
+        password: not empty.
+    """
+
+    authorization_id: str
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"PlainMessage({self.authorization_id!r}, {self.user!r}, password=[hidden])"
+
+
+def encode_plain(user: str, password: str, authorization_id: str = "") -> bytes:
+    """Make the message of a client.
+
+    Raises:
+        SaslMessageError: a text contains the character NUL, or user name or password are empty.
+    """
+    _check(authorization_id, user, password)
+    return NUL.join((authorization_id, user, password)).encode()
+
+
+def decode_plain(message: bytes) -> PlainMessage:
+    """Parse the message of a client.
+
+    Raises:
+        SaslMessageError: the bytes are not a message of PLAIN.
+    """
+    try:
+        parts = message.decode().split(NUL)
+    except UnicodeDecodeError as error:
+        raise SaslMessageError("the message of PLAIN is not UTF-8") from error.with_traceback(None)
+    if len(parts) != 3:
+        raise SaslMessageError(f"the message of PLAIN has {len(parts)} parts, and 3 are expected")
+    _check(*parts)
+    return PlainMessage(*parts)
+
+
+def _check(authorization_id: str, user: str, password: str) -> None:
+    if NUL in authorization_id + user + password:
+        raise SaslMessageError("user names and passwords of PLAIN cannot contain the character NUL")
+    if not user:
+        raise SaslMessageError("the user name is empty")
+    if not password:
+        raise SaslMessageError("the password is empty")
