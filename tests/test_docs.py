@@ -80,7 +80,7 @@ def test_every_setting_has_its_row(setting):
 
 
 def test_no_row_is_of_a_setting_that_is_gone():
-    rows = re.findall(r"^\| `([a-z][\w.]+)` \| (?:`[\w.]+` )?\|", OPERATING, re.M)
+    rows = re.findall(r"^\| `([a-z][\w.-]+)` \| (?:`[\w.]+` )?\|", OPERATING, re.M)
     assert sorted(rows) == sorted(setting.name for setting in SETTINGS)
 
 

@@ -21,6 +21,7 @@ from stablelog.broker.fetch_sessions import FetchSessions
 from stablelog.broker.groups import Groups
 from stablelog.broker.loop.tasks import Arguments, Result, Tasks, in_thread_to_its_end
 from stablelog.broker.metrics import Metrics, Sample
+from stablelog.broker.security.listener_logins import listener_logins
 from stablelog.broker.security.logins import Logins
 from stablelog.broker.security.users import Users
 from stablelog.broker.tiering.tiering import Tiering
@@ -194,11 +195,11 @@ class Broker:
 
     def _make_logins(self) -> Logins:
         return Logins(
-            {},
+            listener_logins(self.config),
             lambda: self.users.credentials,
             now_ms=self.now_ms,
             tasks=self.tasks,
-            failure_delay_ms=100,
+            failure_delay_ms=self.config["connection.failed.authentication.delay.ms"],
         )
 
     def _make_maintenance(self) -> Maintenance:

@@ -131,6 +131,7 @@ class Server:
             idle_ms_max=config["connections.max.idle.ms"],
             receive_ms_max=config["stablelog.request.receive.timeout.ms"],
             handshake_ms_max=config["stablelog.ssl.handshake.timeout.ms"],
+            login_size_max=config["sasl.server.max.receive.size"],
         )
         loop = asyncio.get_running_loop()
         tasks = self.broker.tasks
@@ -144,7 +145,7 @@ class Server:
             listening = [listener]  # with the port, once it is bound
 
             def connect(on_made: OnMade | None = None, at: list[Listener] = listening) -> Connection:
-                session = Session(at[0])
+                session = Session(at[0], login=self.broker.logins.new_login(at[0].name))
                 return Connection(router.respond, limits, budget, self.connections, tasks, session, on_made)
 
             with _naming(f"cannot listen on {listener.address}"):

@@ -4,6 +4,7 @@ Kafka's settings keep Kafka's names and meanings. The names of all other setting
 docs/operating.md lists all settings, and a test compares that list with this table.
 """
 
+from stablelog.broker.login_settings import LOGIN_SETTINGS
 from stablelog.broker.security_settings import SECURITY_SETTINGS
 from stablelog.broker.setting import Setting
 from stablelog.broker.tiering_settings import TIERING_SETTINGS
@@ -26,6 +27,7 @@ GROUP_NAME = Kind(_parse_group, f"{NAME_RULE}, or empty")
 SETTINGS: tuple[Setting, ...] = (
     Setting("node.id", integer(0, INT_MAX), "1", "The broker's id, as clients see it."),
     *SECURITY_SETTINGS,
+    *LOGIN_SETTINGS,
     # limits
     Setting(
         "socket.request.max.bytes", integer(1024, INT_MAX), "104857600", "The largest request, in bytes."

@@ -13,9 +13,9 @@ from stablelog.broker.security.token_keys import (
     SIZE_MAX,
     TokenKeys,
     load_keys,
-    parse_keys_url,
 )
 from stablelog.errors import DamageError, UnavailableError
+from stablelog.security.keys_url import parse_keys_url
 from stablelog.security.tokens import KeySet, TokenError, TokenRules
 from tests.security.keys import NOW_S, document, private_key, public, token
 

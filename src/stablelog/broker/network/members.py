@@ -19,7 +19,7 @@ class Limits:
     idle_ms_max: int
     receive_ms_max: int
     handshake_ms_max: int = 10_000
-    login_size_max: int = 524_288
+    login_size_max: int = 524_288  # of a request before the login
 
 
 class Member(Protocol):

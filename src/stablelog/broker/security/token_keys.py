@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -25,32 +24,6 @@ SIZE_MAX: Final = 1 << 20
 TIMEOUT_S: Final = 10.0
 # After a load, successful or not, the next one begins at this time at the earliest: clients can send any key id.
 RELOAD_INTERVAL_MS: Final = 10_000
-
-
-def parse_keys_url(text: str) -> str:
-    """Check the URL of a key set.
-
-    Raises:
-        ValueError: the URL is not `https://`, `file:` or, on this machine, `http://`.
-    """
-    url = urlsplit(text.strip())
-    if url.scheme == "file" and url.netloc in ("", "localhost") and url.path:
-        return text.strip()
-    if url.scheme == "https" and url.hostname:
-        return text.strip()
-    if url.scheme == "http" and url.hostname and _is_loopback(url.hostname):
-        return text.strip()
-    raise ValueError(
-        "write https://..., or file:///path; http:// is accepted for addresses of this machine only, because anybody on the "
-        "way could replace the keys"
-    )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def load_keys(url: str) -> KeySet:
@@ -119,7 +92,7 @@ class TokenKeys:
     """The keys of one authorization server.
 
     Args:
-        url: where the keys are: see `parse_keys_url`.
+        url: where the keys are: see `stablelog.security.keys_url`.
         refresh_ms: the age at which the keys are loaded again. The old keys are used until the new ones are loaded.
         now_ms: the broker's time.
         load: loads the keys; called in a thread.
