@@ -1,7 +1,6 @@
 """Brokers with TLS and SASL, for the tests of clients: certificates, one broker with each kind of listener, and users."""
 
 import contextlib
-import ssl
 
 import trustme
 
@@ -9,7 +8,7 @@ import stablelog
 from peers.apache_kafka import reserve_ports
 from tests.cli.test_cli import run
 
-USER, PASSWORD = "alice", "Alice, \"s secret\" 5=ü"
+USER, PASSWORD = "alice", 'Alice, "s secret" 5=ü'
 MECHANISM = "SCRAM-SHA-512"
 NAMES = ("SASL_SSL", "SSL", "SASL_PLAINTEXT", "PLAINTEXT")
 
@@ -29,7 +28,7 @@ class Certificates:
         stranger: the certificate of another authority.
     """
 
-    def __init__(self, folder):
+    def __init__(self, folder, names=("localhost", "127.0.0.1")):
         authority, other = trustme.CA(), trustme.CA()
         self.trust, self.broker = folder / "authority.pem", folder / "broker.pem"
         self.client, self.stranger = folder / "client.pem", folder / "stranger.pem"
@@ -37,7 +36,7 @@ class Certificates:
         self.issued = authority.issue_cert("client", common_name="carol")
         self.trust.write_bytes(authority.cert_pem.bytes())
         self.stranger.write_bytes(other.cert_pem.bytes())
-        _write(self.broker, authority.issue_cert("localhost", "127.0.0.1"))
+        _write(self.broker, authority.issue_cert(*names))
         _write(self.client, self.issued)
         _write(self.foreign, other.issue_cert("client", common_name="mallory"))
         self.key = self.issued.private_key_pem.bytes().decode()
@@ -93,13 +92,28 @@ def login(certificates):
 
 
 @contextlib.contextmanager
-def secured(folder, **settings):
-    """Run such a broker. Its user `alice` has SCRAM credentials; `bob` is of PLAIN."""
-    certificates = Certificates(folder)
+def secured(folder, names=("localhost", "127.0.0.1"), **settings):
+    """Run such a broker. Its user `alice` has SCRAM credentials; it may use PLAIN, too.
+
+    Args:
+        folder: for the data and the certificates.
+        names: the host names in the certificate of the broker.
+        settings: more settings of the broker.
+    """
+    certificates = Certificates(folder, names)
     data = folder / "data"
     for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
         added = run(
-            "users", "add", USER, "--data", str(data), "--mechanism", mechanism, "--password-file", "-", given=PASSWORD
+            "users",
+            "add",
+            USER,
+            "--data",
+            str(data),
+            "--mechanism",
+            mechanism,
+            "--password-file",
+            "-",
+            given=PASSWORD,
         )
         assert added.returncode == 0, added.stderr
     owner = contextlib.ExitStack()
@@ -114,6 +128,3 @@ def secured(folder, **settings):
     }
     with stablelog.serve(data, settings=given) as broker:
         yield Secured(broker, ports, certificates)
-
-
-assert ssl.HAS_TLSv1_3

@@ -89,7 +89,7 @@ class Cluster:
         # id. None if the cluster has several brokers, or if metadata was not requested yet.
         self._sole_node_id: int | None = None
         self._topics: dict[str, Topic] = {}
-        self._explained: set[str] = set()  # the addresses for which `_explain` was called
+        self._explained: set[str] = set()  # the addresses for which `explain_closing` was called
         self.are_retries_cancelled = False
         self.waiting_on: list[Connection] = []
 
@@ -130,7 +130,7 @@ class Cluster:
             if isinstance(last, UnavailableError):
                 self.close()
             if isinstance(last, ClosedError):
-                yield from self._explain(last.address)
+                yield from self.explain_closing(last.address)
             self.forget_metadata()
             if (yield NOW) + backoff > deadline:
                 raise UnavailableError(
@@ -201,12 +201,12 @@ class Cluster:
                 assert known is not None
                 yield from known.negotiate()
             except ClosedError:
-                yield from self._explain(address)
+                yield from self.explain_closing(address)
                 raise
         yield from known.negotiate()
         return known
 
-    def _explain(self, address: str) -> Steps[None]:
+    def explain_closing(self, address: str) -> Steps[None]:
         """Raise AuthenticationError if the broker has closed a connection because its listener has another security
         protocol. This is checked once for each address: later the broker may close a connection when it stops.
         """

@@ -19,7 +19,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from stablelog.client.core.frames import SIZE, Frames
-from stablelog.client.core.login import log_in
+from stablelog.client.core.login import BAD_CERTIFICATE, NO_CERTIFICATE, log_in
 from stablelog.client.core.security import PLAINTEXT, Security
 from stablelog.client.core.steps import NOW, Receive, Send, Steps
 from stablelog.client.responses import ClosedError
@@ -36,20 +36,21 @@ INVALID: Final = (SerialError, struct.error, ValueError, LookupError, OverflowEr
 FEATURES_SINCE: Final = 3  # the first version of ApiVersions with the cluster's features
 TLS_ALERT: Final = b"\x15\x03"  # the beginning of a TLS record with an alert
 # The reasons of OpenSSL for which a broker ends a connection because of the client's certificate -> the message.
-_PROOF: Final = "requires a client certificate: set ssl.keystore.location"
-_BAD: Final = "does not accept the client's certificate (ssl.keystore.location): its authority is not one that the broker trusts, or it has expired"
 CERTIFICATE_ALERTS: Final = {
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": _PROOF,
-    "SSLV3_ALERT_BAD_CERTIFICATE": _BAD,
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": _BAD,
-    "SSLV3_ALERT_CERTIFICATE_REVOKED": _BAD,
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": _BAD,
-    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": _BAD,
-    "TLSV1_ALERT_UNKNOWN_CA": _BAD,
-    "TLSV1_ALERT_ACCESS_DENIED": _BAD,
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": NO_CERTIFICATE,
+    "SSLV3_ALERT_BAD_CERTIFICATE": BAD_CERTIFICATE,
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": BAD_CERTIFICATE,
+    "SSLV3_ALERT_CERTIFICATE_REVOKED": BAD_CERTIFICATE,
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": BAD_CERTIFICATE,
+    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": BAD_CERTIFICATE,
+    "TLSV1_ALERT_UNKNOWN_CA": BAD_CERTIFICATE,
+    "TLSV1_ALERT_ACCESS_DENIED": BAD_CERTIFICATE,
 }
 # The part of a session after which the client authenticates again; Kafka's Java client chooses 0.85 to 0.95.
 RENEW_AFTER: Final = 0.85
+# The requests to which a listener responds before the login.
+BEFORE_LOGIN: Final = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+RENEW_MIN_S: Final = 1.05  # brokers refuse to authenticate a connection twice in a second
 
 
 class Connection(ABC):
@@ -63,6 +64,7 @@ class Connection(ABC):
     Attributes:
         address: as given.
         security: as given.
+        renew_at: the time at which to authenticate again, by the shell's clock; None if the session has no end.
     """
 
     def __init__(self, address: str, client_id: str = CLIENT_ID, security: Security = PLAINTEXT) -> None:
@@ -71,7 +73,10 @@ class Connection(ABC):
         self._frames = Frames(client_id)
         self._versions: dict[int, tuple[int, int]] | None = None
         self._features: dict[str, int] = {}
-        self._renew_at: float | None = None  # when to authenticate again; None if the session has no end
+        self.renew_at: float | None = None
+        self._has_answered = (
+            False  # whether the broker has responded to a request that needs the right protocol
+        )
         self._early: deque[memoryview] = deque()  # responses that were received before their `receive_steps`
 
     @abstractmethod
@@ -107,30 +112,30 @@ class Connection(ABC):
             feature.name: feature.max_version_level for feature in getattr(answer, "finalized_features", ())
         }
         self._versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
-        yield from self._log_in()
+        yield from self.authenticate()
 
-    def _log_in(self) -> Steps[None]:
+    def authenticate(self) -> Steps[None]:
         """Log in, or authenticate again. No request may be in flight."""
         if self.security.credentials is None:
             return
-        self._renew_at = None
+        self.renew_at = None
         try:
             lifetime_ms = yield from log_in(self, self.security.credentials)
         except BaseException:
             self.close()
             raise
         if lifetime_ms > 0:
-            self._renew_at = (yield NOW) + RENEW_AFTER * lifetime_ms / 1000
+            self.renew_at = (yield NOW) + max(RENEW_AFTER * lifetime_ms / 1000, RENEW_MIN_S)
 
     def _renew(self) -> Steps[None]:
         """Authenticate again if the session ends soon. Responses to requests in flight are received before."""
-        if self._renew_at is None or (yield NOW) < self._renew_at:
+        if self.renew_at is None or (yield NOW) < self.renew_at:
             return
         for _ in range(self._frames.awaited_count - len(self._early)):
             self._early.append((yield from self._receive_frame()))
         held = self._frames.set_aside()
         early, self._early = self._early, deque()
-        yield from self._log_in()
+        yield from self.authenticate()
         self._frames.resume(held)
         self._early = early
 
@@ -262,7 +267,7 @@ class Connection(ABC):
             ) from error
         if isinstance(error, errors):
             message = f"{self.address} {what} {_name(api_key)}: {error}"
-            if isinstance(error, OSError) and not isinstance(error, TimeoutError):
+            if isinstance(error, OSError) and not isinstance(error, TimeoutError) and not self._has_answered:
                 raise ClosedError(self.address, message) from error
             raise UnavailableError(message) from error
 
@@ -274,7 +279,7 @@ class Connection(ABC):
         Raises:
             UnavailableError: the request could not be sent completely. The broker may have carried it out.
         """
-        if self._renew_at is not None:
+        if self.renew_at is not None:
             yield from self._renew()
         frame = self._frames.encode(api_key, version, pieces, flexible=flexible)
         try:
@@ -295,6 +300,7 @@ class Connection(ABC):
         """
         api_key = self._frames.next_api_key
         frame = self._early.popleft() if self._early else (yield from self._receive_frame())
+        self._has_answered = self._has_answered or api_key not in BEFORE_LOGIN
         try:
             return self._frames.take_body(frame, flexible=flexible)
         except BaseException as error:

@@ -1,6 +1,8 @@
 """The login of a connection (SASL, KIP-43, KIP-152), as steps, and what a listener speaks if the client cannot use it."""
 
 import secrets
+from datetime import timedelta
+from enum import Enum, auto
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -10,7 +12,8 @@ from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 
 from stablelog.client.core.security import JAAS, TOKEN_FUNCTION, Credentials, Security, SecurityProtocol
-from stablelog.client.core.steps import Call, Open, Steps
+from stablelog.client.core.steps import Call, Open, Pause, Steps
+from stablelog.client.responses import ClosedError
 from stablelog.errors import AuthenticationError, UnavailableError
 from stablelog.wire.sasl import OAUTHBEARER, PLAIN, SaslMessageError
 from stablelog.wire.sasl.oauthbearer import ABORT, decode_error, encode_token
@@ -20,9 +23,14 @@ from stablelog.wire.sasl.scram import BY_SASL_NAME, ScramClient
 if TYPE_CHECKING:
     from stablelog.client.core.connection import Connection
 
+MILLISECOND: Final = timedelta(milliseconds=1)
 NONCE_SIZE: Final = 24
 TOKEN_SIZE_MAX: Final = 1 << 16
 HIDDEN: Final = "[hidden]"
+PROBE_COUNT: Final = 3
+PROBE_PAUSE_S: Final = 0.1
+NO_CERTIFICATE: Final = "requires a client certificate: set ssl.keystore.location"
+BAD_CERTIFICATE: Final = "does not accept the client's certificate (ssl.keystore.location): its authority is not one that the broker trusts, or it has expired"
 
 
 def log_in(connection: "Connection", credentials: Credentials) -> Steps[int]:
@@ -85,7 +93,7 @@ class _Exchange:
 
     def _show_token(self) -> Steps[int]:
         """Log in with OAUTHBEARER."""
-        token = yield Call(partial(_token, self._credentials, self._connection.address))
+        token = yield Call(partial(token_of, self._credentials, self._connection.address))
         self._secrets.append(token)
         challenge, lifetime_ms = yield from self._say(encode_token(token))
         if not challenge:
@@ -104,7 +112,7 @@ class _Exchange:
         answer = yield from self._connection.ask_steps(SaslAuthenticateRequest(auth_bytes=message))
         if answer.error_code is not ErrorCode.none:
             raise self._refusal(answer.error_message or answer.error_code.name, answer.error_code)
-        return bytes(answer.auth_bytes), int(answer.session_lifetime_ms)
+        return bytes(answer.auth_bytes), answer.session_lifetime // MILLISECOND
 
     def _refusal(
         self, why: str, code: ErrorCode = ErrorCode.sasl_authentication_failed
@@ -113,17 +121,17 @@ class _Exchange:
         whose = f" as user {given.user!r}" if given.user else ""
         for secret in self._secrets:  # a broker could send a secret back
             why = why.replace(secret, HIDDEN)
-        check = f"check user name and password ({JAAS}, or sasl.username and sasl.password)"
+        check = f"Check user name and password ({JAAS}, or sasl.username and sasl.password)"
         if given.mechanism == OAUTHBEARER:
-            check = "get a valid token"
-        hint = f". If it is a wrong login, {check}" if code is ErrorCode.sasl_authentication_failed else ""
+            check = "Get a valid token"
+        hint = f". {check}" if code is ErrorCode.sasl_authentication_failed else ""
         return AuthenticationError(
             code,
             f"login at {self._connection.address}{whose} with {given.mechanism} failed: {why.rstrip('.')}{hint}",
         )
 
 
-def _token(credentials: Credentials, address: str) -> str:
+def token_of(credentials: Credentials, address: str) -> str:
     """Get the token of a login, from a file or from the user's function."""
     where = f"login at {address} with {OAUTHBEARER}: "
     failed = ErrorCode.sasl_authentication_failed
@@ -154,40 +162,82 @@ def _token(credentials: Credentials, address: str) -> str:
 # -- what does a listener speak? -----------------------------------------------------------------------------------
 
 
+class _Listener(Enum):
+    """What a probe learns of a listener."""
+
+    SILENT = auto()  # it does not respond, or not with or without TLS as the probe does
+    CLOSING = auto()  # it closes the connection after the TLS handshake
+    UNKNOWN = auto()  # it responds, but not to SaslHandshake
+    OPEN = auto()  # it has no login
+    LOGIN = auto()  # it requires a login
+
+
 def explain(address: str, security: Security) -> Steps[None]:
-    """Find out whether a broker closes the connections because its listener has another security protocol.
+    """Find out why a broker closes the connections: its listener may have another security protocol, or require another
+    client certificate.
 
     The steps connect with and without TLS, and send ApiVersions and SaslHandshake, which contain no secret.
 
     Raises:
-        AuthenticationError: the listener has another security protocol. The message names both.
+        AuthenticationError: the listener has another security protocol, and the message names both. Or it does not
+            accept the client's certificate.
     """
     for is_tls in (not security.protocol.is_tls, security.protocol.is_tls):
-        is_sasl = yield from _is_sasl(address, SecurityProtocol.SSL if is_tls else SecurityProtocol.PLAINTEXT)
-        if is_sasl is None:
-            continue
-        found = SecurityProtocol.of(is_tls=is_tls, is_sasl=is_sasl)
-        if found is not security.protocol:
-            raise AuthenticationError(
-                ErrorCode.invalid_config,
-                f"the listener at {address} has the security protocol {found}, and the client is set to {security.protocol}: set "
-                f"security.protocol={found}, or use another port",
-            )
-        return
+        found = yield from _probe(address, SecurityProtocol.SSL if is_tls else SecurityProtocol.PLAINTEXT)
+        if found is _Listener.CLOSING:
+            raise AuthenticationError(ErrorCode.invalid_config, _certificate_message(address, security))
+        if found in (_Listener.OPEN, _Listener.LOGIN):
+            spoken = SecurityProtocol.of(is_tls=is_tls, is_sasl=found is _Listener.LOGIN)
+            if spoken is not security.protocol:
+                raise AuthenticationError(
+                    ErrorCode.invalid_config,
+                    f"the listener at {address} has the security protocol {spoken}, and the client is set to "
+                    f"{security.protocol}: set security.protocol={spoken}, or use another port",
+                )
+        if found is not _Listener.SILENT:
+            return
 
 
-def _is_sasl(address: str, probe: SecurityProtocol) -> Steps[bool | None]:
-    """Whether a listener asks for a login; None if it does not respond, or not with this protocol."""
-    connection = None
+def _certificate_message(address: str, security: Security) -> str:
+    if security.tls is None:
+        return (
+            f"the listener at {address} has TLS and closes each connection without a client certificate: set "
+            "security.protocol=SSL and ssl.keystore.location, or use another port"
+        )
+    if security.tls.key_path or security.tls.key:
+        return f"{address} {BAD_CERTIFICATE}"
+    return f"{address} {NO_CERTIFICATE}"
+
+
+def _probe(address: str, protocol: SecurityProtocol) -> Steps[_Listener]:
+    """Connect to a listener, and find out what it is. A broker that is stopping may close a connection, too: a listener
+    is `CLOSING` only if it does so several times.
+    """
+    found = _Listener.SILENT
+    for _ in range(PROBE_COUNT):
+        found = yield from _probe_once(address, protocol)
+        if found is not _Listener.CLOSING:
+            break
+        yield Pause(PROBE_PAUSE_S)
+    return found
+
+
+def _probe_once(address: str, protocol: SecurityProtocol) -> Steps[_Listener]:
     try:
-        connection = yield Open(address, probe)
+        connection = yield Open(address, protocol)
+    except (UnavailableError, AuthenticationError):
+        return _Listener.SILENT
+    try:
         yield from connection.negotiate()
         answer: Any = yield from connection.call_steps(SaslHandshakeRequest(mechanism="?"))
-    except (UnavailableError, AuthenticationError):
-        return None
+    except AuthenticationError:  # an alert: the listener requires a certificate
+        return _Listener.CLOSING
+    except UnavailableError as failure:
+        is_closing = isinstance(failure, ClosedError) and protocol.is_tls
+        return _Listener.CLOSING if is_closing else _Listener.SILENT
     finally:
-        if connection is not None:
-            connection.close()
-    return {ErrorCode.unsupported_sasl_mechanism: True, ErrorCode.illegal_sasl_state: False}.get(
-        answer.error_code
-    )
+        connection.close()
+    return {
+        ErrorCode.unsupported_sasl_mechanism: _Listener.LOGIN,
+        ErrorCode.illegal_sasl_state: _Listener.OPEN,
+    }.get(answer.error_code, _Listener.UNKNOWN)
