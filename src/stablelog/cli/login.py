@@ -53,7 +53,7 @@ def read_security(config: Path | None, profile: Mapping[str, str]) -> "Security 
     Raises:
         UsageError: the file cannot be read, or a setting is not valid. The message contains no secret.
     """
-    in_file = {} if config is None else _of_file(config)
+    in_file = {} if config is None else _in_config(config)
     has_environment = any(name.startswith(ENVIRONMENT_PREFIX) for name in os.environ)
     if not in_file and not profile and not has_environment:
         return None  # without the import below, which takes long
@@ -75,7 +75,7 @@ def _of_environment() -> dict[str, str]:
     return {name: value for name in names if (value := os.environ.get(variable_of(name)))}
 
 
-def _of_file(path: Path) -> dict[str, str]:
+def _in_config(path: Path) -> dict[str, str]:
     """Read the security settings of a file of Kafka's clients. Other settings of the file have no effect."""
     from stablelog.client.core.security import PREFIXES
 
