@@ -3,6 +3,8 @@
 import contextlib
 
 import trustme
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 import stablelog
 from peers.apache_kafka import reserve_ports
@@ -39,7 +41,7 @@ class Certificates:
         _write(self.broker, authority.issue_cert(*names))
         _write(self.client, self.issued)
         _write(self.foreign, other.issue_cert("client", common_name="mallory"))
-        self.key = self.issued.private_key_pem.bytes().decode()
+        self.key = key_of(self.issued).decode()
         self.chain = b"".join(part.bytes() for part in self.issued.cert_chain_pems).decode()
 
     def trusting(self, **more):
@@ -49,10 +51,14 @@ class Certificates:
         }
 
 
+def key_of(issued):
+    """The key in the form PKCS #8, the only one that Java reads."""
+    key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
 def _write(path, issued):
-    path.write_bytes(
-        issued.private_key_pem.bytes() + b"".join(part.bytes() for part in issued.cert_chain_pems)
-    )
+    path.write_bytes(key_of(issued) + b"".join(part.bytes() for part in issued.cert_chain_pems))
 
 
 class Secured:

@@ -81,7 +81,7 @@ class Connection(core.Connection):
                 self._socket = context.wrap_socket(self._socket, server_hostname=host)
         except OSError as error:
             self._socket.close()
-            raise connection_error(address, error) from error
+            raise connection_error(address, security, error) from error
         self._buffers = Buffers(BUFFERS_SIZE_MAX)
         self._ahead = b""  # bytes that were received and not asked for yet
 

@@ -9,7 +9,8 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from stablelog.client.core.connection import CERTIFICATE_ALERTS
-from stablelog.client.core.security import Tls
+from stablelog.client.core.login import certificate_message
+from stablelog.client.core.security import Security, Tls
 from stablelog.client.responses import ClosedError
 from stablelog.env.pem import pem_file, reason_of
 from stablelog.errors import AuthenticationError, UnavailableError, UsageError
@@ -74,15 +75,15 @@ def _load_keys(context: ssl.SSLContext, tls: Tls) -> None:
         raise UsageError(f"{what} cannot be used: {reason_of(error)}") from None
 
 
-def connection_error(address: str, error: OSError) -> UnavailableError | AuthenticationError:
+def connection_error(
+    address: str, security: Security, error: OSError
+) -> UnavailableError | AuthenticationError:
     """Return the client's error for a connection that cannot be made, or whose TLS handshake fails."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return AuthenticationError(ErrorCode.invalid_config, f"{address}: {_verification(error)}")
     if isinstance(error, ssl.SSLError):
         if error.reason in CERTIFICATE_ALERTS:
-            return AuthenticationError(
-                ErrorCode.invalid_config, f"{address} {CERTIFICATE_ALERTS[error.reason]}"
-            )
+            return AuthenticationError(ErrorCode.invalid_config, certificate_message(address, security))
         why = (error.reason or "the broker closed the connection").replace("_", " ").lower()
         return ClosedError(address, f"no broker responds at {address}: the TLS handshake failed: {why}")
     if isinstance(error, ConnectionResetError | ConnectionAbortedError | BrokenPipeError):

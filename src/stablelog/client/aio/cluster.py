@@ -96,7 +96,7 @@ async def open_stream(address: str, timeout_s: float, security: Security = PLAIN
     except TimeoutError as error:
         raise UnavailableError(f"no broker responds at {address}: timed out") from error
     except OSError as error:  # before ValueError, because ssl.SSLCertVerificationError is both
-        raise connection_error(address, error) from error
+        raise connection_error(address, security, error) from error
     except (ValueError, OverflowError) as error:
         raise invalid_address(address) from error
     writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

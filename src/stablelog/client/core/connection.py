@@ -19,7 +19,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from stablelog.client.core.frames import SIZE, Frames
-from stablelog.client.core.login import BAD_CERTIFICATE, NO_CERTIFICATE, log_in
+from stablelog.client.core.login import certificate_message, log_in
 from stablelog.client.core.security import PLAINTEXT, Security
 from stablelog.client.core.steps import NOW, Receive, Send, Steps
 from stablelog.client.responses import ClosedError
@@ -35,17 +35,19 @@ RESPONSE_ITEMS_MAX: Final = 5_000_000
 INVALID: Final = (SerialError, struct.error, ValueError, LookupError, OverflowError)  # what decoding raises
 FEATURES_SINCE: Final = 3  # the first version of ApiVersions with the cluster's features
 TLS_ALERT: Final = b"\x15\x03"  # the beginning of a TLS record with an alert
-# The reasons of OpenSSL for which a broker ends a connection because of the client's certificate -> the message.
-CERTIFICATE_ALERTS: Final = {
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": NO_CERTIFICATE,
-    "SSLV3_ALERT_BAD_CERTIFICATE": BAD_CERTIFICATE,
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": BAD_CERTIFICATE,
-    "SSLV3_ALERT_CERTIFICATE_REVOKED": BAD_CERTIFICATE,
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": BAD_CERTIFICATE,
-    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": BAD_CERTIFICATE,
-    "TLSV1_ALERT_UNKNOWN_CA": BAD_CERTIFICATE,
-    "TLSV1_ALERT_ACCESS_DENIED": BAD_CERTIFICATE,
-}
+# The reasons of OpenSSL for which a broker ends a connection because of the client's certificate.
+CERTIFICATE_ALERTS: Final = frozenset(
+    {
+        "TLSV13_ALERT_CERTIFICATE_REQUIRED",
+        "SSLV3_ALERT_BAD_CERTIFICATE",  # Java's answer to a client without a certificate, too
+        "SSLV3_ALERT_CERTIFICATE_EXPIRED",
+        "SSLV3_ALERT_CERTIFICATE_REVOKED",
+        "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
+        "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE",
+        "TLSV1_ALERT_UNKNOWN_CA",
+        "TLSV1_ALERT_ACCESS_DENIED",
+    }
+)
 # The part of a session after which the client authenticates again; Kafka's Java client chooses 0.85 to 0.95.
 RENEW_AFTER: Final = 0.85
 # The requests to which a listener responds before the login.
@@ -263,7 +265,7 @@ class Connection(ABC):
         self.close()
         if isinstance(error, ssl.SSLError) and error.reason in CERTIFICATE_ALERTS:
             raise AuthenticationError(
-                ErrorCode.invalid_config, f"{self.address} {CERTIFICATE_ALERTS[error.reason]}"
+                ErrorCode.invalid_config, certificate_message(self.address, self.security)
             ) from error
         if isinstance(error, errors):
             message = f"{self.address} {what} {_name(api_key)}: {error}"

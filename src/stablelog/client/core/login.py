@@ -185,7 +185,7 @@ def explain(address: str, security: Security) -> Steps[None]:
     for is_tls in (not security.protocol.is_tls, security.protocol.is_tls):
         found = yield from _probe(address, SecurityProtocol.SSL if is_tls else SecurityProtocol.PLAINTEXT)
         if found is _Listener.CLOSING:
-            raise AuthenticationError(ErrorCode.invalid_config, _certificate_message(address, security))
+            raise AuthenticationError(ErrorCode.invalid_config, certificate_message(address, security))
         if found in (_Listener.OPEN, _Listener.LOGIN):
             spoken = SecurityProtocol.of(is_tls=is_tls, is_sasl=found is _Listener.LOGIN)
             if spoken is not security.protocol:
@@ -198,7 +198,8 @@ def explain(address: str, security: Security) -> Steps[None]:
             return
 
 
-def _certificate_message(address: str, security: Security) -> str:
+def certificate_message(address: str, security: Security) -> str:
+    """Return the message for a listener that closes connections because of the client's certificate."""
     if security.tls is None:
         return (
             f"the listener at {address} has TLS and closes each connection without a client certificate: set "
