@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo demo-cuts demo-tiers test night mutants check bench clean
+.PHONY: setup demo demo-cuts demo-tiers test night mutants check audit bench clean
 
 setup: $(STAMP)  ## make .venv and install everything that development needs
 
@@ -39,11 +39,19 @@ night: setup  ## the long runs, each with a seed of its own; SEED=N for the same
 mutants: setup  ## a mutant for each protocol rule, and the test that has to catch it; ONLY=text for some
 	$(BIN)/python -m tests.mutants rules $(if $(ONLY),--only "$(ONLY)")
 
-check: setup  ## style, types, architecture
+check: setup  ## style, types, architecture, and ruff's rules for security
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Not a part of check: it asks PyPI's database of vulnerabilities, which a mirror of packages does not have. A package that
+# the database does not know fails the audit.
+audit: setup  ## known vulnerabilities of everything that is installed
+	$(BIN)/python -m venv $(VENV)/audit
+	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(BIN)/python -c 'from importlib.metadata import distributions; print(*sorted({f"{one.name}=={one.version}" for one in distributions() if one.name != "stablelog"}), sep="\n")' > $(VENV)/audit/installed.txt
+	$(VENV)/audit/bin/pip-audit --strict --progress-spinner off --no-deps --disable-pip -r $(VENV)/audit/installed.txt
 
 bench: setup  ## figures against Apache Kafka on this machine; AGAINST=COMMIT: which rows became slower since then
 	$(BIN)/python -m bench $(if $(AGAINST),--against $(AGAINST))

@@ -23,6 +23,7 @@ from bench import (
     loop_holds,
     many_partitions,
     tiers,
+    tls,
 )
 from bench.contestants import (
     KAFKA,
@@ -49,6 +50,7 @@ PARTS = (
     "loop",
     "many-partitions",
     "tiers",
+    "tls",
     *SPARK_PARTS,
 )
 THROUGHPUT = ((100, 500_000), (1_000, 300_000))  # size of a record, records
@@ -325,7 +327,7 @@ def main() -> None:
         10 if asked.quick else 1,
         asked.backfill_gb,
     )
-    beside_kafka = {*LOADS, "start", "tiers"}
+    beside_kafka = {*LOADS, "start", "tiers", "tls"}
     missing = why_no_kafka() if plan.parts & beside_kafka else None
     if missing is not None:
         console.print(f"without Apache Kafka: {missing}")
@@ -336,6 +338,9 @@ def main() -> None:
         sections += [measure_loads(plan, promise, best, with_kafka=missing is None) for promise in Promise]
     if "start" in plan.parts:
         sections.append(measure_start(plan, best, with_kafka=missing is None))
+    if "tls" in plan.parts:
+        with console.status("TLS") as status:
+            sections += tls.run(plan.run_count, plan.divisor, status.update, with_kafka=missing is None)
     if "aborts" in plan.parts:
         sections.append(measure_aborts(plan))
     if "commit-order" in plan.parts:

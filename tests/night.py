@@ -102,6 +102,11 @@ PARTS = (
         "random-mutants",
         ("-m", "tests.mutants", "random", "--seed", "{seed}", "--count", "500", "--at-most", "8"),
     ),
+    Part(
+        "frames",
+        tests("tests/broker/network/test_hostile_frames.py", "--timeout=20000"),
+        {"STABLELOG_FRAMES": "10000000", "STABLELOG_SOCKET_FRAMES": "100000"},
+    ),
     Part("hostile", tests("tests/chaos/test_hostile.py"), {"STABLELOG_HOSTILE": "1"}),
     Part(
         "properties",

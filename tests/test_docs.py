@@ -389,3 +389,20 @@ def test_every_exit_code_of_the_code_has_its_row():
 def test_no_row_is_of_a_command_that_is_gone():
     rows = re.findall(r"^\| `stablelog ([a-z -]+?)(?: [A-Z].*)?` \|", COMMANDS_TABLE, re.M)
     assert sorted(rows) == sorted(COMMANDS)
+
+
+def test_the_table_of_rights_is_the_codes():
+    from stablelog.security.api_rights import RIGHTS
+
+    text = (ROOT / "docs" / "security.md").read_text()
+    (table,) = re.findall(r"\| API \| operation \| resource \|.*\n\|[-|]*\n((?:\|.*\n)+)", text)
+    told = [tuple(cell.strip() for cell in row.split("|")[1:-1]) for row in table.splitlines()]
+    expected = [
+        (api.message_name, right.operation.name, right.of, right.without)
+        for api, rights in RIGHTS.items()
+        for right in rights or ()
+    ]
+    assert [row for row in told if row[1] != "none"] == expected
+    assert {row[0] for row in told if row[1] == "none"} == {
+        api.message_name for api, rights in RIGHTS.items() if not rights
+    }

@@ -76,6 +76,16 @@ def test_the_example_of_broker_json_is_read(version):
     assert f"`{META_LINE}`" in TEXT
 
 
+def test_the_example_of_acls_json_is_read():
+    from stablelog.broker.directory.acl_file import decode_acls, encode_acls
+    from stablelog.broker.directory.noted_file import ACLS
+
+    [example] = re.findall(r'^    (\{"version":1,"acls".*)\n    ([0-9a-f]{8})$', TEXT, re.M)
+    content = "\n".join([*example, ""]).encode()
+    assert encode_acls(decode_acls(content)) == content
+    assert f"`{ACLS.meta_line}`" in TEXT
+
+
 def test_the_example_of_users_json_is_read():
     from stablelog.broker.directory.noted_file import USERS, encode_json
     from stablelog.broker.security.users import decode_users
@@ -105,6 +115,7 @@ def test_the_table_of_versions_is_the_codes():
         "`cluster.json`": catalog.VERSION,
         "`meta.properties`": kafka_files.META_VERSION,
         "`broker.json`": dynamic_settings.SETTINGS_VERSION,
+        "`acls.json`": noted_file.ACLS.version,
         "`users.json`": noted_file.USERS.version,
         "`.kafka_cleanshutdown`": directory_signs.CLEAN_SHUTDOWN_VERSION,
         "offset checkpoints": kafka_files.CHECKPOINT_VERSION,

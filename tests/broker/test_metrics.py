@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import stablelog
 from stablelog.broker import metrics
 from stablelog.broker.loop.tasks import Scope
+from stablelog.security.acls import AclBinding, Operation, Pattern, Permission, ResourceType
 from tests.broker.desk import batch, delete_topic, opened, part
 from tests.broker.security.test_logging_in import Client, on_desk
 from tests.broker.tiering.desk import copy, log_of, tiered, write_segments
@@ -249,6 +250,25 @@ def test_a_round_of_flush_is_counted(told, broker, topic):
     before = told("stablelog_flush_rounds")
     write(broker, topic, b"x")
     assert told("stablelog_flush_rounds") > before
+
+
+def test_acls_and_denied_operations_are_counted():
+    async def conversation():
+        secured = {
+            "authorizer_class_name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super_users": "User:root",
+        }
+        async with served(**secured) as desk:
+            told = teller(desk.broker.metrics.port)
+            rule = AclBinding(
+                Pattern(ResourceType.TOPIC, "t"), "User:a", "*", Operation.READ, Permission.ALLOW
+            )
+            desk.broker.acls.authorizer.change(added=[rule])
+            await desk.produce(batch(b"x"))
+            assert await asyncio.to_thread(lambda: told("stablelog_acls")) == 1
+            assert await asyncio.to_thread(lambda: told("stablelog_denied_operations")) == 1
+
+    asyncio.run(conversation())
 
 
 def test_a_full_disk_is_told_until_it_has_room(told):

@@ -56,7 +56,11 @@ def documents(tmp_path_factory):
     """The JSON of each command, by its words."""
     directory = tmp_path_factory.mktemp("json")
     found = dict(_serve(directory))
-    with stablelog.serve(directory / "data") as broker:
+    acls = {
+        "authorizer_class_name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super_users": "User:ANONYMOUS",
+    }
+    with stablelog.serve(directory / "data", **acls) as broker:
         found |= _of_broker(broker.bootstrap)
         (found["inspect"],) = _answer("inspect", broker.data / "b-0" / f"{0:020d}.log")
     shutil.copytree(directory / "data", directory / "copy")
@@ -96,6 +100,9 @@ def _of_broker(at):
     def note(words, *more, given=None):
         (found[words],) = answer(*words.split(), *more, bootstrap=at, given=given)
 
+    note("acls add", "--allow", "--principal", "User:a", "--topic", "t")
+    note("acls list")
+    note("acls remove", "--principal", "User:a")
     note("topics create", "t", "--config", "stablelog.order=commit")
     note("produce", "t", "--transactional-id", "me", given="a\n")
     found["consume"] = answer("consume", "t", "--count", "1", "--group", "g", bootstrap=at)[0]

@@ -159,6 +159,18 @@ def test_a_pattern_selects_topics(room):
     )
 
 
+def test_a_pattern_selects_internal_topics_too(room):
+    """As in Apache Kafka."""
+    room.join(subscription=f"^(__consumer_offsets|{room.topic})")
+    until(
+        lambda: (
+            room.poll()
+            or {at.topic for at in room.members[0].assignment()} == {"__consumer_offsets", room.topic}
+        ),
+        lambda: f"assigned are {room.members[0].assignment()}",
+    )
+
+
 def test_a_static_member_keeps_its_partitions(room):
     static = {"group.instance.id": "one"}
     room.join(**static)
@@ -228,12 +240,12 @@ def test_records_are_copied_exactly_once_though_members_change(room):
     """Two members copy in transactions. One is replaced in the middle."""
     target = unique("copy")
     room.admin.create_topics([NewTopic(target, 1, 1)])[target].result(TIMEOUT_S)
-    values = [b"%d" % number for number in range(60)]
-    room.produce(values)
     copier = Copier(room, target)
     copier.add()
     copier.add()
     room.until_shared(2, 2)
+    values = [b"%d" % number for number in range(60)]
+    room.produce(values)  # after the wait, which reads records and does not copy them
     for _ in range(8):
         copier.step()
     copier.remove(0)

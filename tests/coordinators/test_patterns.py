@@ -14,7 +14,21 @@ from tests.scale import examples
 
 
 @pytest.mark.parametrize(
-    "pattern", [None, "", ".*", "a.*", "a[/-]\\d+", "(a|b)/1", "a/[0-9]{1,3}", "[^b].*", "a\\/1", "^a/1$"]
+    "pattern",
+    [
+        None,
+        "",
+        ".*",
+        "a.*",
+        "a[/-]\\d+",
+        "(a|b)/1",
+        "a/[0-9]{1,3}",
+        "[^b].*",
+        "a\\/1",
+        "^a/1$",
+        "(?:b|a)/(?:1)",
+        "(?:(?:a/)|(?:b/)).*",
+    ],
 )
 def test_patterns_match_whole_ids(pattern: str | None) -> None:
     matches = name_matcher(pattern)
@@ -32,6 +46,8 @@ def test_patterns_match_whole_ids(pattern: str | None) -> None:
         "(.)(?P=n)",
         "(?=a)b",
         "(?i)a",
+        "(?:a)*",
+        "(?:a",
         "(",
         "a*+",
         "\\bx",
@@ -87,8 +103,11 @@ ATOMS = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", "\\d", "\\.", "{", "}", 
 REPEATS = st.sampled_from(["", "", "*", "+", "?", "{2}", "{1,2}", "{,2}", "{1,}", "*?", "{2}?", "{,}", "{0}"])
 ELEMENTS = st.recursive(
     st.builds(lambda atom, repeat: atom if atom in "^$" else atom + repeat, ATOMS, REPEATS),
-    lambda inner: st.lists(st.lists(inner, max_size=3).map("".join), min_size=1, max_size=3).map(
-        lambda branches: f"({'|'.join(branches)})"
+    lambda inner: (
+        st.lists(st.lists(inner, max_size=3).map("".join), min_size=1, max_size=3).map(
+            lambda branches: f"({'|'.join(branches)})"
+        )
+        | st.lists(inner, min_size=1, max_size=3).map(lambda branches: f"(?:{'|'.join(branches)})")
     ),
     max_leaves=8,
 )

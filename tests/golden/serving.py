@@ -84,7 +84,9 @@ class BrokerAt:
         except Exception as error:
             answers.put(error)
             return
-        answers.put((f"{server.broker.advertised[0]}:{server.port}", asyncio.get_running_loop(), server))
+        answers.put(
+            (f"{server.listeners[0].advertised[0]}:{server.port}", asyncio.get_running_loop(), server)
+        )
         await server.stopping.wait()
         await server.stop()
         assert server.failure is None, server.failure

@@ -45,6 +45,7 @@ AREAS = (
     "answers of one node",
     "errors of records",
     "compression of topics",
+    "authorization",
 )
 
 

@@ -3,11 +3,12 @@
 import base64
 import hmac
 import json
+import sys
 
 import pytest
 from joserfc import jwk
 
-from stablelog.errors import DamageError
+from stablelog.errors import DamageError, UsageError
 from stablelog.security.login import Identity
 from stablelog.security.tokens import TOKEN_SIZE_MAX, KeySet, TokenError, TokenRules, UnknownKeyError
 from tests.security.keys import NOW_S, document, private_key, public, token
@@ -182,3 +183,9 @@ def test_a_short_rsa_key_verifies_nothing():
 def test_no_error_shows_a_token():
     text = token(RSA, exp=0)
     assert not any(part in refused(text) for part in text.split("."))
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "joserfc", None)
+    with pytest.raises(UsageError, match=r"pip install 'stablelog\[oauth\]'"):
+        KeySet(document(public(RSA)))

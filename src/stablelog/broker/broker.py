@@ -21,6 +21,7 @@ from stablelog.broker.fetch_sessions import FetchSessions
 from stablelog.broker.groups import Groups
 from stablelog.broker.loop.tasks import Arguments, Result, Tasks, in_thread_to_its_end
 from stablelog.broker.metrics import Metrics, Sample
+from stablelog.broker.security.acls import Acls
 from stablelog.broker.security.listener_logins import listener_logins
 from stablelog.broker.security.logins import Logins
 from stablelog.broker.security.users import Users
@@ -62,6 +63,9 @@ class Broker:
         on_failure: called once, with the reason, if the broker must be stopped: the disk failed, or something
             failed unexpectedly that does not belong to a single connection or partition.
         make_flush: called with the arguments of `GroupFlush`; returns the object that makes appended batches durable.
+
+    Attributes:
+        acls: the ACLs; None if the broker has no authorizer, so that every client may do everything.
 
     Raises:
         UnavailableError: another broker uses the directory.
@@ -142,15 +146,31 @@ class Broker:
             self.flush.subscribe(notify)
 
     def _open_directory(self) -> None:
-        """Read the dynamic settings, the users and the list of topics from the data directory."""
+        """Read the dynamic settings, the ACLs, the users and the list of topics from the data directory."""
         # Open the disk reserve before the broker writes any other file, because on a full disk the reserve frees space
         # for that file.
         self.reserve.open()
         self._dynamic_settings.load_into(self.config)
+        self.acls = self._load_acls(self.directory.path)
         self.users = Users(self.disk, self.directory.path, self.reserve)
         self.logins = self._make_logins()
         self.topics.load(clean=self.directory.is_clean, cluster_id=self.directory.cluster_id)
         self.directory.begin()
+        if self.acls is not None:
+            self.acls.note()
+
+    def _load_acls(self, directory: Path) -> Acls | None:
+        if not self.config["authorizer.class.name"]:
+            return None
+        return Acls(
+            self.config,
+            self.disk,
+            directory,
+            reserve=self.reserve,
+            threads=self.message_threads,
+            tasks=self.tasks,
+            now_ms=self.now_ms,
+        )
 
     def _open_coordinators(self, own_logs: OwnLogs) -> tuple[Groups, Transactions]:
         """Open the logs of the coordinators, and rebuild the coordinators' state from these logs."""
@@ -237,6 +257,9 @@ class Broker:
         yield Sample("stablelog_disk_full", (), self.reserve.is_full)
         yield Sample("stablelog_scrubbed_bytes", (), self.scrub.read_size)
         yield Sample("stablelog_fetch_sessions", (), len(self.fetch_sessions))
+        if self.acls is not None:
+            yield Sample("stablelog_acls", (), len(self.acls.authorizer.index))
+            yield Sample("stablelog_denied_operations", (), self.acls.denials.count)
         yield from self.tiering.samples()
         yield from self.logins.samples()
         for group in self.transactions:

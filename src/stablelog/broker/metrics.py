@@ -38,6 +38,12 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "1 while the disk is full and the broker refuses clients' writes, else 0.",
         (),
     ),
+    "stablelog_acls": ("gauge", "ACLs of the broker; only with an authorizer.", ()),
+    "stablelog_denied_operations": (
+        "counter",
+        "Operations that requests asked for and that the client had no right to; only with an authorizer.",
+        (),
+    ),
     "stablelog_connections": ("gauge", "Open connections.", ()),
     "stablelog_logins": (
         "counter",

@@ -102,8 +102,19 @@ class Router:
             client_id, request = await connection.decoding.request(
                 self._broker.message_threads, api_key, api_version, frame, self.prepare
             )
+        acls = self._broker.acls
+        access = None
+        if acls is not None:
+            session = connection.session
+            access = acls.access(str(session.principal), session.host, ApiKey(api_key).message_name)
         context = Context(
-            api_version, correlation_id, client_id, connection.host, connection.appending, connection.session
+            api_version,
+            correlation_id,
+            client_id,
+            connection.host,
+            connection.appending,
+            connection.session,
+            access,
         )
         if not api.is_appending:
             # Acquire the lock `appending`, so that this request begins after the appends of earlier requests. Acquire

@@ -4,6 +4,7 @@ Kafka's settings keep Kafka's names and meanings. The names of all other setting
 docs/operating.md lists all settings, and a test compares that list with this table.
 """
 
+from stablelog.broker.acl_settings import ACL_SETTINGS
 from stablelog.broker.login_settings import LOGIN_SETTINGS
 from stablelog.broker.security_settings import SECURITY_SETTINGS
 from stablelog.broker.setting import Setting
@@ -423,6 +424,7 @@ SETTINGS: tuple[Setting, ...] = (
         "The port of the Prometheus metrics (HTTP, `/metrics`). -1: no metrics. 0: a free port.",
     ),
     *TIERING_SETTINGS,
+    *ACL_SETTINGS,
 )
 TOPIC_SETTINGS: dict[str, Setting] = {setting.topic: setting for setting in SETTINGS if setting.topic}
 

@@ -27,6 +27,7 @@ MODULES = (
     "consume",
     "groups",
     "config",
+    "acls",
     "users",
     "transactions",
     "cut",

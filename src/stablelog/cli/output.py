@@ -150,6 +150,7 @@ def show_plan(
     *,
     is_executed: bool,
     as_json: bool,
+    items: str = "partitions",
     **facts: object,
 ) -> None:
     """Print what a command with `--execute` changes, or would change without this option.
@@ -157,13 +158,14 @@ def show_plan(
     Args:
         title: the title of the table.
         columns: the columns of the table, and with underscores the keys of the JSON objects.
-        rows: a row for each partition.
+        rows: a row for each item, such as a partition.
         is_executed: whether the command was called with `--execute`.
         as_json: whether to print JSON.
+        items: the key of the rows in the JSON document.
         facts: further values for the JSON document.
     """
     if as_json:
-        print_json({**facts, "is_executed": is_executed, "partitions": as_objects(columns, rows)})
+        print_json({**facts, "is_executed": is_executed, items: as_objects(columns, rows)})
         return
     print_table(title, columns, rows)
     if not is_executed:

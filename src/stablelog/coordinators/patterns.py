@@ -21,7 +21,7 @@ COUNTED_MAX: Final = 1000  # The maximum sum of the numbers of all repetitions s
 # An element of a pattern. A brace that begins no repetition is an ordinary character.
 _ELEMENT: Final = re.compile(
     r"""
-    (?P<operator> [()|^$] )
+    (?P<operator> \(\?: | [()|^$] )
   | (?P<atom>
         \\[dDsSwW] | \\[^0-9A-Za-z]
       | \[ \^? \]? (?: \\. | [^]\\] )* \]
@@ -144,7 +144,7 @@ def _alternatives(elements: Iterator[re.Match[str]]) -> Step:
         match element["operator"]:
             case ")":
                 break
-            case "(":
+            case "(" | "(?:":
                 branches[-1].append(_alternatives(elements))
             case "|":
                 branches.append([])

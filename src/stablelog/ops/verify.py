@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stablelog.broker.config import BrokerConfig, order_of
+from stablelog.broker.directory.acl_file import acl_file
 from stablelog.broker.directory.catalog import CATALOG_FILE, Catalog, ListedTopic, read_catalog
 from stablelog.broker.directory.checkpoints import (
     FIRST_DIRTY_CHECKPOINT,
@@ -20,6 +21,7 @@ from stablelog.broker.directory.dynamic_settings import SETTINGS_FILE, DynamicSe
 from stablelog.broker.directory.formats import newer_formats
 from stablelog.broker.directory.kafka_import import PARTITION_DIRECTORY, find_topics
 from stablelog.broker.directory.kafka_metadata import METADATA_TOPIC
+from stablelog.broker.directory.noted_file import ACLS
 from stablelog.broker.directory.partition_metadata import read_partition_metadata
 from stablelog.broker.topic_names import is_coordinator_log
 from stablelog.env.disk import Disk
@@ -85,6 +87,10 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
         DynamicSettings(disk, directory).load_into(BrokerConfig({}))
     except (DamageError, DiskError, UsageError, NewerFormatError) as error:
         yield _finding(directory / SETTINGS_FILE, error)
+    try:
+        acl_file(disk, directory).load()
+    except (DamageError, DiskError, NewerFormatError) as error:
+        yield _finding(directory / ACLS.name, error)
     for name in CHECKPOINTS:
         try:
             read_offset_checkpoint(disk, directory / name)

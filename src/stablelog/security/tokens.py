@@ -54,6 +54,18 @@ class TokenRules:
     clock_skew_ms: int = 30_000
 
 
+def check_library() -> None:
+    """Check that tokens can be verified.
+
+    Raises:
+        UsageError: the library joserfc is not installed.
+    """
+    try:
+        import joserfc  # noqa: F401 - imported to see that it is there
+    except ImportError:
+        raise UsageError(NEEDS_EXTRA) from None
+
+
 class KeySet:
     """The public keys of an authorization server.
 
@@ -66,6 +78,7 @@ class KeySet:
     """
 
     def __init__(self, document: bytes) -> None:
+        check_library()
         try:
             listed = json.loads(document)["keys"]
             if not isinstance(listed, list) or len(listed) > KEY_COUNT_MAX:
@@ -125,11 +138,8 @@ class KeySet:
 
 def _key_of(listed: Any) -> tuple[str | None, Any, str | None] | None:
     """Import one key of a key set; None if it cannot verify signatures."""
-    try:
-        from joserfc import jwk
-        from joserfc.errors import JoseError
-    except ImportError:
-        raise UsageError(NEEDS_EXTRA) from None
+    from joserfc import jwk
+    from joserfc.errors import JoseError
 
     if not isinstance(listed, dict) or listed.get("kty") not in ALGORITHMS.values():
         return None

@@ -8,6 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v13.request import MetadataRequest
+from kio.schema.metadata.v13.response import MetadataResponse
 from kio.schema.offset_commit.v9.request import OffsetCommitRequest
 
 from stablelog.wire.api import ApiKey
@@ -29,6 +31,29 @@ class TimedOffsetCommitRequest(OffsetCommitRequest):  # type: ignore[misc]  # my
     retention_ms: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterMetadataRequest(MetadataRequest):  # type: ignore[misc]  # mypy does not follow kio
+    """A Metadata request of versions 8 to 10.
+
+    Attributes:
+        include_cluster_authorized_operations: whether the response contains the authorized operations of the cluster.
+            Later versions leave this to DescribeCluster.
+    """
+
+    include_cluster_authorized_operations: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterMetadataResponse(MetadataResponse):  # type: ignore[misc]  # mypy does not follow kio
+    """A Metadata response of versions 8 to 10.
+
+    Attributes:
+        cluster_authorized_operations: a set, with one bit for each operation (`stablelog.security.acls.bits`).
+    """
+
+    cluster_authorized_operations: int
+
+
 def reshape_request(api_key: int, version: int, request: Any, newest: Any) -> Any:
     """Convert a request to the newest version, if copying the fields of equal names does not suffice.
 
@@ -42,6 +67,8 @@ def reshape_request(api_key: int, version: int, request: Any, newest: Any) -> An
         The converted request, or None if copying the fields of equal names suffices.
     """
     match api_key:
+        case 3 if 8 <= version <= 10:  # Metadata: these versions can ask for the operations of the cluster.
+            return adapt(request, ClusterMetadataRequest)
         case 8 if version <= 4:  # OffsetCommit: up to v4 the request has a retention time.
             return TimedOffsetCommitRequest(
                 group_id=request.group_id,

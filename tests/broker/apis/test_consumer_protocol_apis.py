@@ -147,13 +147,12 @@ def test_an_assignor_that_the_broker_lacks_is_refused(version: int) -> None:
     run(conversation())
 
 
-@pytest.mark.parametrize("pattern", ["t|__consumer.*", ".*"])
-def test_an_expression_selects_no_internal_topic(pattern: str) -> None:
+@pytest.mark.parametrize(("pattern", "count"), [("t|__consumer.*", 2), ("t", 1), ("t|u", 1)])
+def test_an_expression_selects_internal_topics_too(pattern: str, count: int) -> None:
     async def conversation() -> None:
         broker = Broker()
         answer = await joined(broker, 1, subscribed_topic_names=(), subscribed_topic_regex=pattern)
-        (given,) = answer.assignment.topic_partitions
-        assert given.topic_id == TOPIC_ID
+        assert len(answer.assignment.topic_partitions) == count
         ((member,),) = [group.members for group in (await ask(broker, 69, 1, describing("g"))).groups]
         assert member.subscribed_topic_regex == pattern
 
@@ -168,7 +167,7 @@ def test_a_group_is_described_and_a_missing_one_has_an_error(version: int) -> No
         one, none = (await ask(broker, 69, version, describing("g", "h", operations=True))).groups
         assert (one.error_code, one.group_id, one.group_state) == (ErrorCode.none, "g", "Stable")
         assert (one.group_epoch, one.assignment_epoch, one.assignor_name) == (1, 1, "range")
-        assert one.authorized_operations == 0b101001000
+        assert one.authorized_operations == 0b110101001000
         (member,) = one.members
         assert (member.member_id, member.member_epoch, member.client_id) == ("own", 1, "client")
         assert (member.client_host, member.subscribed_topic_names) == ("/127.0.0.1", ("t",))

@@ -36,7 +36,9 @@ from kio.schema.offset_fetch.v9.request import (
 from kio.schema.sync_group.v5.request import SyncGroupRequest, SyncGroupRequestAssignment
 from kio.serial import entity_reader, entity_writer
 
+from stablelog.broker.apis import Context
 from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.network.session import Session
 from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.coordinators.consumer_groups.answers import GroupConfig, GroupDecision, OffsetCommit
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
@@ -106,12 +108,8 @@ class Broker:
         return 0
 
 
-@dataclass
-class Context:
-    api_version: int
-    client_id: str | None = "client"
-    client_host: str = "/127.0.0.1"
-    appending: asyncio.Lock = field(default_factory=asyncio.Lock)
+def client(version: int) -> Context:
+    return Context(version, 1, "client", "/127.0.0.1", asyncio.Lock(), Session())
 
 
 def in_version(api_key: int, version: int, request: Any) -> Any:
@@ -143,7 +141,7 @@ async def ask(broker: Any, api_key: int, version: int, request: Any, **older_fie
     frame = struct.pack(">hhih", api_key, version, 1, -1) + flexible + body.getvalue()
     _, decoded = decode_request(api_key, version, memoryview(frame))
     handler = importlib.import_module(f"stablelog.broker.apis.{MODULES[api_key]}")
-    response = await handler.handle(broker, decoded, Context(version))
+    response = await handler.handle(broker, decoded, client(version))
     header, content = encode_response(api_key, version, 1, response)
     assert header.startswith(struct.pack(">i", 1))
     answer, size = entity_reader(message_class(api_key, version, "response"))(content, 0)
@@ -288,7 +286,7 @@ def test_groups_are_described_and_a_missing_one_is_dead(version: int) -> None:
         assert none.group_state == "Dead"
         assert none.error_code is (ErrorCode.group_id_not_found if version >= 6 else ErrorCode.none)
         if version >= 3:
-            assert one.authorized_operations == 0b101001000
+            assert one.authorized_operations == 0b110101001000
 
     run(conversation())
 

@@ -15,14 +15,19 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.broker import Broker
 from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.network.session import Session
+from stablelog.broker.security.access import Access, every_operation
 from stablelog.broker.topics.partition_state import Codes, PartitionState
 from stablelog.errors import RefusedError, UnavailableError
+from stablelog.security.acls import CLUSTER_NAME, Operation, ResourceType
 from stablelog.types import TopicPartition
 
 __all__ = [
+    "NOT_ASKED",
     "NO_THROTTLE",
     "Broker",
     "Context",
+    "Operation",
+    "ResourceType",
     "check_marked",
     "code_for",
     "durable_code",
@@ -31,6 +36,15 @@ __all__ = [
 ]
 
 NO_THROTTLE = timedelta(0)
+# Stands for the authorized operations in a response if the request does not ask for them (KIP-430).
+NOT_ASKED = -(2**31)
+NAME_SHOWN_MAX = 250
+DENIED_CODES = {
+    ResourceType.TOPIC: ErrorCode.topic_authorization_failed,
+    ResourceType.GROUP: ErrorCode.group_authorization_failed,
+    ResourceType.CLUSTER: ErrorCode.cluster_authorization_failed,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.transactional_id_authorization_failed,
+}
 
 Item = TypeVar("Item")
 Part = TypeVar("Part")
@@ -45,6 +59,10 @@ class Context(NamedTuple):
         appending: the lock `Connection.appending` of the client's connection. A handler holds the lock while it
             appends, so that the appends of one connection keep the order of its requests.
         session: who the client is.
+        access: what the client may do; None if the broker has no authorizer, so that every client may do everything.
+
+    A handler asks `allows` or `require` before the request has an effect, and before the response tells of a resource.
+    The operations that each API asks for are in `stablelog.security.api_rights`.
     """
 
     api_version: int
@@ -53,6 +71,40 @@ class Context(NamedTuple):
     client_host: str
     appending: asyncio.Lock
     session: Session
+    access: Access | None = None
+
+    def allows(
+        self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME, *, is_logged: bool = True
+    ) -> bool:
+        """Whether the client may carry out an operation on a resource.
+
+        If not, this is logged, unless the request does not name the resource and the response only leaves it out.
+        """
+        return self.access is None or self.access.allows(operation, kind, name, is_logged=is_logged)
+
+    def require(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> None:
+        """Refuse an operation that the client may not carry out on a resource.
+
+        Raises:
+            RefusedError: with the error code for resources of this type.
+        """
+        if not self.allows(operation, kind, name):
+            raise RefusedError(
+                DENIED_CODES[kind],
+                f"the client is not authorized to {operation.name} on {kind.name} {name[:NAME_SHOWN_MAX]!r}: ask for an ACL",
+            )
+
+    def refusal(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> ErrorCode | None:
+        """The error code if the client may not carry out an operation on a resource; None if it may."""
+        return None if self.allows(operation, kind, name) else DENIED_CODES[kind]
+
+    def allows_some(self, operation: Operation, kind: ResourceType) -> bool:
+        """Whether the client may carry out an operation on some resource of a type."""
+        return self.access is None or self.access.allows_some(operation, kind)
+
+    def operations(self, kind: ResourceType, name: str = CLUSTER_NAME) -> int:
+        """The operations that the client may carry out on a resource, as bits by Kafka's numbers (KIP-430)."""
+        return every_operation(kind) if self.access is None else self.access.operations(kind, name)
 
 
 async def for_each(

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
 
 from stablelog.broker.apis import Broker, Context
+from stablelog.broker.apis.begin_joint import require_joint
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.transactions.joint_commits import JointRequests
 from stablelog.coordinators.transactions.joint.answers import ChildShown, JointAnswer
@@ -21,7 +22,10 @@ from stablelog.wire.extension.children import JointName
 from stablelog.wire.extension.joint import AbortJointRequest, AbortJointResponse
 
 
-async def _abort(broker: Broker, request: AbortJointRequest) -> JointAnswer:
+async def _abort(broker: Broker, request: AbortJointRequest, context: Context) -> JointAnswer:
+    await require_joint(
+        context, request.group, request.key, [child.transactional_id for child in request.children]
+    )
     name = JointName(request.group, request.key)
     group = broker.transactions.made(request.group, "AbortJoint")
     joint = JointRequests(group, name, request.version, tasks=broker.tasks, now_ms=broker.now_ms)
@@ -35,10 +39,10 @@ async def _abort(broker: Broker, request: AbortJointRequest) -> JointAnswer:
     return await joint.abort(children, request.run)
 
 
-async def handle(broker: Broker, request: AbortJointRequest, _context: Context) -> AbortJointResponse:
+async def handle(broker: Broker, request: AbortJointRequest, context: Context) -> AbortJointResponse:
     """Handle the request."""
     try:
-        answer = await _abort(broker, request)
+        answer = await _abort(broker, request, context)
     except RefusedError as refused:
         answer = JointAnswer(ErrorCode(refused.code), str(refused))
     return AbortJointResponse(

@@ -7,7 +7,7 @@ from kio.schema.add_offsets_to_txn.v4.request import AddOffsetsToTxnRequest
 from kio.schema.add_offsets_to_txn.v4.response import AddOffsetsToTxnResponse
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC
 from stablelog.errors import RefusedError
 
@@ -18,9 +18,11 @@ async def handle(
     broker: Broker, request: AddOffsetsToTxnRequest, context: Context
 ) -> AddOffsetsToTxnResponse:
     """Handle the request."""
-    if not request.group_id:
-        return AddOffsetsToTxnResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.invalid_group_id)
     try:
+        context.require(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
+        context.require(Operation.READ, ResourceType.GROUP, request.group_id)
+        if not request.group_id:
+            raise RefusedError(ErrorCode.invalid_group_id, "the group id is empty")
         broker.reserve.check("AddOffsetsToTxn")
         group = broker.transactions.of_id(request.transactional_id)
     except RefusedError as refused:

@@ -20,7 +20,7 @@ from kio.schema.add_partitions_to_txn.v5.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
 from stablelog.broker.loop.turns import AT_ONCE_MAX, Turn, in_turns
 from stablelog.broker.topic_names import is_internal
 from stablelog.broker.topics.partition_state import CODES, PartitionState
@@ -29,12 +29,21 @@ from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.transaction_groups import group_of
 
+BROKERS_VERSION = 4  # From this version on, requests are those of brokers.
 ADD_CODES = CODES["AddPartitionsToTxn"]
 VERIFY_CODES = CODES["AddPartitionsToTxn, verifyOnly"]
 
 
-def _refusal(broker: Broker, target: TopicPartition, *, verify_only: bool) -> ErrorCode | None:
-    """Return the error code for a partition that no transaction can write to; None if the partition can be added."""
+def _refusal(
+    broker: Broker, context: Context, target: TopicPartition, *, verify_only: bool
+) -> ErrorCode | None:
+    """Return the error code for a partition that the client's transaction cannot write to; None if the partition can be
+    added.
+    """
+    if context.api_version < BROKERS_VERSION:
+        denied = context.refusal(Operation.WRITE, ResourceType.TOPIC, target[0])
+        if denied is not None:
+            return denied
     state = PartitionState.UNKNOWN if is_internal(target[0]) else broker.topics.state(*target)
     return (VERIFY_CODES if verify_only else ADD_CODES).of(state)
 
@@ -60,11 +69,15 @@ def _is_refused(broker: Broker, transactional_id: str, name: str) -> bool:
 
 
 async def _add(
-    broker: Broker, asked: AddPartitionsToTxnTransaction, api_version: int
+    broker: Broker, asked: AddPartitionsToTxnTransaction, context: Context
 ) -> dict[TopicPartition, ErrorCode]:
     targets = [(topic.name, index) for topic in asked.topics for index in topic.partitions]
+    if context.api_version < BROKERS_VERSION:
+        denied = context.refusal(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, asked.transactional_id)
+        if denied is not None:
+            return dict.fromkeys(targets, denied)
     refused = {
-        target: _refusal(broker, target, verify_only=asked.verify_only)
+        target: _refusal(broker, context, target, verify_only=asked.verify_only)
         async for target in in_turns(targets, at_once=AT_ONCE_MAX)
     }
     if any(refused.values()):
@@ -104,7 +117,7 @@ async def _add(
             asked.producer_id,
             asked.producer_epoch,
             targets,
-            api_version=api_version,
+            api_version=context.api_version,
             now_ms=broker.now_ms(),
         )
     )
@@ -114,8 +127,14 @@ async def handle(
     broker: Broker, request: AddPartitionsToTxnRequest, context: Context
 ) -> AddPartitionsToTxnResponse:
     """Handle the request."""
+    if context.api_version >= BROKERS_VERSION:
+        denied = context.refusal(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+        if denied is not None:
+            return AddPartitionsToTxnResponse(
+                throttle_time=NO_THROTTLE, error_code=denied, results_by_transaction=()
+            )
     async with context.appending:
-        codes = [await _add(broker, asked, context.api_version) for asked in request.transactions]
+        codes = [await _add(broker, asked, context) for asked in request.transactions]
     turn = Turn()
     results = [
         AddPartitionsToTxnResult(

@@ -19,9 +19,10 @@ from kio.schema.alter_partition_reassignments.v1.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each_part
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, for_each_part
 from stablelog.broker.topics.partition_state import CODES
 
+DENIED = "the client is not authorized to ALTER the cluster"
 PARTITION_CODES = CODES["AlterPartitionReassignments"]
 
 
@@ -41,12 +42,13 @@ def _answer(broker: Broker, name: str, asked: ReassignablePartition) -> tuple[Er
 
 
 async def handle(
-    broker: Broker, request: AlterPartitionReassignmentsRequest, _context: Context
+    broker: Broker, request: AlterPartitionReassignmentsRequest, context: Context
 ) -> AlterPartitionReassignmentsResponse:
     """Handle the request."""
+    denied = context.refusal(Operation.ALTER, ResourceType.CLUSTER)
 
     def answer(topic: ReassignableTopic, asked: ReassignablePartition) -> ReassignablePartitionResponse:
-        code, why = _answer(broker, topic.name, asked)
+        code, why = (denied, DENIED) if denied is not None else _answer(broker, topic.name, asked)
         return ReassignablePartitionResponse(
             partition_index=asked.partition_index, error_code=code, error_message=why
         )
@@ -54,8 +56,8 @@ async def handle(
     return AlterPartitionReassignmentsResponse(
         throttle_time=NO_THROTTLE,
         allow_replication_factor_change=request.allow_replication_factor_change,
-        error_code=ErrorCode.none,
-        error_message=None,
+        error_code=denied or ErrorCode.none,
+        error_message=None if denied is None else DENIED,
         responses=await for_each_part(
             request.topics,
             lambda topic: topic.partitions,

@@ -15,7 +15,7 @@ from kio.schema.alter_replica_log_dirs.v2.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topics.partition_state import CODES
 
@@ -23,9 +23,10 @@ PARTITION_CODES = CODES["AlterReplicaLogDirs"]
 
 
 async def handle(
-    broker: Broker, request: AlterReplicaLogDirsRequest, _context: Context
+    broker: Broker, request: AlterReplicaLogDirsRequest, context: Context
 ) -> AlterReplicaLogDirsResponse:
     """Handle the request. The response has each topic once."""
+    denied = context.refusal(Operation.ALTER, ResourceType.CLUSTER)
     here = broker.directory.path.resolve()
     asked = (
         (Path(moved.path), topic.name, index)
@@ -35,9 +36,9 @@ async def handle(
     )
     results: dict[str, dict[int, ErrorCode]] = {}
     async for path, name, index in in_turns(asked):
-        code = ErrorCode.log_dir_not_found
+        code = denied or ErrorCode.log_dir_not_found
         # Compare the paths as they are written. A path that the client chooses is not looked up on the disk.
-        if path in (here, broker.directory.path):
+        if denied is None and path in (here, broker.directory.path):
             code = PARTITION_CODES.of(broker.topics.state(name, index)) or ErrorCode.none
         results.setdefault(name, {})[index] = code
     return AlterReplicaLogDirsResponse(

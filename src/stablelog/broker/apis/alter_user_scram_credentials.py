@@ -11,7 +11,7 @@ from kio.schema.alter_user_scram_credentials.v0.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
 from stablelog.errors import RefusedError
 from stablelog.security.credentials import Deletion, Outcome, Upsertion
 
@@ -27,6 +27,7 @@ async def handle(
     ]
     async with context.appending:
         try:
+            context.require(Operation.ALTER, ResourceType.CLUSTER)
             outcomes = broker.users.alter(deletions, upsertions)
         except RefusedError as refused:
             names = dict.fromkeys([one.user for one in deletions] + [one.user for one in upsertions])

@@ -10,21 +10,55 @@ higher order. A request without a run only asks for the state of the version. Th
 the version and its run is durable in the commit log.
 """
 
+from collections.abc import Iterable
+
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
 
-from stablelog.broker.apis import Broker, Context
+from stablelog.broker.apis import Broker, Context, Operation, ResourceType
+from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.transactions.joint_commits import JointRequests
 from stablelog.coordinators.transactions.joint.answers import JointAnswer
 from stablelog.errors import RefusedError
-from stablelog.wire.extension.children import JointName
+from stablelog.wire.extension.children import JointName, child_prefix
 from stablelog.wire.extension.joint import BeginJointRequest, BeginJointResponse
 
 
-async def handle(broker: Broker, request: BeginJointRequest, _context: Context) -> BeginJointResponse:
+async def require_joint(
+    context: Context,
+    group: str,
+    key: str,
+    children: Iterable[str] = (),
+    *,
+    operation: Operation = Operation.WRITE,
+) -> None:
+    """Refuse a request for a joint commit that the client is not authorized to write.
+
+    The resource of a joint commit is the transactional id `[<group>/]joint:<key>:`, with which the ids of its children
+    begin. A rule with a prefixed pattern allows the joint commit and its children.
+
+    Args:
+        context: the client.
+        group: the transaction group.
+        key: the key of the joint commit.
+        children: the transactional ids of the children that the request names.
+        operation: what the client does.
+
+    Raises:
+        RefusedError: transactional_id_authorization_failed.
+    """
+    context.require(operation, ResourceType.TRANSACTIONAL_ID, child_prefix(key, group=group))
+    if context.access is not None:
+        async for child in in_turns(children):
+            context.require(operation, ResourceType.TRANSACTIONAL_ID, child)
+
+
+async def handle(broker: Broker, request: BeginJointRequest, context: Context) -> BeginJointResponse:
     """Handle the request."""
     name = JointName(request.group, request.key)
     try:
+        operation = Operation.WRITE if request.run else Operation.DESCRIBE
+        await require_joint(context, request.group, request.key, operation=operation)
         broker.reserve.check("BeginJoint")
         group = broker.transactions.made(request.group, "BeginJoint")
     except RefusedError as refused:

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
 
-from stablelog.broker.apis import Broker, Context, check_marked
+from stablelog.broker.apis import Broker, Context, Operation, ResourceType, check_marked
 from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
+from stablelog.broker.apis.begin_joint import require_joint
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topics.partition_state import CODES
 from stablelog.broker.transactions.joint_commits import JointRequests
@@ -106,7 +107,23 @@ def _drop(broker: Broker, group: TransactionGroup, child: ChildShown) -> None:
     group.apply(group.coordinator.force_abort(child.transactional_id, now_ms=broker.now_ms()))
 
 
-async def _commit(broker: Broker, request: CommitJointRequest) -> JointAnswer:
+async def _require(request: CommitJointRequest, context: Context) -> None:
+    """Refuse a joint commit if the client may not write a child of it, or may not commit one of its offsets.
+
+    Raises:
+        RefusedError: with the error code for the resource.
+    """
+    await require_joint(
+        context, request.group, request.key, [child.transactional_id for child in request.children]
+    )
+    if context.access is not None:
+        async for offset in in_turns(request.group_offsets):
+            context.require(Operation.READ, ResourceType.GROUP, offset.group_id)
+            context.require(Operation.READ, ResourceType.TOPIC, offset.topic)
+
+
+async def _commit(broker: Broker, request: CommitJointRequest, context: Context) -> JointAnswer:
+    await _require(request, context)
     group = broker.transactions.made(request.group, "CommitJoint")
     name = JointName(request.group, request.key)
     check_child_count(len(request.children))
@@ -137,10 +154,10 @@ async def _commit(broker: Broker, request: CommitJointRequest) -> JointAnswer:
     return answer
 
 
-async def handle(broker: Broker, request: CommitJointRequest, _context: Context) -> CommitJointResponse:
+async def handle(broker: Broker, request: CommitJointRequest, context: Context) -> CommitJointResponse:
     """Handle the request."""
     try:
-        answer = await _commit(broker, request)
+        answer = await _commit(broker, request, context)
     except RefusedError as refused:
         answer = JointAnswer(ErrorCode(refused.code), str(refused))
     return CommitJointResponse(

@@ -11,8 +11,13 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import Broker, Context, for_each
-from stablelog.broker.apis.config_resources import BrokerResource, ResourceType, find_resource
+from stablelog.broker.apis import Broker, Context, Operation, for_each
+from stablelog.broker.apis.config_resources import (
+    BrokerResource,
+    ResourceType,
+    find_resource,
+    require_config_right,
+)
 from stablelog.broker.config import check_change, dynamic_setting
 from stablelog.broker.settings import TOPIC_SETTINGS
 from stablelog.broker.topic_names import check_topic_name
@@ -129,6 +134,7 @@ async def change_each(
             else ErrorCode.invalid_config
         )
         try:
+            require_config_right(context, Operation.ALTER_CONFIGS, asked.resource_type, asked.resource_name)
             if named[asked.resource_type, asked.resource_name] > 1:
                 raise RefusedError(
                     ErrorCode.invalid_request, "a resource is named more than once in the request"

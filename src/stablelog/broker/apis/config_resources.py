@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import Broker
+from stablelog.broker.apis import Broker, Context, Operation
 from stablelog.broker.config import Source, setting_of_broker
 from stablelog.broker.settings import FIXED_TOPIC_SETTINGS, SETTINGS, TOPIC_SETTINGS
 from stablelog.broker.topics.topic import Topic
 from stablelog.errors import RefusedError
+from stablelog.security import acls
 
 
 class ResourceType(IntEnum):
@@ -76,6 +77,22 @@ class ConfigValue(NamedTuple):
         if self.text in ("true", "false"):
             return BOOLEAN
         return LONG if self.text.lstrip("-").isdigit() else STRING
+
+
+def require_config_right(context: Context, operation: Operation, resource_type: int, name: str) -> None:
+    """Refuse to describe or change the settings of a resource if the client may not do so.
+
+    As in Kafka, the settings of a topic or a group belong to it, and all others to the cluster.
+
+    Raises:
+        RefusedError: with the error code for the resource.
+    """
+    if resource_type == ResourceType.TOPIC:
+        context.require(operation, acls.ResourceType.TOPIC, name)
+    elif resource_type == ResourceType.GROUP:
+        context.require(operation, acls.ResourceType.GROUP, name)
+    else:
+        context.require(operation, acls.ResourceType.CLUSTER)
 
 
 def find_resource(broker: Broker, resource_type: int, name: str) -> Topic | BrokerResource:

@@ -14,8 +14,16 @@ from kio.schema.consumer_group_describe.v1.response import (
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i8
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each, for_each_part
-from stablelog.broker.apis.describe_groups import EVERY_OPERATION, NOT_ASKED
+from stablelog.broker.apis import (
+    NO_THROTTLE,
+    NOT_ASKED,
+    Broker,
+    Context,
+    Operation,
+    ResourceType,
+    for_each,
+    for_each_part,
+)
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
     DescribedConsumer,
     DescribedConsumerGroup,
@@ -54,11 +62,27 @@ def _member(broker: Broker, member: DescribedConsumer) -> Member:
     )
 
 
+def _topics(broker: Broker, group: DescribedConsumerGroup) -> set[str]:
+    """The names of the topics in the description of a group."""
+    ids = {topic_id for member in group.members for topic_id, _ in member.assigned | member.target}
+    names = {name for topic_id in ids if (name := broker.topics.name_of(topic_id)) is not None}
+    return names.union(*(member.subscription.topics for member in group.members))
+
+
+MESSAGES = {
+    ErrorCode.group_id_not_found: "There is no consumer group {}.",
+    ErrorCode.group_authorization_failed: "The client is not authorized to describe the group {}.",
+    ErrorCode.topic_authorization_failed: "The client is not authorized to describe a topic of the group {}.",
+}
+
+
 def _group(described: DescribedConsumerGroup, members: tuple[Member, ...], operations: int) -> DescribedGroup:
-    is_missing = described.code is not ErrorCode.none
+    message = MESSAGES.get(described.code)
+    if described.code in (ErrorCode.group_authorization_failed, ErrorCode.topic_authorization_failed):
+        operations = NOT_ASKED
     return DescribedGroup(
         error_code=described.code,
-        error_message=f"There is no consumer group {described.group_id}." if is_missing else None,
+        error_message=message.format(described.group_id) if message is not None else None,
         group_id=described.group_id,
         group_state=described.state,
         group_epoch=described.epoch,
@@ -70,22 +94,34 @@ def _group(described: DescribedConsumerGroup, members: tuple[Member, ...], opera
 
 
 async def handle(
-    broker: Broker, request: ConsumerGroupDescribeRequest, _context: Context
+    broker: Broker, request: ConsumerGroupDescribeRequest, context: Context
 ) -> ConsumerGroupDescribeResponse:
     """Handle the request."""
     coordinator = broker.groups.coordinator
-    described = await for_each(
-        dict.fromkeys(request.group_ids),
-        lambda group_id: coordinator.consumers.describe([group_id]).answer[0],
-    )
+
+    def describe(group_id: str) -> DescribedConsumerGroup:
+        denied = context.refusal(Operation.DESCRIBE, ResourceType.GROUP, group_id)
+        if denied is not None:
+            return DescribedConsumerGroup(denied, group_id, "")
+        found = coordinator.consumers.describe([group_id]).answer[0]
+        if all(
+            context.allows(Operation.DESCRIBE, ResourceType.TOPIC, name) for name in _topics(broker, found)
+        ):
+            return found
+        return DescribedConsumerGroup(ErrorCode.topic_authorization_failed, group_id, "")
+
+    def operations(group_id: str) -> int:
+        is_asked = request.include_authorized_operations
+        return context.operations(ResourceType.GROUP, group_id) if is_asked else NOT_ASKED
+
+    described = await for_each(dict.fromkeys(request.group_ids), describe)
     await broker.groups.settled()
-    operations = EVERY_OPERATION if request.include_authorized_operations else NOT_ASKED
     return ConsumerGroupDescribeResponse(
         throttle_time=NO_THROTTLE,
         groups=await for_each_part(
             described,
             lambda group: group.members,
             lambda _group_of, member: _member(broker, member),
-            lambda group, members: _group(group, members, operations),
+            lambda group, members: _group(group, members, operations(group.group_id)),
         ),
     )

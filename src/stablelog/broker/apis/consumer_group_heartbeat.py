@@ -19,8 +19,7 @@ from kio.schema.consumer_group_heartbeat.v1.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
-from stablelog.broker.topic_names import is_internal
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
 from stablelog.broker.topics.topics import Topics
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
     JOIN_EPOCH,
@@ -39,8 +38,9 @@ ONE_MS = timedelta(milliseconds=1)
 class SubscribableTopics:
     """The topics of the broker, as the group coordinator sees them."""
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: Topics, context: Context) -> None:
         self._topics = topics
+        self._context = context
 
     @property
     def version(self) -> int:
@@ -57,8 +57,12 @@ class SubscribableTopics:
         return self._topics.name_of(topic_id)
 
     def names(self) -> Iterable[str]:
-        """Return the names of the topics that a regular expression can select: all but the internal ones."""
-        return [topic.name for topic in self._topics if not is_internal(topic.name)]
+        """Return the names of the topics that a regular expression can select: all that the client may describe."""
+        return [
+            topic.name
+            for topic in self._topics
+            if self._context.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name, is_logged=False)
+        ]
 
 
 def _owned(topics: Iterable[OwnedPartitions] | None) -> Partitions | None:
@@ -112,15 +116,18 @@ async def handle(
         client_host=context.client_host,
         makes_own_id=context.api_version >= OWN_ID_VERSION,
     )
-    if request.member_epoch == JOIN_EPOCH:
-        try:
+    try:
+        context.require(Operation.READ, ResourceType.GROUP, request.group_id)
+        for name in request.subscribed_topic_names or () if context.access is not None else ():
+            context.require(Operation.DESCRIBE, ResourceType.TOPIC, name)
+        if request.member_epoch == JOIN_EPOCH:
             broker.reserve.check("ConsumerGroupHeartbeat")
-        except RefusedError as refused:
-            return _answered(HeartbeatAnswer(ErrorCode(refused.code), str(refused)))
+    except RefusedError as refused:
+        return _answered(HeartbeatAnswer(ErrorCode(refused.code), str(refused)))
     return _answered(
         await broker.groups.carry_out(
             broker.groups.coordinator.consumers.heartbeat(
-                heartbeat, SubscribableTopics(broker.topics), now_ms=broker.now_ms()
+                heartbeat, SubscribableTopics(broker.topics, context), now_ms=broker.now_ms()
             )
         )
     )

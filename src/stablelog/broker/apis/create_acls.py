@@ -1,17 +1,80 @@
-"""CreateAcls (30): SECURITY_DISABLED for each ACL, as Apache Kafka without an authorizer responds.
+"""CreateAcls (30): create rules (ACLs).
 
+Behaviour: an entry that is not valid gets INVALID_REQUEST, and the others are created. A rule that exists already is a
+success. The rules are durable before the response. Without an authorizer each entry gets SECURITY_DISABLED.
 Version notes: v2 flexible.
 """
 
-from kio.schema.create_acls.v3.request import CreateAclsRequest
+from kio.schema.create_acls.v3.request import AclCreation, CreateAclsRequest
 from kio.schema.create_acls.v3.response import AclCreationResult, CreateAclsResponse
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
-from stablelog.broker.apis.authorization import NO_AUTHORIZER
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis.acl_messages import NO_AUTHORIZER, author_of
+from stablelog.broker.loop.turns import in_turns
+from stablelog.errors import RefusedError
+from stablelog.security import acls
+from stablelog.security.acls import AclBinding, Pattern, PatternType, Permission
 
 
-async def handle(_broker: Broker, request: CreateAclsRequest, _context: Context) -> CreateAclsResponse:
-    """Handle the request."""
-    refused = AclCreationResult(error_code=ErrorCode.security_disabled, error_message=NO_AUTHORIZER)
-    return CreateAclsResponse(throttle_time=NO_THROTTLE, results=(refused,) * len(request.creations))
+def _binding(asked: AclCreation) -> AclBinding:
+    """The rule that an entry of the request describes.
+
+    Raises:
+        RefusedError: the entry is not valid.
+    """
+    binding = AclBinding(
+        Pattern(
+            ResourceType(acls.known(ResourceType, asked.resource_type)),
+            asked.resource_name,
+            PatternType(acls.known(PatternType, asked.resource_pattern_type)),
+        ),
+        asked.principal,
+        asked.host,
+        Operation(acls.known(Operation, asked.operation)),
+        Permission(acls.known(Permission, asked.permission_type)),
+    )
+    try:
+        acls.check_binding(binding)
+    except ValueError as invalid:
+        raise RefusedError(ErrorCode.invalid_request, str(invalid)) from invalid
+    return binding
+
+
+async def _create(broker: Broker, request: CreateAclsRequest, context: Context) -> list[RefusedError | None]:
+    """Create the rules. Return the error of each entry, or None.
+
+    Raises:
+        RefusedError: no rule was created.
+    """
+    context.require(Operation.ALTER, ResourceType.CLUSTER)
+    if broker.acls is None:
+        raise RefusedError(ErrorCode.security_disabled, NO_AUTHORIZER)
+    errors: list[RefusedError | None] = []
+    bindings = []
+    async for asked in in_turns(request.creations):
+        try:
+            bindings.append(_binding(asked))
+            errors.append(None)
+        except RefusedError as refused:
+            errors.append(refused)
+    await broker.acls.create(bindings, author_of(context))
+    return errors
+
+
+async def handle(broker: Broker, request: CreateAclsRequest, context: Context) -> CreateAclsResponse:
+    """Create each valid rule of the request."""
+    try:
+        errors = await _create(broker, request, context)
+    except RefusedError as refused:
+        errors = [refused] * len(request.creations)
+    return CreateAclsResponse(
+        throttle_time=NO_THROTTLE,
+        results=tuple(
+            AclCreationResult(
+                error_code=ErrorCode.none if error is None else ErrorCode(error.code),
+                error_message=None if error is None else str(error),
+            )
+            for error in errors
+        ),
+    )

@@ -4,16 +4,17 @@ from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, Cre
 from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topic_names import check_not_own
 from stablelog.errors import RefusedError
 
 
 async def _add(
-    broker: Broker, asked: CreatePartitionsTopic, *, validate_only: bool
+    broker: Broker, asked: CreatePartitionsTopic, context: Context, *, validate_only: bool
 ) -> CreatePartitionsTopicResult:
     try:
+        context.require(Operation.ALTER, ResourceType.TOPIC, asked.name)
         topic = broker.topics.named(asked.name)
         check_not_own(asked.name)
         if asked.assignments is not None and (
@@ -38,14 +39,14 @@ async def _add(
 
 
 async def handle(
-    broker: Broker, request: CreatePartitionsRequest, _context: Context
+    broker: Broker, request: CreatePartitionsRequest, context: Context
 ) -> CreatePartitionsResponse:
     """Add partitions to each topic that the request names. An error of one topic does not affect the others."""
     return CreatePartitionsResponse(
         throttle_time=NO_THROTTLE,
         results=tuple(
             [
-                await _add(broker, asked, validate_only=request.validate_only)
+                await _add(broker, asked, context, validate_only=request.validate_only)
                 async for asked in in_turns(request.topics)
             ]
         ),

@@ -14,7 +14,7 @@ from kio.schema.create_topics.v7.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
 from stablelog.broker.apis.config_resources import topic_config_values
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topics.topic import Topic
@@ -52,9 +52,13 @@ def _partition_count(broker: Broker, asked: CreatableTopic) -> int:
     return broker.config["num.partitions"] if asked.num_partitions == DEFAULT else int(asked.num_partitions)
 
 
-async def _create(broker: Broker, asked: CreatableTopic, *, validate_only: bool) -> CreatableTopicResult:
+async def _create(
+    broker: Broker, asked: CreatableTopic, context: Context, *, validate_only: bool
+) -> CreatableTopicResult:
     configs = {config.name: config.value for config in asked.configs if config.value is not None}
     try:
+        if not context.allows(Operation.CREATE, ResourceType.CLUSTER, is_logged=False):
+            context.require(Operation.CREATE, ResourceType.TOPIC, asked.name)
         count = _partition_count(broker, asked)
         if validate_only:
             broker.topics.reservations.check_new(asked.name, count, configs)
@@ -68,6 +72,15 @@ async def _create(broker: Broker, asked: CreatableTopic, *, validate_only: bool)
             error_code=refused.code,
             error_message=str(refused),
             configs=None,
+        )
+    if not context.allows(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, asked.name, is_logged=False):
+        return CreatableTopicResult(
+            name=asked.name,
+            topic_id=topic.topic_id if topic else None,
+            error_code=ErrorCode.none,
+            error_message=None,
+            topic_config_error_code=ErrorCode.topic_authorization_failed,
+            configs=(),
         )
     return CreatableTopicResult(
         name=asked.name,
@@ -89,7 +102,7 @@ async def _create(broker: Broker, asked: CreatableTopic, *, validate_only: bool)
     )
 
 
-async def handle(broker: Broker, request: CreateTopicsRequest, _context: Context) -> CreateTopicsResponse:
+async def handle(broker: Broker, request: CreateTopicsRequest, context: Context) -> CreateTopicsResponse:
     """Create each topic that the request names. An error of one topic does not affect the others."""
     named = Counter(topic.name for topic in request.topics)
     results = []
@@ -105,5 +118,5 @@ async def handle(broker: Broker, request: CreateTopicsRequest, _context: Context
                 )
             )
         else:
-            results.append(await _create(broker, asked, validate_only=request.validate_only))
+            results.append(await _create(broker, asked, context, validate_only=request.validate_only))
     return CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(results))

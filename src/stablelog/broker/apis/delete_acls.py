@@ -1,19 +1,81 @@
-"""DeleteAcls (31): SECURITY_DISABLED for each filter, as Apache Kafka without an authorizer responds.
+"""DeleteAcls (31): delete the rules (ACLs) that filters select.
 
+Behaviour: a filter that is not valid gets INVALID_REQUEST, and the others are applied. The deletion is durable before
+the response. Without an authorizer each filter gets SECURITY_DISABLED.
 Version notes: v2 flexible.
 """
 
 from kio.schema.delete_acls.v3.request import DeleteAclsRequest
-from kio.schema.delete_acls.v3.response import DeleteAclsFilterResult, DeleteAclsResponse
+from kio.schema.delete_acls.v3.response import (
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DeleteAclsResponse,
+)
 from kio.schema.errors import ErrorCode
+from kio.static.primitive import i8
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
-from stablelog.broker.apis.authorization import NO_AUTHORIZER
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis.acl_messages import NO_AUTHORIZER, author_of, filter_of
+from stablelog.broker.loop.turns import in_turns
+from stablelog.errors import RefusedError
+from stablelog.security.acls import AclBinding, AclFilter
 
 
-async def handle(_broker: Broker, request: DeleteAclsRequest, _context: Context) -> DeleteAclsResponse:
-    """Handle the request."""
-    refused = DeleteAclsFilterResult(
-        error_code=ErrorCode.security_disabled, error_message=NO_AUTHORIZER, matching_acls=()
+def _deleted(binding: AclBinding) -> DeleteAclsMatchingAcl:
+    return DeleteAclsMatchingAcl(
+        error_code=ErrorCode.none,
+        error_message=None,
+        resource_type=i8(binding.pattern.resource_type),
+        resource_name=binding.pattern.name,
+        pattern_type=i8(binding.pattern.pattern_type),
+        principal=binding.principal,
+        host=binding.host,
+        operation=i8(binding.operation),
+        permission_type=i8(binding.permission),
     )
-    return DeleteAclsResponse(throttle_time=NO_THROTTLE, filter_results=(refused,) * len(request.filters))
+
+
+def _refused(error: RefusedError) -> DeleteAclsFilterResult:
+    return DeleteAclsFilterResult(
+        error_code=ErrorCode(error.code), error_message=str(error), matching_acls=()
+    )
+
+
+async def _delete(
+    broker: Broker, request: DeleteAclsRequest, context: Context
+) -> list[DeleteAclsFilterResult]:
+    """Delete the rules.
+
+    Raises:
+        RefusedError: no rule was deleted.
+    """
+    context.require(Operation.ALTER, ResourceType.CLUSTER)
+    if broker.acls is None:
+        raise RefusedError(ErrorCode.security_disabled, NO_AUTHORIZER)
+    asked: list[AclFilter | RefusedError] = []
+    for one in request.filters:
+        try:
+            asked.append(filter_of(one))
+        except RefusedError as refused:
+            asked.append(refused)
+    valid = [one for one in asked if isinstance(one, AclFilter)]
+    deleted = iter(await broker.acls.delete(valid, author_of(context)))
+    return [
+        _refused(one)
+        if isinstance(one, RefusedError)
+        else DeleteAclsFilterResult(
+            error_code=ErrorCode.none,
+            error_message=None,
+            matching_acls=tuple([_deleted(binding) async for binding in in_turns(next(deleted))]),
+        )
+        for one in asked
+    ]
+
+
+async def handle(broker: Broker, request: DeleteAclsRequest, context: Context) -> DeleteAclsResponse:
+    """Delete the rules that each valid filter selects."""
+    try:
+        results = await _delete(broker, request, context)
+    except RefusedError as refused:
+        results = [_refused(refused)] * len(request.filters)
+    return DeleteAclsResponse(throttle_time=NO_THROTTLE, filter_results=tuple(results))

@@ -9,12 +9,15 @@ import asyncio
 from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 from kio.schema.delete_groups.v2.response import DeletableGroupResult, DeleteGroupsResponse
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
 from stablelog.broker.loop.turns import in_turns
 
 
-async def _delete(broker: Broker, group_id: str) -> DeletableGroupResult:
+async def _delete(broker: Broker, group_id: str, context: Context) -> DeletableGroupResult:
     """Delete a group. If it has many offsets, other tasks run between two parts of the deletion."""
+    denied = context.refusal(Operation.DELETE, ResourceType.GROUP, group_id)
+    if denied is not None:
+        return DeletableGroupResult(group_id=group_id, error_code=denied)
     while True:
         decision = broker.groups.coordinator.delete_groups([group_id], now_ms=broker.now_ms())
         broker.groups.apply(decision)
@@ -28,6 +31,6 @@ async def handle(broker: Broker, request: DeleteGroupsRequest, context: Context)
     # Hold the lock `appending`, so that the groups of one connection change in the order of its requests.
     async with context.appending:
         group_ids = dict.fromkeys(request.groups_names)
-        results = [await _delete(broker, group_id) async for group_id in in_turns(group_ids)]
+        results = [await _delete(broker, group_id, context) async for group_id in in_turns(group_ids)]
     await broker.groups.settled()
     return DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=tuple(results))

@@ -16,7 +16,7 @@ from kio.schema.delete_records.v2.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
 from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.topic_names import check_not_own
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
@@ -28,7 +28,7 @@ PARTITION_CODES = CODES["DeleteRecords"]
 log = logging.getLogger(__name__)
 
 
-async def handle(broker: Broker, request: DeleteRecordsRequest, _context: Context) -> DeleteRecordsResponse:
+async def handle(broker: Broker, request: DeleteRecordsRequest, context: Context) -> DeleteRecordsResponse:
     """Handle the request."""
     turn = Turn()
     topics = [
@@ -36,7 +36,7 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, _context: Contex
             name=topic.name,
             partitions=tuple(
                 [
-                    await _delete(broker, topic.name, asked)
+                    await _delete(broker, topic.name, asked, context)
                     async for asked in in_turns(topic.partitions, turn=turn)
                 ]
             ),
@@ -46,11 +46,14 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, _context: Contex
     return DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
 
 
-async def _delete(broker: Broker, name: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+async def _delete(
+    broker: Broker, name: str, asked: DeleteRecordsPartition, context: Context
+) -> DeleteRecordsPartitionResult:
     """Delete records of one partition. If the deletion needs commit indexes in an object store, these are loaded, and
     the deletion begins again. The result is the same whether an earlier attempt has moved the log start or not.
     """
     try:
+        context.require(Operation.DELETE, ResourceType.TOPIC, name)
         check_not_own(name)
         partition = broker.topics.partition(name, asked.partition_index, PARTITION_CODES)
         before = partition.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset

@@ -4,12 +4,12 @@ from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopic
 from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
 from stablelog.broker.loop.turns import in_turns
 from stablelog.errors import RefusedError
 
 
-async def _delete(broker: Broker, asked: DeleteTopicState) -> DeletableTopicResult:
+async def _delete(broker: Broker, asked: DeleteTopicState, context: Context) -> DeletableTopicResult:
     name = asked.name if asked.name is not None else broker.topics.name_of(asked.topic_id)
     try:
         if not broker.config["delete.topic.enable"]:
@@ -19,6 +19,15 @@ async def _delete(broker: Broker, asked: DeleteTopicState) -> DeletableTopicResu
             )
         if name is None:
             raise RefusedError(ErrorCode.unknown_topic_id, f"there is no topic with the id {asked.topic_id}")
+        if not context.allows(Operation.DELETE, ResourceType.TOPIC, name):
+            # A client that may not describe the topic does not learn the name that belongs to the id.
+            can_describe = context.allows(Operation.DESCRIBE, ResourceType.TOPIC, name, is_logged=False)
+            return DeletableTopicResult(
+                name=name if can_describe else asked.name,
+                topic_id=asked.topic_id,
+                error_code=ErrorCode.topic_authorization_failed,
+                error_message="the client is not authorized to DELETE the topic",
+            )
         await broker.topic_changes.delete(name)
     except RefusedError as refused:
         return DeletableTopicResult(
@@ -27,7 +36,7 @@ async def _delete(broker: Broker, asked: DeleteTopicState) -> DeletableTopicResu
     return DeletableTopicResult(name=name, topic_id=asked.topic_id, error_code=ErrorCode.none)
 
 
-async def handle(broker: Broker, request: DeleteTopicsRequest, _context: Context) -> DeleteTopicsResponse:
+async def handle(broker: Broker, request: DeleteTopicsRequest, context: Context) -> DeleteTopicsResponse:
     """Delete each topic that the request names. An error of one topic does not affect the others."""
-    results = [await _delete(broker, asked) async for asked in in_turns(request.topics)]
+    results = [await _delete(broker, asked, context) async for asked in in_turns(request.topics)]
     return DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=tuple(results))

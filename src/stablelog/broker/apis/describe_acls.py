@@ -1,21 +1,61 @@
-"""DescribeAcls (29): SECURITY_DISABLED, as Apache Kafka without an authorizer responds.
+"""DescribeAcls (29): the rules (ACLs) that a filter selects.
 
+Behaviour: without an authorizer the response is SECURITY_DISABLED, as in Apache Kafka.
 Version notes: v2 flexible.
 """
 
 from kio.schema.describe_acls.v3.request import DescribeAclsRequest
-from kio.schema.describe_acls.v3.response import DescribeAclsResponse
+from kio.schema.describe_acls.v3.response import AclDescription, DescribeAclsResource, DescribeAclsResponse
 from kio.schema.errors import ErrorCode
+from kio.static.primitive import i8
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
-from stablelog.broker.apis.authorization import NO_AUTHORIZER
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis.acl_messages import NO_AUTHORIZER, filter_of
+from stablelog.broker.loop.turns import in_turns
+from stablelog.errors import RefusedError
+from stablelog.security.acls import Pattern
 
 
-async def handle(_broker: Broker, _request: DescribeAclsRequest, _context: Context) -> DescribeAclsResponse:
+async def _found(
+    broker: Broker, request: DescribeAclsRequest, context: Context
+) -> tuple[DescribeAclsResource, ...]:
+    context.require(Operation.DESCRIBE, ResourceType.CLUSTER)
+    if broker.acls is None:
+        raise RefusedError(ErrorCode.security_disabled, NO_AUTHORIZER)
+    resources: dict[Pattern, list[AclDescription]] = {}
+    async for binding in in_turns(await broker.acls.matching(filter_of(request))):
+        resources.setdefault(binding.pattern, []).append(
+            AclDescription(
+                principal=binding.principal,
+                host=binding.host,
+                operation=i8(binding.operation),
+                permission_type=i8(binding.permission),
+            )
+        )
+    return tuple(
+        [
+            DescribeAclsResource(
+                resource_type=i8(pattern.resource_type),
+                resource_name=pattern.name,
+                pattern_type=i8(pattern.pattern_type),
+                acls=tuple(found),
+            )
+            async for pattern, found in in_turns(resources.items())
+        ]
+    )
+
+
+async def handle(broker: Broker, request: DescribeAclsRequest, context: Context) -> DescribeAclsResponse:
     """Handle the request."""
+    try:
+        resources = await _found(broker, request, context)
+    except RefusedError as refused:
+        return DescribeAclsResponse(
+            throttle_time=NO_THROTTLE,
+            error_code=ErrorCode(refused.code),
+            error_message=str(refused),
+            resources=(),
+        )
     return DescribeAclsResponse(
-        throttle_time=NO_THROTTLE,
-        error_code=ErrorCode.security_disabled,
-        error_message=NO_AUTHORIZER,
-        resources=(),
+        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, error_message=None, resources=resources
     )

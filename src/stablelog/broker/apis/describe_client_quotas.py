@@ -10,7 +10,7 @@ from kio.schema.describe_client_quotas.v1.request import ComponentData, Describe
 from kio.schema.describe_client_quotas.v1.response import DescribeClientQuotasResponse
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
 from stablelog.errors import RefusedError
 
 IP = "ip"
@@ -45,10 +45,11 @@ def _check(components: Sequence[ComponentData]) -> None:
 
 
 async def handle(
-    _broker: Broker, request: DescribeClientQuotasRequest, _context: Context
+    _broker: Broker, request: DescribeClientQuotasRequest, context: Context
 ) -> DescribeClientQuotasResponse:
     """Handle the request."""
     try:
+        context.require(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER)
         _check(request.components)
     except RefusedError as refused:
         return DescribeClientQuotasResponse(

@@ -7,12 +7,17 @@ from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
 from kio.schema.describe_cluster.v2.response import DescribeClusterBroker, DescribeClusterResponse
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
-from stablelog.broker.apis.authorization import CLUSTER_OPERATIONS, NOT_ASKED
+from stablelog.broker.apis import NO_THROTTLE, NOT_ASKED, Broker, Context, Operation, ResourceType
 
 # The endpoint types. Only a KRaft cluster of Apache Kafka has controllers.
 BROKERS, CONTROLLERS = 1, 2
 NO_CONTROLLER_ID = -1
+
+
+def cluster_operations(context: Context) -> int:
+    """The operations that the client may carry out on the cluster; none if it may not describe the cluster."""
+    can_describe = context.allows(Operation.DESCRIBE, ResourceType.CLUSTER, is_logged=False)
+    return context.operations(ResourceType.CLUSTER) if can_describe else 0
 
 
 async def handle(
@@ -39,7 +44,8 @@ async def handle(
         cluster_id=broker.cluster_id,
         controller_id=broker.node_id,
         brokers=(DescribeClusterBroker(broker_id=broker.node_id, host=host, port=port, is_fenced=False),),
-        cluster_authorized_operations=CLUSTER_OPERATIONS
+        # As in Kafka, a client that may not describe the cluster gets no operations.
+        cluster_authorized_operations=cluster_operations(context)
         if request.include_cluster_authorized_operations
         else NOT_ASKED,
     )

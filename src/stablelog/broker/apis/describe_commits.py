@@ -11,7 +11,7 @@ import asyncio
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
 
-from stablelog.broker.apis import Broker, Context, code_for
+from stablelog.broker.apis import Broker, Context, Operation, ResourceType, code_for
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
 from stablelog.errors import RefusedError
 from stablelog.log.partition import Isolation, Partition
@@ -27,7 +27,7 @@ PARTITION_CODES = CODES["DescribeCommits"]
 
 
 async def handle(
-    broker: Broker, request: DescribeCommitsRequest, _context: Context
+    broker: Broker, request: DescribeCommitsRequest, context: Context
 ) -> DescribeCommitsResponse:
     """Handle the request. All data of the response is in the partition's commit indexes, so no record is read. An await
     is needed only for a commit index that is in an object store and not in the broker's cache, and to wait for a
@@ -37,6 +37,7 @@ async def handle(
     deadline = loop.time() + request.max_wait_ms / 1000
     try:
         while True:
+            context.require(Operation.READ, ResourceType.TOPIC, request.topic)
             response = await broker.tiering.reads.loading(lambda: _describe(broker, request))
             if response.commits or loop.time() >= deadline:
                 return response

@@ -15,14 +15,19 @@ from kio.schema.describe_configs.v4.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each
-from stablelog.broker.apis.config_resources import broker_config_values, find_resource, topic_config_values
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, for_each
+from stablelog.broker.apis.config_resources import (
+    broker_config_values,
+    find_resource,
+    require_config_right,
+    topic_config_values,
+)
 from stablelog.broker.topics.topic import Topic
 from stablelog.errors import RefusedError
 
 
 async def handle(
-    broker: Broker, request: DescribeConfigsRequest, _context: Context
+    broker: Broker, request: DescribeConfigsRequest, context: Context
 ) -> DescribeConfigsResponse:
     """Handle the request."""
 
@@ -30,6 +35,9 @@ async def handle(
         error, why, configs = ErrorCode.none, None, ()
         keys = frozenset(asked.configuration_keys or ())
         try:
+            require_config_right(
+                context, Operation.DESCRIBE_CONFIGS, asked.resource_type, asked.resource_name
+            )
             resource = find_resource(broker, asked.resource_type, asked.resource_name)
             values = (
                 topic_config_values(broker, resource.configs)

@@ -16,7 +16,7 @@ response.
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32, i64
 
-from stablelog.broker.apis import Broker, Context, code_for
+from stablelog.broker.apis import Broker, Context, Operation, ResourceType, code_for
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS, PartitionState
 from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.errors import RefusedError
@@ -92,7 +92,9 @@ def _group(broker: Broker, request: DescribeCutRequest) -> str:
     return DEFAULT_GROUP if group is None else group
 
 
-def _resolved(broker: Broker, numbers: TransactionGroup | None, group: str, asked: int) -> int:
+def _resolved(
+    broker: Broker, numbers: TransactionGroup | None, group: str, asked: int, context: Context
+) -> int:
     """Return the commit sequence of the requested cut: `asked`, or the last resolved one if `asked` is RESOLVED.
 
     A commit is resolved if all its markers, and all markers of every earlier commit of the group, are durable.
@@ -107,7 +109,12 @@ def _resolved(broker: Broker, numbers: TransactionGroup | None, group: str, aske
     unsettled = [] if numbers is None else numbers.unsettled_commits()
     if unsettled and (asked == RESOLVED or 0 <= asked <= last):
         offline = [target for target in unsettled if broker.topics.state(*target) is PartitionState.OFFLINE]
-        named = [f"{topic}-{index}" for topic, index in sorted(offline or unsettled)[:NAMED_MAX]]
+        known = [
+            target
+            for target in sorted(offline or unsettled)
+            if context.allows(Operation.DESCRIBE, ResourceType.TOPIC, target[0], is_logged=False)
+        ]
+        named = [f"{topic}-{index}" for topic, index in known[:NAMED_MAX]] or ["a partition"]
         more = len(offline or unsettled) - len(named)
         raise RefusedError(
             ErrorCode.kafka_storage_error if offline else ErrorCode.coordinator_load_in_progress,
@@ -123,18 +130,22 @@ def _resolved(broker: Broker, numbers: TransactionGroup | None, group: str, aske
     )
 
 
-async def handle(broker: Broker, request: DescribeCutRequest, _context: Context) -> DescribeCutResponse:
+async def handle(broker: Broker, request: DescribeCutRequest, context: Context) -> DescribeCutResponse:
     """Handle the request. If a commit index is in an object store and not in the broker's cache, load it and begin
     again.
     """
     try:
-        return await broker.tiering.reads.loading(lambda: _describe(broker, request))
+        for name in request.topics if context.access is not None else ():
+            context.require(Operation.DESCRIBE, ResourceType.TOPIC, name)
+        if not request.topics:
+            context.require(Operation.DESCRIBE, ResourceType.CLUSTER)
+        return await broker.tiering.reads.loading(lambda: _describe(broker, request, context))
     except PARTITION_ERRORS as error:
         code = code_for(broker, error, PARTITION_CODES)
         return DescribeCutResponse(error_code=code, error_message=str(error))
 
 
-def _describe(broker: Broker, request: DescribeCutRequest) -> DescribeCutResponse:
+def _describe(broker: Broker, request: DescribeCutRequest, context: Context) -> DescribeCutResponse:
     """Return the response. It is made without an await, so that the cut's commit sequence and offsets belong to the
     same moment.
     """
@@ -143,7 +154,7 @@ def _describe(broker: Broker, request: DescribeCutRequest) -> DescribeCutRespons
     group = _group(broker, request)
     numbers = broker.transactions.get(group)
     found = {name: _views(broker, name) for name in names}
-    wanted = _resolved(broker, numbers, group, request.commit_sequence)
+    wanted = _resolved(broker, numbers, group, request.commit_sequence, context)
     topics = tuple(
         CutTopic(
             name=name,
@@ -159,6 +170,10 @@ def _describe(broker: Broker, request: DescribeCutRequest) -> DescribeCutRespons
             partition_index=i32(partition),
         )
         for sequence, transactional_id, topic, partition in (() if numbers is None else numbers.unresolved())
+        if context.allows(
+            Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id, is_logged=False
+        )
+        and context.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic, is_logged=False)
     )
     return DescribeCutResponse(
         error_code=ErrorCode.none,

@@ -12,20 +12,36 @@ from kio.schema.describe_groups.v6.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each, for_each_part
+from stablelog.broker.apis import (
+    NO_THROTTLE,
+    NOT_ASKED,
+    Broker,
+    Context,
+    Operation,
+    ResourceType,
+    for_each,
+    for_each_part,
+)
 from stablelog.coordinators.consumer_groups.answers import DescribedGroup as Description
 from stablelog.coordinators.consumer_groups.answers import DescribedMember
 
 NOT_FOUND_VERSION = 6
-NOT_ASKED = -(2**31)
-# The authorized operations, one bit for each: read, delete and describe. The broker has no authorization, so clients
-# may do all of them.
-EVERY_OPERATION = 1 << 3 | 1 << 6 | 1 << 8
 
 
 def _group(
     described: Description, members: tuple[DescribedGroupMember, ...], operations: int, api_version: int
 ) -> DescribedGroup:
+    if described.code is ErrorCode.group_authorization_failed:
+        return DescribedGroup(
+            error_code=described.code,
+            error_message=None,
+            group_id=described.group_id,
+            group_state="",
+            protocol_type="",
+            protocol_data="",
+            members=(),
+            authorized_operations=NOT_ASKED,
+        )
     is_missing = described.code is not ErrorCode.none and api_version >= NOT_FOUND_VERSION
     return DescribedGroup(
         error_code=described.code if is_missing else ErrorCode.none,
@@ -53,17 +69,27 @@ def _member(_group: Description, member: DescribedMember) -> DescribedGroupMembe
 async def handle(broker: Broker, request: DescribeGroupsRequest, context: Context) -> DescribeGroupsResponse:
     """Handle the request."""
     coordinator = broker.groups.coordinator
-    described = await for_each(
-        dict.fromkeys(request.groups), lambda group_id: coordinator.describe([group_id]).answer[0]
-    )
+
+    def describe(group_id: str) -> Description:
+        denied = context.refusal(Operation.DESCRIBE, ResourceType.GROUP, group_id)
+        return (
+            coordinator.describe([group_id]).answer[0]
+            if denied is None
+            else Description(denied, group_id, "")
+        )
+
+    def operations(group_id: str) -> int:
+        is_asked = request.include_authorized_operations
+        return context.operations(ResourceType.GROUP, group_id) if is_asked else NOT_ASKED
+
+    described = await for_each(dict.fromkeys(request.groups), describe)
     await broker.groups.settled()
-    operations = EVERY_OPERATION if request.include_authorized_operations else NOT_ASKED
     return DescribeGroupsResponse(
         throttle_time=NO_THROTTLE,
         groups=await for_each_part(
             described,
             lambda group: group.members,
             _member,
-            lambda group, members: _group(group, members, operations, context.api_version),
+            lambda group, members: _group(group, members, operations(group.group_id), context.api_version),
         ),
     )

@@ -20,14 +20,17 @@ from kio.schema.describe_log_dirs.v4.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each_part
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, for_each_part
 from stablelog.broker.topics.partition_state import PartitionState
 
 
 async def handle(
-    broker: Broker, request: DescribeLogDirsRequest, _context: Context
+    broker: Broker, request: DescribeLogDirsRequest, context: Context
 ) -> DescribeLogDirsResponse:
     """Handle the request. Topics that do not exist and partitions that are not open are left out."""
+    denied = context.refusal(Operation.DESCRIBE, ResourceType.CLUSTER)
+    if denied is not None:
+        return DescribeLogDirsResponse(throttle_time=NO_THROTTLE, error_code=denied, results=())
     if request.topics is None:
         wanted = {topic.name: sorted(topic.partitions) for topic in broker.topics}
     else:

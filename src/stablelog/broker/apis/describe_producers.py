@@ -9,7 +9,7 @@ from kio.schema.describe_producers.v0.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, for_each
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
 from stablelog.log.producer_state.producer import Producer
@@ -29,12 +29,13 @@ def _state(producer: Producer) -> ProducerState:
 
 
 async def handle(
-    broker: Broker, request: DescribeProducersRequest, _context: Context
+    broker: Broker, request: DescribeProducersRequest, context: Context
 ) -> DescribeProducersResponse:
     """Handle the request."""
 
     async def describe(name: str, index: int) -> PartitionResponse:
         try:
+            context.require(Operation.READ, ResourceType.TOPIC, name)
             producers = broker.topics.partition(name, index, PARTITION_CODES).producers()
         except PARTITION_ERRORS as error:
             return PartitionResponse(

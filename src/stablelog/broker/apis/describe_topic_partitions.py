@@ -24,9 +24,8 @@ from kio.schema.describe_topic_partitions.v0.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
-from stablelog.broker.apis.authorization import TOPIC_OPERATIONS
-from stablelog.broker.loop.turns import Turn, in_turns
+from stablelog.broker.apis import NO_THROTTLE, NOT_ASKED, Broker, Context, Operation, ResourceType
+from stablelog.broker.loop.turns import AT_ONCE_MAX, Turn, in_turns
 from stablelog.broker.topic_names import check_topic_name, is_internal
 from stablelog.broker.topics.partition_state import CODES, PartitionState
 from stablelog.broker.topics.topic import Topic
@@ -61,23 +60,23 @@ def _partition(broker: Broker, topic: Topic, index: int) -> DescribeTopicPartiti
     )
 
 
-def _without_partitions(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
+def _without_partitions(name: str, code: ErrorCode, operations: int) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         error_code=code,
         name=name,
         topic_id=None,
         is_internal=is_internal(name),
         partitions=(),
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=operations,
     )
 
 
-def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+def _unknown(name: str, operations: int) -> DescribeTopicPartitionsResponseTopic:
     try:
         check_topic_name(name)
     except RefusedError as refused:
-        return _without_partitions(name, ErrorCode(refused.code))
-    return _without_partitions(name, PARTITION_CODES.unknown)
+        return _without_partitions(name, ErrorCode(refused.code), operations)
+    return _without_partitions(name, PARTITION_CODES.unknown, operations)
 
 
 def _start(cursor: AskedCursor | None, name: str) -> int:
@@ -85,7 +84,13 @@ def _start(cursor: AskedCursor | None, name: str) -> int:
 
 
 async def _page(
-    broker: Broker, names: Iterable[str], cursor: AskedCursor | None, limit: int, *, skips_unknown: bool
+    broker: Broker,
+    names: Iterable[str],
+    cursor: AskedCursor | None,
+    limit: int,
+    context: Context,
+    *,
+    skips_unknown: bool,
 ) -> tuple[list[DescribeTopicPartitionsResponseTopic], Cursor | None]:
     """Describe the topics of these names up to a limit of partitions.
 
@@ -94,6 +99,7 @@ async def _page(
         names: the names in the order of the response, from the cursor's on.
         cursor: where the page begins.
         limit: how many partitions the page may have, at least 1.
+        context: the client, which may describe the topics.
         skips_unknown: whether a topic that does not exist is left out; otherwise it gets an error code.
 
     Returns:
@@ -107,7 +113,7 @@ async def _page(
             return topics, Cursor(topic_name=name, partition_index=0)
         if topic is None:
             if not skips_unknown:
-                topics.append(_unknown(name))
+                topics.append(_unknown(name, context.operations(ResourceType.TOPIC, name)))
             continue
         start = _start(cursor, name)
         end = min(start + limit, topic.partition_count)
@@ -121,7 +127,7 @@ async def _page(
                 topic_id=topic.topic_id,
                 is_internal=topic.is_internal,
                 partitions=tuple(partitions),
-                topic_authorized_operations=TOPIC_OPERATIONS,
+                topic_authorized_operations=context.operations(ResourceType.TOPIC, name),
             )
         )
         if end < topic.partition_count:
@@ -131,7 +137,7 @@ async def _page(
 
 
 async def handle(
-    broker: Broker, request: DescribeTopicPartitionsRequest, _context: Context
+    broker: Broker, request: DescribeTopicPartitionsRequest, context: Context
 ) -> DescribeTopicPartitionsResponse:
     """Handle the request."""
     cursor = request.cursor
@@ -139,15 +145,29 @@ async def handle(
     is_valid = cursor is None or (cursor.partition_index >= 0 and (not names or cursor.topic_name in names))
     if not is_valid:
         refused = [
-            _without_partitions(name, ErrorCode.invalid_request) async for name in in_turns(_in_order(names))
+            _without_partitions(name, ErrorCode.invalid_request, context.operations(ResourceType.TOPIC, name))
+            async for name in in_turns(_in_order(names))
         ]
         return DescribeTopicPartitionsResponse(
             throttle_time=NO_THROTTLE, topics=tuple(refused), next_cursor=None
         )
     first = cursor.topic_name if cursor is not None else ""
-    wanted = [name for name in names or (topic.name for topic in broker.topics) if name >= first]
+    wanted, denied = [], []
+    async for name in in_turns(names or {topic.name for topic in broker.topics}, at_once=AT_ONCE_MAX):
+        if not context.allows(Operation.DESCRIBE, ResourceType.TOPIC, name, is_logged=bool(names)):
+            denied.append(name)
+        elif name >= first:
+            wanted.append(name)
     limit = max(1, min(request.response_partition_limit, PAGE_SIZE_MAX))
-    topics, next_cursor = await _page(broker, _in_order(wanted), cursor, limit, skips_unknown=not names)
+    topics, next_cursor = await _page(
+        broker, _in_order(wanted), cursor, limit, context, skips_unknown=not names
+    )
+    if names:
+        # As in Kafka, these are in every page, wherever it begins and ends.
+        topics += [
+            _without_partitions(name, ErrorCode.topic_authorization_failed, NOT_ASKED)
+            async for name in in_turns(_in_order(denied))
+        ]
     return DescribeTopicPartitionsResponse(
         throttle_time=NO_THROTTLE, topics=tuple(topics), next_cursor=next_cursor
     )

@@ -10,18 +10,19 @@ from kio.schema.describe_transactions.v0.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
 from stablelog.broker.loop.turns import in_turns
 
 # As a start time in the response: -1 ms, that is, no transaction has begun.
 NEVER = datetime.fromtimestamp(-0.001, UTC)
 
 
-def _describe(broker: Broker, transactional_id: str) -> TransactionState:
-    found = broker.transactions.describe(transactional_id)
+def _describe(broker: Broker, transactional_id: str, context: Context) -> TransactionState:
+    denied = context.refusal(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    found = broker.transactions.describe(transactional_id) if denied is None else None
     if found is None:
         return TransactionState(
-            error_code=ErrorCode.transactional_id_not_found,
+            error_code=denied or ErrorCode.transactional_id_not_found,
             transactional_id=transactional_id,
             transaction_state="",
             transaction_timeout=timedelta(0),
@@ -32,7 +33,8 @@ def _describe(broker: Broker, transactional_id: str) -> TransactionState:
         )
     topics: dict[str, list[int]] = {}
     for name, index in sorted(found.partitions):
-        topics.setdefault(name, []).append(index)
+        if context.allows(Operation.DESCRIBE, ResourceType.TOPIC, name, is_logged=False):
+            topics.setdefault(name, []).append(index)
     start_ms = found.start_ms
     return TransactionState(
         error_code=ErrorCode.none,
@@ -47,12 +49,15 @@ def _describe(broker: Broker, transactional_id: str) -> TransactionState:
 
 
 async def handle(
-    broker: Broker, request: DescribeTransactionsRequest, _context: Context
+    broker: Broker, request: DescribeTransactionsRequest, context: Context
 ) -> DescribeTransactionsResponse:
     """Handle the request."""
     return DescribeTransactionsResponse(
         throttle_time=NO_THROTTLE,
         transaction_states=tuple(
-            [_describe(broker, each) async for each in in_turns(dict.fromkeys(request.transactional_ids))]
+            [
+                _describe(broker, each, context)
+                async for each in in_turns(dict.fromkeys(request.transactional_ids))
+            ]
         ),
     )

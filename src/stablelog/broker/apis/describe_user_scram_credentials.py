@@ -13,13 +13,18 @@ from kio.schema.describe_user_scram_credentials.v0.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, for_each
 
 
 async def handle(
-    broker: Broker, request: DescribeUserScramCredentialsRequest, _context: Context
+    broker: Broker, request: DescribeUserScramCredentialsRequest, context: Context
 ) -> DescribeUserScramCredentialsResponse:
     """Handle the request."""
+    denied = context.refusal(Operation.DESCRIBE, ResourceType.CLUSTER)
+    if denied is not None:
+        return DescribeUserScramCredentialsResponse(
+            throttle_time=NO_THROTTLE, error_code=denied, error_message=None, results=()
+        )
     users = broker.users.credentials.users
     named = Counter(user.name for user in request.users or ())
 

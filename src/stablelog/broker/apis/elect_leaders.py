@@ -17,7 +17,7 @@ from kio.schema.elect_leaders.v2.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
 from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.topics.partition_state import CODES, PartitionState
 
@@ -48,20 +48,23 @@ async def _asked(request: ElectLeadersRequest) -> AsyncIterator[tuple[str, list[
         yield topic.topic, list(topic.partitions)
 
 
-async def handle(broker: Broker, request: ElectLeadersRequest, _context: Context) -> ElectLeadersResponse:
+async def handle(broker: Broker, request: ElectLeadersRequest, context: Context) -> ElectLeadersResponse:
     """Handle the request."""
+    denied = context.refusal(Operation.ALTER, ResourceType.CLUSTER)
     codes = TYPES.get(request.election_type)
     turn = Turn()
 
     def elect(name: str, index: int) -> PartitionResult:
-        if codes is None:
+        if denied is not None:
+            code, why = denied, "the client is not authorized to ALTER the cluster"
+        elif codes is None:
             code, why = ErrorCode.invalid_request, f"election type {request.election_type} is unknown"
         else:
             state = broker.topics.state(name, index)
             code, why = codes.of(state) or ErrorCode.election_not_needed, WORDS[state]
         return PartitionResult(partition_id=index, error_code=code, error_message=why)
 
-    wanted = _asked(request) if request.topic_partitions is not None else _unopened(broker, turn)
+    wanted = _asked(request) if request.topic_partitions is not None or denied else _unopened(broker, turn)
     results = [
         ReplicaElectionResult(
             topic=name,
@@ -71,6 +74,6 @@ async def handle(broker: Broker, request: ElectLeadersRequest, _context: Context
     ]
     return ElectLeadersResponse(
         throttle_time=NO_THROTTLE,
-        error_code=ErrorCode.none if codes is not None else ErrorCode.invalid_request,
+        error_code=denied or (ErrorCode.none if codes is not None else ErrorCode.invalid_request),
         replica_election_results=tuple(results),
     )

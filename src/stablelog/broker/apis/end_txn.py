@@ -10,13 +10,14 @@ Version notes: v5 transaction version 2: the response contains the producer id a
 from kio.schema.end_txn.v5.request import EndTxnRequest
 from kio.schema.end_txn.v5.response import EndTxnResponse
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
 from stablelog.errors import RefusedError
 
 
 async def handle(broker: Broker, request: EndTxnRequest, context: Context) -> EndTxnResponse:
     """Handle the request."""
     try:
+        context.require(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
         group = broker.transactions.of_id(request.transactional_id)
     except RefusedError as refused:
         return EndTxnResponse(throttle_time=NO_THROTTLE, error_code=refused.code)

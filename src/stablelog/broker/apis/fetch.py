@@ -19,7 +19,7 @@ from errno import EIO
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import Broker, Context, code_for
+from stablelog.broker.apis import Broker, Context, Operation, ResourceType, code_for
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
 from stablelog.broker.fetch_sessions import FINAL_EPOCH, FULL_FETCH_EPOCH, NO_SESSION, FetchSession, Wanted
 from stablelog.broker.loop.tasks import in_thread
@@ -77,6 +77,21 @@ async def _session(broker: Broker, request: FetchRequest) -> FetchSession:
         name = _topic_name(broker, gone)
         forgotten += [(name, index) for index in gone.partitions]
     return sessions.resume(request.session_id, request.session_epoch, wanted, forgotten)
+
+
+async def _denied(session: FetchSession, context: Context) -> frozenset[str]:
+    """The topics of a session that the client may not read."""
+    if context.access is None:
+        return frozenset()
+    names = {name async for name, _ in in_turns(list(session.partitions))}
+    return frozenset(
+        [
+            name
+            async for name in in_turns(names)
+            if not name.startswith(UNKNOWN_ID_PREFIX)
+            and not context.allows(Operation.READ, ResourceType.TOPIC, name)
+        ]
+    )
 
 
 def _read(
@@ -150,11 +165,17 @@ class Found:
 
 
 async def _read_all(
-    broker: Broker, session: FetchSession, isolation: Isolation, size_max: int, codes: Codes, poll: Poll
+    broker: Broker,
+    session: FetchSession,
+    denied: frozenset[str],
+    isolation: Isolation,
+    size_max: int,
+    codes: Codes,
+    poll: Poll,
 ) -> Found:
     """Read every partition of the session. If the session has many, other tasks run between two partitions.
 
-    After this call, `poll` waits for the partitions that cannot be read yet.
+    A partition of a topic in `denied` is not read. After this call, `poll` waits for the partitions that cannot be read yet.
     """
     found = Found()
     # Copy the keys only: a copy of the items would make so many tuples at once that several garbage collections run.
@@ -162,6 +183,10 @@ async def _read_all(
         wanted = session.partitions.get(key)
         if wanted is None:
             continue  # Another request has removed the partition from the session.
+        if key[0] in denied:
+            found.answers[key] = FetchedPartition(key[1], error=ErrorCode.topic_authorization_failed)
+            found.refused = True
+            continue
         answer, partition = _read(
             broker, key, wanted, isolation, size_max - found.size, codes, at_least_one=found.size == 0
         )
@@ -235,6 +260,7 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
         session = await _session(broker, request)
     except RefusedError as refused:
         return encode_fetch_response(version, correlation_id, ErrorCode(refused.code), NO_SESSION, ())
+    denied = await _denied(session, context)
     incremental = request.session_epoch not in (FULL_FETCH_EPOCH, FINAL_EPOCH)
     isolation = Isolation.READ_COMMITTED if request.is_committed else Isolation.READ_UNCOMMITTED
     size_max = min(request.size_max, broker.config["fetch.max.bytes"])
@@ -243,7 +269,7 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
     deadline = loop.time() + request.wait_ms_max / 1000
     while True:
         with broker.waiters.poll() as poll:
-            found = await _read_all(broker, session, isolation, size_max, codes, poll)
+            found = await _read_all(broker, session, denied, isolation, size_max, codes, poll)
             if (
                 found.refused
                 or found.size >= request.size_min

@@ -7,9 +7,10 @@ from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v5.request import FindCoordinatorRequest
 from kio.schema.find_coordinator.v5.response import Coordinator, FindCoordinatorResponse
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, for_each
 
 GROUP, TRANSACTION = 0, 1
+RESOURCES = {GROUP: ResourceType.GROUP, TRANSACTION: ResourceType.TRANSACTIONAL_ID}
 
 
 async def handle(
@@ -26,6 +27,8 @@ async def handle(
             )
         elif not key and request.key_type == TRANSACTION:
             error, why = ErrorCode.invalid_request, "the transactional id is empty"
+        elif denied := context.refusal(Operation.DESCRIBE, RESOURCES[request.key_type], key):
+            error, why = denied, "the client is not authorized to DESCRIBE the group or transactional id"
         else:
             return Coordinator(
                 key=key,

@@ -5,12 +5,14 @@ members.
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 from kio.schema.heartbeat.v4.response import HeartbeatResponse
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
 
 
-async def handle(broker: Broker, request: HeartbeatRequest, _context: Context) -> HeartbeatResponse:
+async def handle(broker: Broker, request: HeartbeatRequest, context: Context) -> HeartbeatResponse:
     """Handle the request."""
-    code = await broker.groups.carry_out(
+    code = context.refusal(
+        Operation.READ, ResourceType.GROUP, request.group_id
+    ) or await broker.groups.carry_out(
         broker.groups.coordinator.heartbeat(
             request.group_id,
             request.member_id,

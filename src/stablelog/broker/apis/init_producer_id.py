@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.init_producer_id.v6.request import InitProducerIdRequest
 from kio.schema.init_producer_id.v6.response import InitProducerIdResponse
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
 from stablelog.coordinators.transactions.decisions import InitAnswer
 from stablelog.coordinators.transactions.states import State
 from stablelog.errors import RefusedError
@@ -45,7 +45,25 @@ async def _end_inherited(broker: Broker, transactional_id: str, *, keep_prepared
     await default.carry_out(default.coordinator.force_abort(transactional_id, now_ms=broker.now_ms()))
 
 
-async def _answer(broker: Broker, request: InitProducerIdRequest, api_version: int) -> InitAnswer:
+def _require(request: InitProducerIdRequest, context: Context) -> None:
+    """Refuse a client that may not get a producer id.
+
+    Raises:
+        RefusedError: with the error code for the resource.
+    """
+    if request.transactional_id is not None:
+        context.require(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
+        if request.enable2_pc:
+            context.require(
+                Operation.TWO_PHASE_COMMIT, ResourceType.TRANSACTIONAL_ID, request.transactional_id
+            )
+    elif not context.allows_some(Operation.WRITE, ResourceType.TOPIC):
+        # A client that may write to some topic needs no right of its own for an idempotent producer.
+        context.require(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
+
+
+async def _answer(broker: Broker, request: InitProducerIdRequest, context: Context) -> InitAnswer:
+    _require(request, context)
     broker.reserve.check("InitProducerId")
     transactional_id = request.transactional_id
     if transactional_id is not None:
@@ -61,7 +79,7 @@ async def _answer(broker: Broker, request: InitProducerIdRequest, api_version: i
             request.producer_epoch,
             enable_two_phase=request.enable2_pc,
             keep_prepared=request.keep_prepared_txn,
-            api_version=api_version,
+            api_version=context.api_version,
             now_ms=broker.now_ms(),
         )
     )
@@ -70,7 +88,7 @@ async def _answer(broker: Broker, request: InitProducerIdRequest, api_version: i
 async def handle(broker: Broker, request: InitProducerIdRequest, context: Context) -> InitProducerIdResponse:
     """Handle the request."""
     try:
-        answer = await _answer(broker, request, context.api_version)
+        answer = await _answer(broker, request, context)
     except RefusedError as refused:
         answer = InitAnswer(ErrorCode(refused.code))
     return InitProducerIdResponse(

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.join_group.v9.request import JoinGroupRequest
 from kio.schema.join_group.v9.response import JoinGroupResponse, JoinGroupResponseMember
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, for_each
 from stablelog.coordinators.consumer_groups.answers import JoinAnswer, JoinRequest
 from stablelog.errors import RefusedError
 
@@ -41,6 +41,7 @@ async def handle(broker: Broker, request: JoinGroupRequest, context: Context) ->
         knows_skip_assignment=context.api_version >= SKIP_ASSIGNMENT_VERSION,
     )
     try:
+        context.require(Operation.READ, ResourceType.GROUP, request.group_id)
         broker.reserve.check("JoinGroup")
     except RefusedError as refused:
         answer = JoinAnswer(ErrorCode(refused.code), member_id=request.member_id)

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.leave_group.v5.request import LeaveGroupRequest
 from kio.schema.leave_group.v5.response import LeaveGroupResponse, MemberResponse
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
 from stablelog.coordinators.consumer_groups.answers import LeavingMember
 
 LEAVING_AT_ONCE = 500  # The number of members of a request that leave in one turn of the event loop.
@@ -17,6 +17,9 @@ LEAVING_AT_ONCE = 500  # The number of members of a request that leave in one tu
 
 async def handle(broker: Broker, request: LeaveGroupRequest, context: Context) -> LeaveGroupResponse:
     """Remove each member that the request names. An error of one member does not affect the others."""
+    denied = context.refusal(Operation.READ, ResourceType.GROUP, request.group_id)
+    if denied is not None:
+        return LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=denied, members=())
     code, members = ErrorCode.none, []
     # Hold the lock `appending`, so that the members of one connection leave in the order of its requests.
     async with context.appending:

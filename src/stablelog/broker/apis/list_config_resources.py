@@ -9,9 +9,10 @@ from kio.schema.errors import ErrorCode
 from kio.schema.list_config_resources.v1.request import ListConfigResourcesRequest
 from kio.schema.list_config_resources.v1.response import ConfigResource, ListConfigResourcesResponse
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation
 from stablelog.broker.apis.config_resources import ResourceType
 from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
+from stablelog.security import acls
 
 VERSION_WITH_TYPES = 1
 
@@ -27,6 +28,9 @@ async def handle(
         return ListConfigResourcesResponse(
             throttle_time=NO_THROTTLE, error_code=ErrorCode.unsupported_version, config_resources=()
         )
+    denied = context.refusal(Operation.DESCRIBE_CONFIGS, acls.ResourceType.CLUSTER)
+    if denied is not None:
+        return ListConfigResourcesResponse(throttle_time=NO_THROTTLE, error_code=denied, config_resources=())
     found = []
     if ResourceType.BROKER in types:
         found.append(

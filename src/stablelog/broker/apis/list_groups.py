@@ -4,14 +4,21 @@ from kio.schema.errors import ErrorCode
 from kio.schema.list_groups.v5.request import ListGroupsRequest
 from kio.schema.list_groups.v5.response import ListedGroup, ListGroupsResponse
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, for_each
+from stablelog.broker.loop.turns import in_turns
 
 
-async def handle(broker: Broker, request: ListGroupsRequest, _context: Context) -> ListGroupsResponse:
+async def handle(broker: Broker, request: ListGroupsRequest, context: Context) -> ListGroupsResponse:
     """Handle the request."""
     listed = await broker.groups.carry_out(
         broker.groups.coordinator.list_groups(request.states_filter, request.types_filter)
     )
+    if not context.allows(Operation.DESCRIBE, ResourceType.CLUSTER, is_logged=False):
+        listed = [
+            group
+            async for group in in_turns(listed)
+            if context.allows(Operation.DESCRIBE, ResourceType.GROUP, group.group_id, is_logged=False)
+        ]
     return ListGroupsResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,

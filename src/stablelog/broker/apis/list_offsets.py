@@ -25,7 +25,7 @@ from kio.schema.list_offsets.v11.response import (
     ListOffsetsTopicResponse,
 )
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, code_for
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, code_for
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
@@ -188,6 +188,7 @@ async def handle(broker: Broker, request: ListOffsetsRequest, context: Context) 
 
     async def answer(name: str, asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
         try:
+            context.require(Operation.DESCRIBE, ResourceType.TOPIC, name)
             offset, timestamp, epoch = await _look_up(broker, name, asked, limits)
         except PARTITION_ERRORS as error:
             code = code_for(broker, error, PARTITION_CODES)

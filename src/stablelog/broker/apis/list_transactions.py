@@ -7,14 +7,14 @@ from kio.schema.errors import ErrorCode
 from kio.schema.list_transactions.v2.request import ListTransactionsRequest
 from kio.schema.list_transactions.v2.response import ListTransactionsResponse, TransactionState
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
 from stablelog.broker.loop.turns import in_turns
 from stablelog.coordinators.transactions.decisions import Listed
 from stablelog.errors import RefusedError
 
 
 async def handle(
-    broker: Broker, request: ListTransactionsRequest, _context: Context
+    broker: Broker, request: ListTransactionsRequest, context: Context
 ) -> ListTransactionsResponse:
     """Handle the request, for all transaction groups."""
     listed: list[Listed] = []
@@ -29,7 +29,16 @@ async def handle(
                 now_ms=broker.now_ms(),
             )
             async for some in in_turns(of_group):
-                listed += some
+                listed += [
+                    one
+                    for one in some
+                    if context.allows(
+                        Operation.DESCRIBE,
+                        ResourceType.TRANSACTIONAL_ID,
+                        one.transactional_id,
+                        is_logged=False,
+                    )
+                ]
     except RefusedError as refused:
         return ListTransactionsResponse(
             throttle_time=NO_THROTTLE, error_code=refused.code, transaction_states=()

@@ -3,10 +3,11 @@
 Behaviour: a partition that is opening or offline has leader -1 and an error code, so that clients wait for a leader and
 producers choose other partitions. An offline partition lists its replica as offline; an opening one does not.
 Version notes: v0 an empty list means all topics, v1+ no topic; v4 the request says whether to create missing topics;
-v8 authorized operations of topics, if the request asks for them; v10+ topic ids.
+v8+ authorized operations of topics, and v8 to v10 also of the cluster, if the request asks for them; v10+ topic ids.
 """
 
 import uuid
+from collections.abc import Callable
 
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v13.request import MetadataRequest
@@ -17,12 +18,13 @@ from kio.schema.metadata.v13.response import (
     MetadataResponseTopic,
 )
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
-from stablelog.broker.apis.authorization import NOT_ASKED, TOPIC_OPERATIONS
+from stablelog.broker.apis import NO_THROTTLE, NOT_ASKED, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis.describe_cluster import cluster_operations
 from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
 from stablelog.broker.topics.partition_state import CODES, PartitionState
 from stablelog.broker.topics.topic import Topic
 from stablelog.errors import RefusedError
+from stablelog.wire.shapes import ClusterMetadataRequest, ClusterMetadataResponse
 
 PARTITION_CODES = CODES["Metadata"]
 NO_LEADER_ID = -1
@@ -61,17 +63,29 @@ def _missing(error: ErrorCode, name: str | None, topic_id: uuid.UUID | None) -> 
 
 
 async def _find(
-    broker: Broker, name: str | None, topic_id: uuid.UUID | None, operations: int, *, create: bool
+    broker: Broker,
+    name: str | None,
+    topic_id: uuid.UUID | None,
+    context: Context,
+    operations: Callable[[str], int],
+    *,
+    create: bool,
 ) -> MetadataResponseTopic:
     if name is None:
         name = broker.topics.name_of(topic_id)
-        if name is None:
+        if name is None or not context.allows(Operation.DESCRIBE, ResourceType.TOPIC, name):
             refused = PARTITION_CODES.refusal(
                 PartitionState.UNKNOWN_ID, f"there is no topic with the id {topic_id}"
             )
             return _missing(ErrorCode(refused.code), None, topic_id)
+    elif not context.allows(Operation.DESCRIBE, ResourceType.TOPIC, name):
+        return _missing(ErrorCode.topic_authorization_failed, name, None)
     topic = broker.topics.get(name)
     if topic is None and create:
+        if not context.allows(Operation.CREATE, ResourceType.CLUSTER, is_logged=False):
+            denied = context.refusal(Operation.CREATE, ResourceType.TOPIC, name)
+            if denied is not None:
+                return _missing(denied, name, None)
         try:
             topic = await broker.topic_changes.create(name, broker.config["num.partitions"], {})
         except RefusedError as refused:
@@ -85,30 +99,43 @@ async def _find(
                 return _missing(ErrorCode.leader_not_available, name, None)
     if topic is None:
         return _missing(PARTITION_CODES.unknown, name, None)
-    return await _topic(broker, topic, operations)
+    return await _topic(broker, topic, operations(name))
 
 
 async def handle(broker: Broker, request: MetadataRequest, context: Context) -> MetadataResponse:
     """Handle the request."""
     everything = request.topics is None or (context.api_version == 0 and not request.topics)
-    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+
+    def operations(name: str) -> int:
+        is_asked = request.include_topic_authorized_operations
+        return context.operations(ResourceType.TOPIC, name) if is_asked else NOT_ASKED
+
     if everything:
-        topics = tuple([await _topic(broker, topic, operations) async for topic in in_turns(broker.topics)])
+        topics = tuple(
+            [
+                await _topic(broker, topic, operations(topic.name))
+                async for topic in in_turns(broker.topics)
+                if context.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name, is_logged=False)
+            ]
+        )
     else:
         create = request.allow_auto_topic_creation and broker.config["auto.create.topics.enable"]
         asked = dict.fromkeys((topic.name, topic.topic_id) for topic in request.topics or ())
         topics = tuple(
             [
-                await _find(broker, name, topic_id, operations, create=create)
+                await _find(broker, name, topic_id, context, operations, create=create)
                 async for name, topic_id in in_turns(asked)
             ]
         )
     host, port = context.session.listener.advertised
-    return MetadataResponse(
-        throttle_time=NO_THROTTLE,
-        brokers=(MetadataResponseBroker(node_id=broker.node_id, host=host, port=port),),
-        cluster_id=broker.cluster_id,
-        controller_id=broker.node_id,
-        topics=topics,
-        error_code=ErrorCode.none,
-    )
+    fields = {
+        "throttle_time": NO_THROTTLE,
+        "brokers": (MetadataResponseBroker(node_id=broker.node_id, host=host, port=port),),
+        "cluster_id": broker.cluster_id,
+        "controller_id": broker.node_id,
+        "topics": topics,
+        "error_code": ErrorCode.none,
+    }
+    if isinstance(request, ClusterMetadataRequest) and request.include_cluster_authorized_operations:
+        return ClusterMetadataResponse(**fields, cluster_authorized_operations=cluster_operations(context))
+    return MetadataResponse(**fields)

@@ -7,7 +7,7 @@ does not exist is GROUP_ID_NOT_FOUND (before: ILLEGAL_GENERATION).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import islice
 
 from kio.schema.errors import ErrorCode
@@ -19,7 +19,7 @@ from kio.schema.offset_commit.v9.response import (
 )
 from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequestTopic
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
 from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.topics.partition_state import CODES, Codes
 from stablelog.coordinators.consumer_groups.answers import (
@@ -41,15 +41,18 @@ async def offsets_asked(
     broker: Broker,
     topics: Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic],
     partition_codes: Codes,
+    context: Context,
 ) -> tuple[dict[TopicPartition, OffsetCommit], CodeByPartition]:
-    """Return the offsets that an OffsetCommit or TxnOffsetCommit asks to commit for partitions that exist. Return error
-    codes for the other partitions.
+    """Return the offsets that an OffsetCommit or TxnOffsetCommit asks to commit for partitions that exist and that the
+    client may read. Return error codes for the other partitions.
     """
     commits: dict[TopicPartition, OffsetCommit] = {}
     codes: CodeByPartition = {}
     async for name, asked in in_turns((topic.name, asked) for topic in topics for asked in topic.partitions):
         partition = (name, asked.partition_index)
-        code = partition_codes.of(broker.topics.state(*partition))
+        code = context.refusal(Operation.READ, ResourceType.TOPIC, name) or partition_codes.of(
+            broker.topics.state(*partition)
+        )
         if code is not None:
             codes[partition] = code
         else:
@@ -57,6 +60,27 @@ async def offsets_asked(
                 asked.committed_offset, asked.committed_leader_epoch, asked.committed_metadata
             )
     return commits, codes
+
+
+async def refused_offsets(
+    broker: Broker,
+    topics: Sequence[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic],
+    partition_codes: Codes,
+    context: Context,
+    refusal: ErrorCode,
+) -> CodeByPartition:
+    """Return the error codes of a request that is refused as a whole.
+
+    A client that is not authorized for the group or the transactional id does not learn which partitions exist.
+    """
+    if refusal in (
+        ErrorCode.group_authorization_failed,
+        ErrorCode.transactional_id_authorization_failed,
+    ):
+        asked = ((topic.name, one.partition_index) for topic in topics for one in topic.partitions)
+        return {partition: refusal async for partition in in_turns(asked)}
+    commits, codes = await offsets_asked(broker, topics, partition_codes, context)
+    return codes | dict.fromkeys(commits, refusal)
 
 
 async def in_slices(
@@ -103,12 +127,15 @@ async def handle(broker: Broker, request: OffsetCommitRequest, context: Context)
     """Commit the offsets, wait until they are durable, and return the response."""
     # Hold the lock `appending`, so that the offsets of one connection are committed in the order of its requests.
     async with context.appending:
-        commits, codes = await offsets_asked(broker, request.topics, PARTITION_CODES)
         try:
+            context.require(Operation.READ, ResourceType.GROUP, request.group_id)
             broker.reserve.check("OffsetCommit")
         except RefusedError as refused:
-            codes |= dict.fromkeys(commits, ErrorCode(refused.code))
+            codes = await refused_offsets(
+                broker, request.topics, PARTITION_CODES, context, ErrorCode(refused.code)
+            )
         else:
+            commits, codes = await offsets_asked(broker, request.topics, PARTITION_CODES, context)
             codes |= await _commit(broker, request, commits, context)
     await broker.groups.settled()
     turn = Turn()

@@ -10,7 +10,7 @@ from kio.schema.offset_delete.v0.response import (
     OffsetDeleteResponseTopic,
 )
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each_part
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, for_each_part
 from stablelog.broker.topics.partition_state import CODES
 from stablelog.coordinators.consumer_groups.answers import CodeByPartition
 from stablelog.errors import RefusedError
@@ -20,19 +20,27 @@ DELETED_AT_ONCE = 500
 PARTITION_CODES = CODES["OffsetDelete"]
 
 
-async def _delete(broker: Broker, group_id: str, asked: list[TopicPartition]) -> CodeByPartition:
+async def _delete(
+    broker: Broker, group_id: str, asked: list[TopicPartition], context: Context
+) -> CodeByPartition:
     """Delete the offsets of the partitions that exist, in slices; other tasks run between two slices.
 
     Raises:
-        RefusedError: the group does not exist or has members. If it has changed between two slices, the offsets of the
+        RefusedError: the group does not exist or has members, or the client may not delete offsets of the group. If it has changed between two slices, the offsets of the
             earlier slices are deleted.
     """
+    context.require(Operation.DELETE, ResourceType.GROUP, group_id)
     codes: CodeByPartition = {}
     for begin in range(0, max(len(asked), 1), DELETED_AT_ONCE):
         if begin:
             await asyncio.sleep(0)
         some = asked[begin : begin + DELETED_AT_ONCE]
-        refused = {at: code for at in some if (code := PARTITION_CODES.of(broker.topics.state(*at)))}
+        refused = {
+            at: code
+            for at in some
+            if (code := context.refusal(Operation.READ, ResourceType.TOPIC, at[0]))
+            or (code := PARTITION_CODES.of(broker.topics.state(*at)))
+        }
         known = [at for at in some if at not in refused]
         decision = broker.groups.coordinator.delete_offsets(group_id, known, now_ms=broker.now_ms())
         broker.groups.apply(decision)
@@ -52,7 +60,7 @@ async def handle(broker: Broker, request: OffsetDeleteRequest, context: Context)
             (topic.name, one.partition_index) for topic in request.topics for one in topic.partitions
         )
         try:
-            codes = await _delete(broker, request.group_id, list(asked))
+            codes = await _delete(broker, request.group_id, list(asked), context)
         except RefusedError as refused:
             code = refused.code
         else:

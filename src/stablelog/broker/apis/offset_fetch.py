@@ -14,10 +14,12 @@ from kio.schema.offset_fetch.v9.response import (
     OffsetFetchResponseTopics,
 )
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
 from stablelog.broker.loop.turns import in_turns
-from stablelog.coordinators.consumer_groups.answers import FetchedOffsets
+from stablelog.coordinators.consumer_groups.answers import FetchedOffset, FetchedOffsets
 from stablelog.types import TopicPartition
+
+NO_OFFSET = FetchedOffset(ErrorCode.topic_authorization_failed)
 
 
 async def _group(group_id: str, fetched: FetchedOffsets) -> OffsetFetchResponseGroup:
@@ -56,19 +58,35 @@ async def _asked(request: OffsetFetchRequest) -> dict[str, dict[TopicPartition, 
     return asked
 
 
-async def handle(broker: Broker, request: OffsetFetchRequest, _context: Context) -> OffsetFetchResponse:
+async def handle(broker: Broker, request: OffsetFetchRequest, context: Context) -> OffsetFetchResponse:
     """Return the committed offsets, once they are durable. A group that is named several times is returned once."""
     groups = []
     members = {group.group_id: (group.member_id, group.member_epoch) for group in request.groups}
     async for group_id, partitions in in_turns((await _asked(request)).items()):
-        code = broker.groups.coordinator.consumers.check_fetch(group_id, *members[group_id])
+        code = context.refusal(
+            Operation.DESCRIBE, ResourceType.GROUP, group_id
+        ) or broker.groups.coordinator.consumers.check_fetch(group_id, *members[group_id])
         if code is not ErrorCode.none:
             groups.append(OffsetFetchResponseGroup(group_id=group_id, topics=(), error_code=code))
             continue
+        denied: dict[TopicPartition, FetchedOffset] = {}
+        if context.access is not None and partitions is not None:
+            denied = {
+                asked: NO_OFFSET
+                async for asked in in_turns(partitions)
+                if not context.allows(Operation.DESCRIBE, ResourceType.TOPIC, asked[0])
+            }
+            partitions = {asked: None for asked in partitions if asked not in denied}
         fetched = await broker.groups.carry_out(
             broker.groups.coordinator.fetch_offsets(
                 group_id, partitions, require_stable=request.require_stable
             )
         )
-        groups.append(await _group(group_id, fetched))
+        if context.access is not None and partitions is None:
+            fetched = {
+                target: offset
+                async for target, offset in in_turns(fetched.items())
+                if context.allows(Operation.DESCRIBE, ResourceType.TOPIC, target[0], is_logged=False)
+            }
+        groups.append(await _group(group_id, {**fetched, **denied}))
     return OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=tuple(groups))

@@ -12,7 +12,15 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
     OffsetForLeaderTopicResult,
 )
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, code_for, for_each_part
+from stablelog.broker.apis import (
+    NO_THROTTLE,
+    Broker,
+    Context,
+    Operation,
+    ResourceType,
+    code_for,
+    for_each_part,
+)
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
 
@@ -20,12 +28,13 @@ PARTITION_CODES = CODES["OffsetForLeaderEpoch"]
 
 
 async def handle(
-    broker: Broker, request: OffsetForLeaderEpochRequest, _context: Context
+    broker: Broker, request: OffsetForLeaderEpochRequest, context: Context
 ) -> OffsetForLeaderEpochResponse:
     """Handle the request."""
 
     def answer(topic: OffsetForLeaderTopic, asked: OffsetForLeaderPartition) -> EpochEndOffset:
         try:
+            context.require(Operation.DESCRIBE, ResourceType.TOPIC, topic.topic)
             partition = broker.topics.partition(topic.topic, asked.partition, PARTITION_CODES)
             check_leader_epoch(partition, asked.current_leader_epoch)
             epoch, end = partition.end_offset_for_epoch(asked.leader_epoch)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import BatchHeader
-from stablelog.broker.apis import Broker, Context, check_marked, durable_code
+from stablelog.broker.apis import Broker, Context, Operation, ResourceType, check_marked, durable_code
 from stablelog.broker.apis.preparation import Work, with_records, work_for
 from stablelog.broker.loop.tasks import in_thread
 from stablelog.broker.loop.turns import in_turns
@@ -40,6 +40,7 @@ from stablelog.wire.produce import (
 )
 
 SECOND_DIALECT_VERSION = 12
+NOT_AUTHORIZED = "the client is not authorized to WRITE"
 KNOWN_ACKS = (-1, 0, 1)
 # The greatest number of records that the errors of one response name. A request can have 12,000 batches.
 RECORD_ERRORS_MAX = 1000
@@ -211,8 +212,17 @@ def _refusal(
     return ProducedPartition(asked.index, code, message=why, record_errors=errors)
 
 
+def _denial(request: ProduceRequest, topic: str, context: Context) -> ErrorCode | None:
+    """The error code if the client may not write to a topic with its transactional id; None if it may."""
+    if request.transactional_id is not None:
+        denied = context.refusal(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
+        if denied is not None:
+            return denied
+    return context.refusal(Operation.WRITE, ResourceType.TOPIC, topic)
+
+
 async def _append_all(
-    broker: Broker, request: ProduceRequest, version: int
+    broker: Broker, request: ProduceRequest, version: int, context: Context
 ) -> "tuple[list[ProducedTopic], list[Wait]]":
     """Append the batches of all partitions.
 
@@ -228,6 +238,11 @@ async def _append_all(
     for topic in request.topics:
         produced: list[ProducedPartition] = []
         answers.append(ProducedTopic(topic.name, produced))
+        if context.access is not None:
+            denied = _denial(request, topic.name, context)
+            if denied is not None:
+                produced += [_refusal(asked, denied, NOT_AUTHORIZED) for asked in topic.partitions]
+                continue
         parts += [(topic.name, produced, asked) for asked in topic.partitions]
     record_errors_left = RECORD_ERRORS_MAX
     async for name, into, asked in in_turns(parts):
@@ -254,7 +269,7 @@ async def handle(broker: Broker, request: ProduceRequest, context: Context) -> l
         ]
         return await _encoded(broker, version, correlation_id, answers)
     async with context.appending:
-        answers, waits = await _append_all(broker, request, version)
+        answers, waits = await _append_all(broker, request, version, context)
     broker.metrics.appended_size += sum(len(p.records or b"") for t in request.topics for p in t.partitions)
     if request.acks == 0:
         # With acks=0 the client expects no response: if a batch was refused, the connection is closed, as in Apache

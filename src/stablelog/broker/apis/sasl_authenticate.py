@@ -31,7 +31,7 @@ async def handle(
             )
         return SaslAuthenticateResponse(
             error_code=ErrorCode.none,
-            error_message=None,
+            error_message="",  # as in Kafka, where it is not null
             auth_bytes=answer.token,
             session_lifetime=timedelta(milliseconds=answer.lifetime_ms),
         )

@@ -8,12 +8,12 @@ from kio.schema.errors import ErrorCode
 from kio.schema.sync_group.v5.request import SyncGroupRequest
 from kio.schema.sync_group.v5.response import SyncGroupResponse
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
 from stablelog.coordinators.consumer_groups.answers import SyncAnswer, SyncRequest
 from stablelog.errors import RefusedError
 
 
-async def handle(broker: Broker, request: SyncGroupRequest, _context: Context) -> SyncGroupResponse:
+async def handle(broker: Broker, request: SyncGroupRequest, context: Context) -> SyncGroupResponse:
     """Wait until the leader has sent the member's assignment, and return the assignment."""
     sync = SyncRequest(
         group_id=request.group_id,
@@ -26,6 +26,7 @@ async def handle(broker: Broker, request: SyncGroupRequest, _context: Context) -
     )
     answer: SyncAnswer
     try:
+        context.require(Operation.READ, ResourceType.GROUP, request.group_id)
         broker.reserve.check("SyncGroup")
     except RefusedError as refused:
         answer = SyncAnswer(ErrorCode(refused.code))

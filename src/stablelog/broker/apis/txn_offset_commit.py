@@ -15,9 +15,9 @@ from kio.schema.txn_offset_commit.v5.response import (
     TxnOffsetCommitResponseTopic,
 )
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, check_marked
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, check_marked
 from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
-from stablelog.broker.apis.offset_commit import in_slices, offsets_asked
+from stablelog.broker.apis.offset_commit import in_slices, offsets_asked, refused_offsets
 from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.topics.partition_state import CODES
 from stablelog.broker.transactions.transaction_group import TransactionGroup
@@ -68,7 +68,7 @@ async def _commit(
 ) -> dict[TopicPartition, ErrorCode]:
     # Hold the lock `appending`, so that the offsets of one connection are committed in the order of its requests.
     async with context.appending:
-        commits, codes = await offsets_asked(broker, request.topics, PARTITION_CODES)
+        commits, codes = await offsets_asked(broker, request.topics, PARTITION_CODES, context)
         if not request.group_id:
             return dict.fromkeys(commits, ErrorCode.invalid_group_id) | codes
         async for some in in_slices(commits):
@@ -111,12 +111,15 @@ async def handle(
 ) -> TxnOffsetCommitResponse:
     """Commit the offsets, and return the response once the offsets log and the commit log are durable."""
     try:
+        context.require(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
+        context.require(Operation.READ, ResourceType.GROUP, request.group_id)
         broker.reserve.check("TxnOffsetCommit")
         check_marked(broker, OFFSETS_PARTITION, ErrorCode.coordinator_load_in_progress)
         group = broker.transactions.of_id(request.transactional_id)
     except RefusedError as refused:
-        commits, codes = await offsets_asked(broker, request.topics, PARTITION_CODES)
-        codes |= dict.fromkeys(commits, ErrorCode(refused.code))
+        codes = await refused_offsets(
+            broker, request.topics, PARTITION_CODES, context, ErrorCode(refused.code)
+        )
     else:
         codes = await _commit(broker, group, request, context)
         await group.journal.settled()

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.update_features.v1.response import UpdatableFeatureResult, UpdateFeaturesResponse
 from kio.schema.update_features.v2.request import FeatureUpdateKey, UpdateFeaturesRequest
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, for_each
 from stablelog.broker.apis.api_versions import FEATURES
 from stablelog.errors import RefusedError
 
@@ -36,13 +36,12 @@ def _check(update: FeatureUpdateKey) -> None:
     )
 
 
-async def handle(
-    _broker: Broker, request: UpdateFeaturesRequest, _context: Context
-) -> UpdateFeaturesResponse:
+async def handle(_broker: Broker, request: UpdateFeaturesRequest, context: Context) -> UpdateFeaturesResponse:
     """Handle the request. The response is one of version 1: version 2 lacks its results."""
     error, why = ErrorCode.none, None
     results: tuple[UpdatableFeatureResult, ...] = ()
     try:
+        context.require(Operation.ALTER, ResourceType.CLUSTER)
         await for_each(request.feature_updates, _check)
         results = await for_each(
             request.feature_updates,

@@ -24,7 +24,16 @@ from kio.schema.write_txn_markers.v2.response import (
 )
 
 from stablelog.batch.markers import Marker, MarkerType
-from stablelog.broker.apis import Broker, Context, check_marked, durable_code, for_each, for_each_part
+from stablelog.broker.apis import (
+    Broker,
+    Context,
+    Operation,
+    ResourceType,
+    check_marked,
+    durable_code,
+    for_each,
+    for_each_part,
+)
 from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, is_internal
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
@@ -91,12 +100,21 @@ async def handle(
     broker: Broker, request: WriteTxnMarkersRequest, context: Context
 ) -> WriteTxnMarkersResponse:
     """Write all markers, wait until they are durable, and return the response."""
+    is_denied = not context.allows(
+        Operation.ALTER, ResourceType.CLUSTER, is_logged=False
+    ) and not context.allows(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
     asked_topics = [(asked, topic) for asked in request.markers for topic in asked.topics]
     async with context.appending:
         written = await for_each_part(
             asked_topics,
             lambda of: of[1].partition_indexes,
-            lambda of, index: (of[1].name, index, _write(broker, of[1].name, index, of[0])),
+            lambda of, index: (
+                of[1].name,
+                index,
+                ErrorCode.cluster_authorization_failed
+                if is_denied
+                else _write(broker, of[1].name, index, of[0]),
+            ),
             lambda _, outcomes: outcomes,
             at_once=AT_ONCE_MAX,
         )

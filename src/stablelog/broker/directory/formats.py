@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from stablelog.batch.records import record_heads
+from stablelog.broker.directory.acl_file import decode_acls
 from stablelog.broker.directory.catalog import CATALOG_FILE
 from stablelog.broker.directory.catalog import VERSION as CATALOG_VERSION
 from stablelog.broker.directory.checkpoints import (
@@ -24,7 +25,7 @@ from stablelog.broker.directory.checkpoints import (
 from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE, check_clean_shutdown, read_meta
 from stablelog.broker.directory.dynamic_settings import SETTINGS_FILE, decode_settings
 from stablelog.broker.directory.kafka_import import PARTITION_DIRECTORY
-from stablelog.broker.directory.noted_file import USERS, decode_json
+from stablelog.broker.directory.noted_file import ACLS, USERS, decode_json
 from stablelog.broker.directory.partition_metadata import read_partition_metadata
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, is_coordinator_log
 from stablelog.coordinators.consumer_groups import records as group_records
@@ -137,6 +138,7 @@ _CHECKS: Final[dict[str, Callable[[Disk, Path], object]]] = {
     CATALOG_FILE: _by_json("the list of topics", CATALOG_VERSION),
     META_FILE: lambda disk, path: read_meta(disk, path.parent, None),
     SETTINGS_FILE: lambda disk, path: decode_settings(disk.read_bytes(path)),
+    ACLS.name: lambda disk, path: decode_acls(disk.read_bytes(path)),
     USERS.name: lambda disk, path: decode_json(USERS, disk.read_bytes(path), lambda _version, _members: None),
     CLEAN_SHUTDOWN_FILE: check_clean_shutdown,
     **dict.fromkeys(CHECKPOINTS, read_offset_checkpoint),

@@ -6,9 +6,10 @@ file for one that was never written: it would start with other settings, or with
 Format: docs/formats.md, "broker.json".
 """
 
+import contextlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -74,7 +75,11 @@ NOTED_FILES: Final = (SETTINGS, ACLS, USERS, QUOTAS)
 
 def encode_json(version: int, members: Mapping[str, object]) -> bytes:
     """Encode the content of a noted file."""
-    text = json.dumps({"version": version, **members}, separators=(",", ":")).encode()
+    return with_crc(json.dumps({"version": version, **members}, separators=(",", ":")).encode())
+
+
+def with_crc(text: bytes) -> bytes:
+    """Return the content of a noted file with this line of JSON."""
     return text + b"\n%08x\n" % crc32c(text)
 
 
@@ -155,23 +160,39 @@ class NotedFile(Generic[Content]):
             f"restore it, or remove it and the line {self._kind.meta_line} of {self._meta.name} to start without them"
         )
 
+    def note(self) -> None:
+        """Write the file without entries and its line in `meta.properties`, unless the line is there already.
+
+        Raises:
+            RefusedError: the disk refused the write.
+        """
+        if self._is_noted():
+            return
+        with self._refusing():
+            if not self._disk.exists(self.path):
+                self._reserve.write_atomic(self.path, self._empty, is_private=self._kind.is_private)
+            # Write the line in `meta.properties` after the file: if the broker crashes between the two writes, the
+            # line must not name a missing file, because the broker would then refuse to start.
+            meta = self._disk.read_bytes(self._meta)
+            separator = b"" if meta.endswith(b"\n") else b"\n"
+            line = f"{self._kind.meta_line}\n".encode()
+            self._reserve.write_atomic(self._meta, meta + separator + line)
+
     def store(self, content: bytes) -> None:
         """Replace the file. Durable on return.
 
         Raises:
             RefusedError: the disk refused the write. The file holds either the new content or the old one.
         """
-        try:
-            if not self._is_noted():
-                if not self._disk.exists(self.path):
-                    self._reserve.write_atomic(self.path, self._empty, is_private=self._kind.is_private)
-                # Write the line in `meta.properties` after the file: if the broker crashes between the two writes, the
-                # line must not name a missing file, because the broker would then refuse to start.
-                meta = self._disk.read_bytes(self._meta)
-                separator = b"" if meta.endswith(b"\n") else b"\n"
-                line = f"{self._kind.meta_line}\n".encode()
-                self._reserve.write_atomic(self._meta, meta + separator + line)
+        self.note()
+        with self._refusing():
             self._reserve.write_atomic(self.path, content, is_private=self._kind.is_private)
+
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Convert an error of the disk to RefusedError, and log it."""
+        try:
+            yield
         except DiskError as error:
             log.error("%s cannot be stored: %s", self._kind.what, error)
             raise RefusedError(

@@ -14,9 +14,9 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from stablelog.broker.loop.tasks import Tasks, in_thread
-from stablelog.errors import DamageError, StablelogError, UnavailableError, UsageError, in_words
+from stablelog.errors import DamageError, StablelogError, UnavailableError, in_words
 from stablelog.security.login import Identity
-from stablelog.security.tokens import KeySet, TokenRules, UnknownKeyError
+from stablelog.security.tokens import KeySet, TokenRules, UnknownKeyError, check_library
 
 log = logging.getLogger(__name__)
 
@@ -129,10 +129,9 @@ class TokenKeys:
             UnavailableError, DamageError: the keys are in a file that cannot be read.
             UsageError: the library for tokens is not installed.
         """
+        check_library()
         try:
             await self._reload()
-        except UsageError:
-            raise
         except StablelogError as error:
             if urlsplit(self._url).scheme == "file":
                 raise

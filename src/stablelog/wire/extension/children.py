@@ -56,6 +56,11 @@ def child_id(
     return (f"{group}/" if group else "") + PREFIX + ":".join(quote(part, safe="") for part in parts)
 
 
+def child_prefix(key: str, *, group: str = "") -> str:
+    """The beginning of the transactional ids of all children of a joint commit: `[<group>/]joint:<key>:`."""
+    return (f"{group}/" if group else "") + PREFIX + quote(key, safe="") + ":"
+
+
 def child_of(transactional_id: str) -> Child | None:
     """Parse a transactional id. Return None if it is not the id of a child of a joint commit.
 

@@ -43,7 +43,7 @@ class TopicLookup(Protocol):
         """Return the name of the topic with this id; None if there is none."""
 
     def names(self) -> Iterable[str]:
-        """Return the names of the topics that a regular expression can select: all but the internal ones."""
+        """Return the names of the topics that a regular expression can select: all, as in Apache Kafka."""
 
 
 class MemberState(IntEnum):

@@ -1,0 +1,53 @@
+"""Values that the APIs for ACLs share."""
+
+from typing import Protocol
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import Context
+from stablelog.broker.security.acls import Author
+from stablelog.errors import RefusedError
+from stablelog.security import acls
+from stablelog.security.acls import AclFilter, Operation, PatternType, Permission, ResourceType
+
+NO_AUTHORIZER = "the broker has no authorizer: there are no ACLs, and every client may do everything; set authorizer.class.name"
+
+
+class AskedFilter(Protocol):
+    """A filter of rules, as a request has it."""
+
+    resource_type_filter: int
+    resource_name_filter: str | None
+    pattern_type_filter: int
+    principal_filter: str | None
+    host_filter: str | None
+    operation: int
+    permission_type: int
+
+
+def filter_of(asked: AskedFilter) -> AclFilter:
+    """The filter that a request describes.
+
+    Raises:
+        RefusedError: a field has an unknown value.
+    """
+    found = AclFilter(
+        ResourceType(acls.known(ResourceType, asked.resource_type_filter)),
+        asked.resource_name_filter,
+        PatternType(acls.known(PatternType, asked.pattern_type_filter)),
+        asked.principal_filter,
+        asked.host_filter,
+        Operation(acls.known(Operation, asked.operation)),
+        Permission(acls.known(Permission, asked.permission_type)),
+    )
+    try:
+        acls.check_filter(found)
+    except ValueError as invalid:
+        raise RefusedError(ErrorCode.invalid_request, str(invalid)) from invalid
+    return found
+
+
+def author_of(context: Context) -> Author:
+    """The client of a request, for the log of changes."""
+    assert context.access is not None
+    return Author(context.access.principal, context.access.host)

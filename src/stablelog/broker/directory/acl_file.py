@@ -1,0 +1,82 @@
+"""The broker's ACLs on disk: the file `acls.json`, which is replaced as a whole.
+
+Format: docs/formats.md, "acls.json".
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from stablelog.broker.directory.noted_file import ACLS, NotedFile, decode_json, with_crc
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.env.disk import Disk
+from stablelog.security.acls import (
+    AclBinding,
+    Operation,
+    Pattern,
+    PatternType,
+    Permission,
+    ResourceType,
+    check_binding,
+)
+
+ROWS_AT_ONCE: Final = 500
+
+
+def encode_acls(bindings: Iterable[AclBinding]) -> bytes:
+    """Encode the content of `acls.json`.
+
+    The rules are encoded in parts: the encoder of JSON lets no other thread run, not even the event loop.
+    """
+    rows = map(_row, bindings)
+    parts = []
+    while part := list(islice(rows, ROWS_AT_ONCE)):
+        parts.append(json.dumps(part, separators=(",", ":"))[1:-1])
+    return with_crc(f'{{"version":{ACLS.version},"acls":[{",".join(parts)}]}}'.encode())
+
+
+def _row(binding: AclBinding) -> list[str]:
+    pattern, principal, host, operation, permission = binding
+    return [
+        pattern.resource_type.name,
+        pattern.pattern_type.name,
+        pattern.name,
+        principal,
+        host,
+        operation.name,
+        permission.name,
+    ]
+
+
+def decode_acls(content: bytes) -> list[AclBinding]:
+    """Decode the content of `acls.json`.
+
+    Raises:
+        NewerFormatError: a later release has written the file.
+        DamageError: the file is damaged.
+    """
+
+    def read(_version: int, members: Mapping[str, Any]) -> list[AclBinding]:
+        return [_read_row(row) for row in members["acls"]]
+
+    return decode_json(ACLS, content, read)
+
+
+def _read_row(row: list[str]) -> AclBinding:
+    kind, pattern_type, name, principal, host, operation, permission = row
+    binding = AclBinding(
+        Pattern(ResourceType[kind], name, PatternType[pattern_type]),
+        principal,
+        host,
+        Operation[operation],
+        Permission[permission],
+    )
+    check_binding(binding)
+    return binding
+
+
+def acl_file(disk: Disk, directory: Path, reserve: DiskReserve | None = None) -> NotedFile[list[AclBinding]]:
+    """The file of ACLs of a data directory."""
+    return NotedFile(ACLS, disk, directory, decode=decode_acls, empty=encode_acls(()), reserve=reserve)

@@ -1,0 +1,176 @@
+"""The broker's ACLs: the authorizer, the file of its rules, and the changes of the rules.
+
+A change is durable before it takes effect. Changes are made one after another. The file is encoded and written in a
+thread.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.config import BrokerConfig
+from stablelog.broker.directory.acl_file import acl_file, encode_acls
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.loop.tasks import Tasks, in_thread_to_its_end
+from stablelog.broker.security.access import Access, DenialLog, shown
+from stablelog.env.disk import Disk
+from stablelog.errors import RefusedError
+from stablelog.security.acls import AclBinding, AclFilter, Permission
+from stablelog.security.authorizer import Authorizer
+
+log = logging.getLogger("stablelog.authorizer")
+
+ACL_COUNT_MAX: Final = 100_000
+CHANGED_AT_ONCE: Final = 500  # The number of rules that change in one turn of the event loop.
+
+
+class Author(NamedTuple):
+    """The client that changes rules, for the log."""
+
+    principal: str
+    host: str
+
+
+class Acls:
+    """The ACLs of a broker with an authorizer.
+
+    Args:
+        reserve: frees disk space for the file if the disk is full.
+        tasks: makes each change to its end, even if the client disconnects: the file and the rules in memory must not
+            differ.
+        threads: encode and write the file, and search the rules.
+
+    Raises:
+        NewerFormatError: a later release has written the file of rules.
+        DamageError: the file is damaged, or missing although the broker had written it.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        disk: Disk,
+        directory: Path,
+        *,
+        reserve: DiskReserve,
+        threads: Executor,
+        tasks: Tasks,
+        now_ms: Callable[[], int],
+    ) -> None:
+        # A thread writes `_file`, without the reserve, which only the event loop may use. If the disk is full, the event
+        # loop writes `_reserved_file`.
+        self._file = acl_file(disk, directory)
+        self._reserved_file = acl_file(disk, directory, reserve)
+        bindings = self._reserved_file.load()
+        super_users = config["super.users"]
+        self.authorizer = Authorizer(
+            bindings,
+            super_users=super_users,
+            allow_without_rules=config["allow.everyone.if.no.acl.found"],
+        )
+        self.denials = DenialLog(now_ms)
+        self._threads = threads
+        self._tasks = tasks
+        self._lock = asyncio.Lock()
+        if not bindings and not super_users and not config["allow.everyone.if.no.acl.found"]:
+            log.warning(
+                "authorizer.class.name is set, and there are neither ACLs nor super.users: no client can do anything; "
+                "set super.users to the principal of an administrator"
+            )
+
+    def note(self) -> None:
+        """Record in `meta.properties` that the file exists.
+
+        This is done at the start, because `meta.properties` must not be changed in a thread.
+
+        Raises:
+            RefusedError: the disk refused the write.
+        """
+        self._reserved_file.note()
+
+    def access(self, principal: str, host: str, api: str) -> Access:
+        """What a client may do in a request."""
+        return Access(self.authorizer, self.denials, principal, host, api)
+
+    async def matching(self, asked: AclFilter) -> list[AclBinding]:
+        """Return the rules that a filter selects."""
+        async with self._lock:
+            return await in_thread_to_its_end(
+                self._threads, lambda: list(self.authorizer.index.matching(asked))
+            )
+
+    async def create(self, bindings: Sequence[AclBinding], author: Author) -> None:
+        """Create rules. A rule that exists already stays as it is. Durable on return.
+
+        Raises:
+            RefusedError: the disk refused the write, or the rules are too many; no rule was created.
+        """
+        await self._tasks.for_request("acls", lambda: self._create(bindings, author))
+
+    async def delete(self, filters: Sequence[AclFilter], author: Author) -> list[list[AclBinding]]:
+        """Delete the rules that a filter selects, and return them for each filter. Durable on return.
+
+        Raises:
+            RefusedError: the disk refused the write; no rule was deleted.
+        """
+        return await self._tasks.for_request("acls", lambda: self._delete(filters, author))
+
+    async def _create(self, bindings: Sequence[AclBinding], author: Author) -> None:
+        async with self._lock:
+            index = self.authorizer.index
+            added = [binding for binding in dict.fromkeys(bindings) if binding not in index]
+            if len(index) + len(added) > ACL_COUNT_MAX:
+                raise RefusedError(
+                    ErrorCode.policy_violation,
+                    f"the broker has {len(index)} ACLs, and at most {ACL_COUNT_MAX} are allowed: use prefixed patterns",
+                )
+            if added:
+                await self._store(added, frozenset())
+            # The rules that deny come first, so that at no time more is allowed than before and after the change.
+            added.sort(key=lambda binding: binding.permission is Permission.ALLOW)
+            for begin in range(0, len(added), CHANGED_AT_ONCE):
+                some = added[begin : begin + CHANGED_AT_ONCE]
+                self.authorizer.change(added=some)
+                _log_changes("created", some, author)
+                await asyncio.sleep(0)
+
+    async def _delete(self, filters: Sequence[AclFilter], author: Author) -> list[list[AclBinding]]:
+        async with self._lock:
+            index = self.authorizer.index
+            found = await in_thread_to_its_end(
+                self._threads, lambda: [list(index.matching(asked)) for asked in filters]
+            )
+            removed = list(dict.fromkeys(binding for of_filter in found for binding in of_filter))
+            if removed:
+                await self._store([], frozenset(removed))
+            removed.sort(key=lambda binding: binding.permission is Permission.DENY)
+            for begin in range(0, len(removed), CHANGED_AT_ONCE):
+                some = removed[begin : begin + CHANGED_AT_ONCE]
+                self.authorizer.change(removed=some)
+                _log_changes("deleted", some, author)
+                await asyncio.sleep(0)
+            return found
+
+    async def _store(self, added: list[AclBinding], removed: frozenset[AclBinding]) -> None:
+        """Replace the file. The rules in memory do not change before this has ended, because the caller has the lock."""
+
+        def encode() -> bytes:
+            kept = [binding for binding in self.authorizer.index if binding not in removed]
+            return encode_acls(kept + added)
+
+        content = await in_thread_to_its_end(self._threads, encode)
+        try:
+            await in_thread_to_its_end(self._threads, self._file.store, content)
+        except RefusedError:
+            self._reserved_file.store(content)
+
+
+def _log_changes(what: str, bindings: Sequence[AclBinding], author: Author) -> None:
+    for binding in bindings:
+        log.info(
+            "%s, by %s from host %s: %s", what, shown(author.principal), author.host, shown(str(binding))
+        )

@@ -1,0 +1,406 @@
+"""`stablelog acls`: list, add and remove ACLs."""
+
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from itertools import product
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
+
+import typer
+from kio.schema.create_acls.v3.request import AclCreation, CreateAclsRequest
+from kio.schema.delete_acls.v3.request import DeleteAclsFilter, DeleteAclsRequest
+from kio.schema.describe_acls.v3.request import DescribeAclsRequest
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i8
+
+from stablelog.cli.broker import Broker, connect, with_broker
+from stablelog.cli.options import AsJson, Execute, command_app, examples
+from stablelog.cli.output import counted, done, fail, show, show_plan
+from stablelog.client.connection import Connection
+from stablelog.client.responses import in_text
+from stablelog.errors import UsageError
+from stablelog.security.acls import (
+    CLUSTER_NAME,
+    WILDCARD,
+    AclBinding,
+    AclFilter,
+    Operation,
+    Pattern,
+    PatternType,
+    Permission,
+    ResourceType,
+    check_binding,
+)
+from stablelog.security.principal import parse_principal
+
+app = command_app("List, add and remove ACLs.")
+
+COLUMNS: Final = ("resource", "pattern", "name", "permission", "principal", "host", "operation")
+# The operations of `--producer` and `--consumer`, as those of Kafka's kafka-acls.
+PRODUCER: Final = {
+    ResourceType.TOPIC: (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE),
+    ResourceType.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE),
+}
+CONSUMER: Final = {
+    ResourceType.TOPIC: (Operation.READ, Operation.DESCRIBE),
+    ResourceType.GROUP: (Operation.READ,),
+}
+
+Principals = Annotated[
+    list[str] | None,
+    typer.Option("--principal", metavar="TYPE:NAME", help="Such as User:alice. The option may be repeated."),
+]
+Hosts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--host", metavar="ADDRESS", help="The address of the client, or *. The option may be repeated."
+    ),
+]
+Operations = Annotated[
+    list[str] | None,
+    typer.Option("--operation", metavar="NAME", help="Such as read or describe. The option may be repeated."),
+]
+Topics = Annotated[
+    list[str] | None, typer.Option("--topic", metavar="NAME", help="A topic. The option may be repeated.")
+]
+Groups = Annotated[
+    list[str] | None, typer.Option("--group", metavar="NAME", help="A group. The option may be repeated.")
+]
+TransactionalIds = Annotated[
+    list[str] | None,
+    typer.Option("--transactional-id", metavar="ID", help="A transactional id. The option may be repeated."),
+]
+OfCluster = Annotated[bool, typer.Option("--cluster", help="The cluster.")]
+Allow = Annotated[bool, typer.Option("--allow", help="ACLs that allow.")]
+Deny = Annotated[bool, typer.Option("--deny", help="ACLs that deny.")]
+FilterPattern = Annotated[
+    str | None,
+    typer.Option(
+        "--pattern",
+        metavar="TYPE",
+        help="literal, prefixed, or match: each ACL that applies to the resource (default: literal and prefixed).",
+    ),
+]
+
+Member = TypeVar("Member", bound=IntEnum)
+
+
+class Resources(NamedTuple):
+    """The resources that the options of a command name."""
+
+    topics: Sequence[str]
+    groups: Sequence[str]
+    transactional_ids: Sequence[str]
+    cluster: bool
+
+    def named(self) -> list[tuple[ResourceType, str]]:
+        """The type and the name of each resource."""
+        return [
+            *((ResourceType.TOPIC, name) for name in self.topics),
+            *((ResourceType.GROUP, name) for name in self.groups),
+            *((ResourceType.TRANSACTIONAL_ID, name) for name in self.transactional_ids),
+            *([(ResourceType.CLUSTER, CLUSTER_NAME)] if self.cluster else []),
+        ]
+
+
+def _parse(option: str, text: str, members: Sequence[Member]) -> Member:
+    """Return the member of an enumeration that an option names.
+
+    Raises:
+        UsageError: the option names none of the members.
+    """
+    found = {member.name: member for member in members}.get(text.upper().replace("-", "_"))
+    if found is None:
+        names = ", ".join(member.name.lower() for member in members)
+        raise UsageError(f"{option} {text} is not valid: use one of {names}")
+    return found
+
+
+def _parse_operations(texts: Iterable[str] | None) -> list[Operation]:
+    allowed = [operation for operation in Operation if operation >= Operation.ALL]
+    return [_parse("--operation", text, allowed) for text in texts or ()]
+
+
+def _parse_principals(texts: Iterable[str] | None) -> list[str]:
+    try:
+        return [str(parse_principal(text)) for text in texts or ()]
+    except ValueError as invalid:
+        raise UsageError(f"--principal: {invalid}") from invalid
+
+
+def _filters(
+    resources: Resources,
+    pattern: str | None,
+    principals: Sequence[str] | None,
+    hosts: Sequence[str] | None,
+    operations: Sequence[str] | None,
+    *,
+    allow: bool,
+    deny: bool,
+) -> list[AclFilter]:
+    """Return the filters that the options of a command describe: one for each combination."""
+    types = [PatternType.LITERAL, PatternType.PREFIXED, PatternType.MATCH]
+    pattern_type = PatternType.ANY if pattern is None else _parse("--pattern", pattern, types)
+    permission = Permission.ANY if allow is deny else Permission.ALLOW if allow else Permission.DENY
+    every: list[tuple[ResourceType, str | None]] = [(ResourceType.ANY, None)]
+    anyone: list[str | None] = [None]
+    return [
+        AclFilter(kind, name, pattern_type, principal, host, operation, permission)
+        for kind, name in resources.named() or every
+        for principal in _parse_principals(principals) or anyone
+        for host in hosts or anyone
+        for operation in _parse_operations(operations) or [Operation.ANY]
+    ]
+
+
+def _numbers(asked: AclFilter) -> dict[str, Any]:
+    """The fields of a filter, as requests name them."""
+    return {
+        "resource_type_filter": i8(asked.resource_type),
+        "resource_name_filter": asked.name,
+        "pattern_type_filter": i8(asked.pattern_type),
+        "principal_filter": asked.principal,
+        "host_filter": asked.host,
+        "operation": i8(asked.operation),
+        "permission_type": i8(asked.permission),
+    }
+
+
+def _check(code: ErrorCode, what: str, message: str | None) -> None:
+    """End the command if the error code of a response is not `none`."""
+    if code is not ErrorCode.none:
+        fail(f"{what}: {message or in_text(code)}")
+
+
+def _found(client: Connection, filters: Iterable[AclFilter]) -> list[AclBinding]:
+    """Return the ACLs that a filter selects, sorted, each once."""
+    found: set[AclBinding] = set()
+    for asked in filters:
+        response = client.ask(DescribeAclsRequest(**_numbers(asked)))
+        _check(response.error_code, "listing ACLs", response.error_message)
+        found.update(
+            AclBinding(
+                Pattern(
+                    ResourceType(resource.resource_type),
+                    resource.resource_name,
+                    PatternType(resource.pattern_type),
+                ),
+                acl.principal,
+                acl.host,
+                Operation(acl.operation),
+                Permission(acl.permission_type),
+            )
+            for resource in response.resources
+            for acl in resource.acls
+        )
+    return sorted(found)
+
+
+def _rows(bindings: Iterable[AclBinding]) -> list[tuple[str, ...]]:
+    return [
+        (
+            pattern.resource_type.name.lower(),
+            pattern.pattern_type.name.lower(),
+            pattern.name,
+            permission.name.lower(),
+            principal,
+            host,
+            operation.name.lower(),
+        )
+        for pattern, principal, host, operation, permission in bindings
+    ]
+
+
+@app.command(
+    "list",
+    epilog=examples("stablelog acls list", "stablelog acls list --topic orders --pattern match --json"),
+)
+@with_broker
+def list_acls(
+    topics: Topics = None,
+    groups: Groups = None,
+    transactional_ids: TransactionalIds = None,
+    cluster: OfCluster = False,
+    pattern: FilterPattern = None,
+    principals: Principals = None,
+    hosts: Hosts = None,
+    operations: Operations = None,
+    allow: Allow = False,
+    deny: Deny = False,
+    as_json: AsJson = False,
+    *,
+    broker: Broker,
+) -> None:
+    """List the ACLs, or those that the options name."""
+    resources = Resources(topics or (), groups or (), transactional_ids or (), cluster)
+    filters = _filters(resources, pattern, principals, hosts, operations, allow=allow, deny=deny)
+    with connect(broker.reach()) as client:
+        show("ACLs", COLUMNS, _rows(_found(client, filters)), as_json=as_json)
+
+
+def _wanted(
+    resources: Resources, operations: list[Operation], *, producer: bool, consumer: bool, idempotent: bool
+) -> list[tuple[ResourceType, str, Operation]]:
+    """Return the resources and operations of the ACLs to add.
+
+    Raises:
+        UsageError: an option is missing, or has no meaning with another one.
+    """
+    named = resources.named()
+    if not (producer or consumer or idempotent):
+        if not named:
+            raise UsageError("the resource is missing: use --topic, --group, --transactional-id or --cluster")
+        return [(*one, operation) for one in named for operation in operations or [Operation.ALL]]
+    if operations:
+        raise UsageError("--operation cannot be combined with --producer, --consumer and --idempotent")
+    if (producer or consumer) and not resources.topics:
+        raise UsageError("--producer and --consumer need --topic")
+    if consumer and not resources.groups:
+        raise UsageError("--consumer needs --group")
+    given = [sets for is_given, sets in ((producer, PRODUCER), (consumer, CONSUMER)) if is_given]
+    wanted = [(kind, name, each) for kind, name in named for sets in given for each in sets.get(kind, ())]
+    if idempotent:
+        wanted.append((ResourceType.CLUSTER, CLUSTER_NAME, Operation.IDEMPOTENT_WRITE))
+    unused = [name for kind, name in named if not any(kind in sets for sets in given)]
+    if unused:
+        raise UsageError(
+            f"{unused[0]!r} is of a type for which the command adds no ACL: name its --operation"
+        )
+    return list(dict.fromkeys(wanted))
+
+
+@app.command(
+    epilog=examples(
+        "stablelog acls add --allow --principal User:alice --producer --topic orders",
+        "stablelog acls add --allow --principal User:bob --consumer --topic orders --group billing",
+        "stablelog acls add --deny --principal User:eve --operation read --topic pay- --pattern prefixed",
+    )
+)
+@with_broker
+def add(
+    allow: Allow = False,
+    deny: Deny = False,
+    principals: Principals = None,
+    hosts: Hosts = None,
+    operations: Operations = None,
+    topics: Topics = None,
+    groups: Groups = None,
+    transactional_ids: TransactionalIds = None,
+    cluster: OfCluster = False,
+    pattern: Annotated[
+        str, typer.Option("--pattern", metavar="TYPE", help="literal, or prefixed: names that begin so.")
+    ] = "literal",
+    producer: Annotated[
+        bool,
+        typer.Option(
+            "--producer",
+            help="write, describe and create on topics, write and describe on transactional ids.",
+        ),
+    ] = False,
+    consumer: Annotated[
+        bool, typer.Option("--consumer", help="read and describe on topics, read on groups.")
+    ] = False,
+    idempotent: Annotated[
+        bool, typer.Option("--idempotent", help="idempotent-write on the cluster.")
+    ] = False,
+    as_json: AsJson = False,
+    *,
+    broker: Broker,
+) -> None:
+    """Add ACLs. Without --operation, --producer or --consumer, they are for all operations."""
+    if allow is deny:
+        raise UsageError("the permission is missing or ambiguous: give either --allow or --deny")
+    if not principals:
+        raise UsageError("--principal is missing, such as User:alice, or User:* for every principal")
+    resources = Resources(topics or (), groups or (), transactional_ids or (), cluster)
+    pattern_type = _parse("--pattern", pattern, [PatternType.LITERAL, PatternType.PREFIXED])
+    wanted = _wanted(
+        resources,
+        _parse_operations(operations),
+        producer=producer,
+        consumer=consumer,
+        idempotent=idempotent,
+    )
+    bindings = [
+        AclBinding(
+            Pattern(kind, name, PatternType.LITERAL if kind is ResourceType.CLUSTER else pattern_type),
+            principal,
+            host,
+            operation,
+            Permission.ALLOW if allow else Permission.DENY,
+        )
+        for (kind, name, operation), principal, host in product(
+            wanted, _parse_principals(principals), hosts or [WILDCARD]
+        )
+    ]
+    for binding in bindings:
+        try:
+            check_binding(binding)
+        except ValueError as invalid:
+            raise UsageError(str(invalid)) from invalid
+    _create(broker, bindings)
+    if as_json:
+        show("ACLs", COLUMNS, _rows(bindings), as_json=True)
+    else:
+        done(f"added {counted(len(bindings), 'ACL')}", as_json=False)
+
+
+def _create(broker: Broker, bindings: Sequence[AclBinding]) -> None:
+    creations = tuple(
+        AclCreation(
+            resource_type=i8(pattern.resource_type),
+            resource_name=pattern.name,
+            resource_pattern_type=i8(pattern.pattern_type),
+            principal=principal,
+            host=host,
+            operation=i8(operation),
+            permission_type=i8(permission),
+        )
+        for pattern, principal, host, operation, permission in bindings
+    )
+    with connect(broker.reach()) as client:
+        response = client.ask(CreateAclsRequest(creations=creations))
+    for binding, result in zip(bindings, response.results, strict=True):
+        _check(result.error_code, f"adding the ACL {binding}", result.error_message)
+
+
+@app.command(
+    epilog=examples(
+        "stablelog acls remove --principal User:bob",
+        "stablelog acls remove --topic orders --pattern literal --deny --execute",
+    )
+)
+@with_broker
+def remove(
+    topics: Topics = None,
+    groups: Groups = None,
+    transactional_ids: TransactionalIds = None,
+    cluster: OfCluster = False,
+    pattern: FilterPattern = None,
+    principals: Principals = None,
+    hosts: Hosts = None,
+    operations: Operations = None,
+    allow: Allow = False,
+    deny: Deny = False,
+    execute: Execute = False,
+    as_json: AsJson = False,
+    *,
+    broker: Broker,
+) -> None:
+    """Remove the ACLs that the options name. Without --execute, only show them."""
+    resources = Resources(topics or (), groups or (), transactional_ids or (), cluster)
+    if not (resources.named() or pattern or principals or hosts or operations or allow or deny):
+        raise UsageError("name the ACLs to remove, such as by --principal or --topic")
+    filters = _filters(resources, pattern, principals, hosts, operations, allow=allow, deny=deny)
+    with connect(broker.reach()) as client:
+        found = _found(client, filters)
+        if execute:
+            _delete(client, filters)
+    show_plan("ACLs to remove", COLUMNS, _rows(found), is_executed=execute, as_json=as_json, items="acls")
+
+
+def _delete(client: Connection, filters: Sequence[AclFilter]) -> None:
+    request = DeleteAclsRequest(filters=tuple(DeleteAclsFilter(**_numbers(asked)) for asked in filters))
+    for result in client.ask(request).filter_results:
+        _check(result.error_code, "removing ACLs", result.error_message)
+        for acl in result.matching_acls:
+            _check(acl.error_code, f"removing an ACL of {acl.principal}", acl.error_message)

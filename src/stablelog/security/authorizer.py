@@ -1,0 +1,117 @@
+"""Authorizer: decides which operations a principal may carry out, as Kafka's StandardAuthorizer decides.
+
+- A super user may do everything, even if a rule denies it.
+- A rule that denies wins over every rule that allows.
+- An operation that no rule allows is denied. `allow.everyone.if.no.acl.found` allows it if no rule applies to the
+  resource at all, not even a rule of another principal.
+- A rule that allows READ, WRITE, DELETE or ALTER also allows DESCRIBE, and one that allows ALTER_CONFIGS also allows
+  DESCRIBE_CONFIGS. A rule that denies one of them denies no other operation.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from stablelog.security.acl_index import AclIndex
+from stablelog.security.acls import AclBinding, Operation, ResourceType, bits
+
+EVERYTHING: Final = bits(Operation)
+CACHED_COUNT_MAX: Final = 20_000
+# A longer name is looked up each time: clients choose the names, and could fill the memory with long ones.
+CACHED_NAME_SIZE_MAX: Final = 256
+
+_ALL: Final = 1 << Operation.ALL
+_IMPLYING_DESCRIBE: Final = bits((Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER))
+# The name with which Kafka asks whether a principal may carry out an operation on every resource of a type.
+_ANY_NAME: Final = "hardcode"
+
+
+def with_implied(allowed: int) -> int:
+    """The operations that rules allow, given the operations in these rules."""
+    if allowed & _ALL:
+        return EVERYTHING
+    if allowed & _IMPLYING_DESCRIBE:
+        allowed |= 1 << Operation.DESCRIBE
+    if allowed & 1 << Operation.ALTER_CONFIGS:
+        allowed |= 1 << Operation.DESCRIBE_CONFIGS
+    return allowed
+
+
+class Authorizer:
+    """The rules of a broker, and what they allow.
+
+    Args:
+        bindings: the rules.
+        super_users: principals that may do everything, such as `User:admin`.
+        allow_without_rules: whether everyone may do everything with a resource that no rule applies to.
+    """
+
+    def __init__(
+        self,
+        bindings: Iterable[AclBinding] = (),
+        *,
+        super_users: Iterable[str] = (),
+        allow_without_rules: bool = False,
+    ) -> None:
+        self.index = AclIndex(bindings)
+        self._super_users = frozenset(super_users)
+        self._allow_without_rules = allow_without_rules
+        # By principal, host, type and name of a resource: the operations that are allowed, as bits.
+        self._cache: dict[tuple[str, str, ResourceType, str], int] = {}
+        self._some_cache: dict[tuple[str, str, ResourceType, Operation], bool] = {}
+
+    @property
+    def cached_count(self) -> int:
+        """The number of resources in the cache, each for one principal and host."""
+        return len(self._cache)
+
+    def allowed(self, principal: str, host: str, resource_type: ResourceType, name: str) -> int:
+        """The operations that a principal on a host may carry out on a resource, as bits."""
+        key = (principal, host, resource_type, name)
+        found = self._cache.get(key)
+        if found is None:
+            found = self._decide(principal, host, resource_type, name)
+            if len(name) <= CACHED_NAME_SIZE_MAX:
+                if len(self._cache) >= CACHED_COUNT_MAX:
+                    self._cache.clear()
+                self._cache[key] = found
+        return found
+
+    def allows(
+        self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str
+    ) -> bool:
+        """Whether a principal on a host may carry out an operation on a resource."""
+        return bool(self.allowed(principal, host, resource_type, name) >> operation & 1)
+
+    def _decide(self, principal: str, host: str, resource_type: ResourceType, name: str) -> int:
+        if principal in self._super_users:
+            return EVERYTHING
+        found = self.index.find(principal, host, resource_type, name)
+        if self._allow_without_rules and not self.index.has_rules(resource_type, name):
+            return EVERYTHING
+        if found.denied & _ALL:
+            return 0
+        return with_implied(found.allowed) & ~found.denied
+
+    def allows_some(
+        self, principal: str, host: str, operation: Operation, resource_type: ResourceType
+    ) -> bool:
+        """Whether a principal on a host may carry out an operation on some resource of a type."""
+        key = (principal, host, resource_type, operation)
+        found = self._some_cache.get(key)
+        if found is None:
+            found = self.allows(
+                principal, host, operation, resource_type, _ANY_NAME
+            ) or self.index.allows_some(principal, host, resource_type, operation)
+            if len(self._some_cache) >= CACHED_COUNT_MAX:
+                self._some_cache.clear()
+            self._some_cache[key] = found
+        return found
+
+    def change(self, added: Iterable[AclBinding] = (), removed: Iterable[AclBinding] = ()) -> None:
+        """Add rules and remove others. They take effect with the next decision."""
+        for binding in removed:
+            self.index.remove(binding)
+        for binding in added:
+            self.index.add(binding)
+        self._cache.clear()
+        self._some_cache.clear()
