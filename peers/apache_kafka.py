@@ -324,6 +324,7 @@ class KafkaBroker:
         settings: any of Kafka's, over SETTINGS.
         jvm_options: how its Java runs.
         version: of Kafka.
+        more_listeners: addresses of further listeners, by their names.
 
     Attributes:
         data: its data directory.
@@ -338,6 +339,7 @@ class KafkaBroker:
         jvm_options: tuple[str, ...] = JVM_OPTIONS,
         *,
         version: str = VERSION,
+        more_listeners: Mapping[str, str] | None = None,
     ) -> None:
         self.data = data
         self.version = version
@@ -346,10 +348,12 @@ class KafkaBroker:
         self._process: subprocess.Popen[bytes] | None = None
         self._config_path = data.parent / f"{data.name}.properties"
         self._log_path = data.parent / f"{data.name}.log"
-        listeners = f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller_port}"
+        more = "".join(f",{name}://{address}" for name, address in (more_listeners or {}).items())
+        plain = f"PLAINTEXT://127.0.0.1:{self.port}{more}"
+        listeners = f"{plain},CONTROLLER://127.0.0.1:{controller_port}"
         properties = SETTINGS | {
             "listeners": listeners,
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "advertised.listeners": plain,
             "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
             "log.dirs": str(data),
         }

@@ -13,6 +13,7 @@ from stablelog.client.responses import check
 from stablelog.errors import did_you_mean
 
 PUBLIC = {
+    "AuthenticationError",
     "DamageError",
     "DataLossError",
     "FencedError",

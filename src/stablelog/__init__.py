@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from stablelog.client.native import connect
     from stablelog.embedded import EmbeddedBroker, serve
     from stablelog.errors import (
+        AuthenticationError,
         DamageError,
         DataLossError,
         FencedError,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "AuthenticationError",
     "DamageError",
     "DataLossError",
     "EmbeddedBroker",

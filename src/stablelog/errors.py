@@ -5,6 +5,7 @@
     ├── RefusedError             the broker cannot carry out a request; nothing changed; it has Kafka's error code
     │   ├── RecordsRefusedError  some records of a batch are not valid; the client is told which
     │   ├── OffsetOutOfRangeError the requested offset is not in the log; the reader must choose another one
+    │   ├── AuthenticationError  client and broker do not accept each other: a password, a certificate, a protocol
     │   └── ProducerFencedError  the transaction has ended, or another producer has taken it over; also a FencedError
     ├── UnavailableError         the disk or the broker failed; nothing was acknowledged: retry later
     │   ├── DiskError            one call to the disk failed; it has the operating system's error number
@@ -80,6 +81,13 @@ class OffsetOutOfRangeError(RefusedError):
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.offset_out_of_range, message)
+
+
+class AuthenticationError(RefusedError):
+    """Client and broker do not accept each other: the password is wrong, a certificate is not trusted, or the security
+    protocol of the client is not that of the listener. The message says what to change, and contains no secret. A retry
+    cannot help.
+    """
 
 
 class DamageError(StablelogError):

@@ -13,6 +13,7 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.client.core.connection import Connection
 from stablelog.client.core.frames import SIZE
+from stablelog.client.core.security import SecurityProtocol
 from stablelog.client.core.steps import Give, Now, Open, Pause, Receive, Send
 from stablelog.errors import UnavailableError
 from stablelog.wire.api import ApiKey
@@ -98,6 +99,10 @@ class ModelBroker:
         return response(
             error_code=ErrorCode.none, api_keys=served, throttle_time=NO_TIME, finalized_features=(feature,)
         )
+
+    def sasl_handshake(self, _request, response):
+        """The listener has no login."""
+        return response(error_code=ErrorCode.illegal_sasl_state, mechanisms=())
 
     def metadata(self, request, response):
         from kio.schema.metadata.v13 import response as v13
@@ -409,8 +414,10 @@ class ModelShell:
                 self.pass_time(seconds)
             case Give(item):
                 self.given.append((self.now, item))
-            case Open(address):
+            case Open(address, probe):
                 assert address in self.broker.addresses
+                if probe is SecurityProtocol.SSL:
+                    raise UnavailableError("no TLS here")
                 if self._fate(None) == "away":
                     raise UnavailableError("away")
                 return ModelConnection(address)

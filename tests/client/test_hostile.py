@@ -166,7 +166,7 @@ def test_whatever_is_answered_only_our_own_errors_come_out(spoiled, key, changes
     spoil.key, spoil.changes, spoil.left = key, changes, left
     with Cluster(proxy.bootstrap, deadline_s=0, timeout_s=5) as cluster:
         original = cluster.open_connection
-        cluster.open_connection = lambda _address: original(proxy.bootstrap)
+        cluster.open_connection = lambda _address, probe=None: original(proxy.bootstrap, probe)
         with suppress(StablelogError):
             converse(cluster, topic)
 

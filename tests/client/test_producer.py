@@ -124,8 +124,8 @@ class through(Cluster):  # noqa: N801
         super().__init__(proxy.bootstrap, **more)
         self._proxy = proxy
 
-    def open_connection(self, address):
-        return super().open_connection(self._proxy.bootstrap)
+    def open_connection(self, address, probe=None):
+        return super().open_connection(self._proxy.bootstrap, probe)
 
 
 def test_a_broker_killed_in_between_loses_and_repeats_nothing():

@@ -96,9 +96,9 @@ class _Directed:
         super().__init__(proxy.bootstrap, deadline_s=deadline_s, timeout_s=SILENCE_S)
         self._proxy, self._broker = proxy, broker
 
-    def open_connection(self, address):
+    def open_connection(self, address, probe=None):
         is_broker = address == self._broker.bootstrap
-        return super().open_connection(self._proxy.bootstrap if is_broker else address)
+        return super().open_connection(self._proxy.bootstrap if is_broker else address, probe)
 
 
 class Directed(_Directed, Cluster):

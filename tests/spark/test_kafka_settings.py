@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from stablelog.client.core.security import security_of
 from stablelog.errors import UsageError
 from stablelog.spark import kafka_settings
 from stablelog.spark.kafka_settings import REFUSED, WITHOUT_EFFECT
@@ -26,9 +27,8 @@ def warnings(caplog, monkeypatch):
 
 @pytest.mark.parametrize("name", WITHOUT_EFFECT)
 def test_a_setting_without_effect_is_taken_by_reads_and_writes(name):
-    value = "PLAINTEXT" if name == "kafka.security.protocol" else "1"
-    assert read_options({**READ, name: value}) == read_options(READ)
-    assert write_options({**WRITE, name.lower(): value}) == write_options(WRITE)
+    assert read_options({**READ, name: "1"}) == read_options(READ)
+    assert write_options({**WRITE, name.lower(): "1"}) == write_options(WRITE)
 
 
 def test_a_process_warns_once_of_each(warnings):
@@ -48,20 +48,44 @@ def test_what_has_an_effect_or_is_as_it_was_is_not_warned_of(warnings):
     assert warnings() == []
 
 
-@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "sasl_ssl", ""])
-def test_a_protocol_that_is_not_spoken_is_refused_and_named(protocol):
+JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="a" password="secret!";'
+LOGIN = {
+    "kafka.security.protocol": "SASL_SSL",
+    "kafka.sasl.mechanism": "SCRAM-SHA-512",
+    "kafka.SASL.jaas.config": JAAS,
+    "kafka.ssl.truststore.location": "/ca.pem",
+}
+
+
+def test_the_settings_of_tls_and_sasl_are_those_of_the_client():
+    wanted = security_of({name.lower().removeprefix("kafka."): value for name, value in LOGIN.items()})
     for ask, given in ((read_options, READ), (write_options, WRITE)):
-        with pytest.raises(UsageError, match=f"protocol={protocol}: TLS and SASL are not supported yet"):
-            ask({**given, "kafka.security.protocol": protocol})
+        options = ask({**given, **LOGIN})
+        assert options.security == wanted
+        assert "secret!" not in repr(options)
+        assert ask({**given, "kafka.security.protocol": "PLAINTEXT"}).security == ask(given).security
 
 
 @pytest.mark.parametrize(
-    "name", ["kafka.sasl.jaas.config", "kafka.ssl.truststore.location", "kafka.SSL.key.password"]
+    ("more", "told"),
+    [
+        ({"kafka.security.protocol": "tls"}, "kafka.security.protocol is none of PLAINTEXT, SSL"),
+        (
+            {"kafka.ssl.key.pasword": "secret!"},
+            "kafka.ssl.key.pasword is unknown; did you mean ssl.key.password",
+        ),
+        (
+            {"kafka.security.protocol": "PLAINTEXT"},
+            "kafka.sasl.jaas.config has no effect|kafka.ssl.truststore.location",
+        ),
+        ({"kafka.sasl.mechanism": "GSSAPI"}, "kafka.sasl.mechanism is none of PLAIN"),
+    ],
 )
-def test_a_setting_of_tls_or_sasl_is_refused_without_its_value(name):
-    with pytest.raises(UsageError, match="TLS and SASL are not supported yet") as refused:
-        read_options({**READ, "kafka.security.protocol": "PLAINTEXT", name: "secret!"})
-    assert "secret!" not in str(refused.value)
+def test_a_wrong_setting_of_tls_or_sasl_is_refused_without_a_secret(more, told):
+    for ask, given in ((read_options, READ), (write_options, WRITE)):
+        with pytest.raises(UsageError, match=told) as refused:
+            ask({**given, **LOGIN, **more})
+        assert "secret!" not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", REFUSED)

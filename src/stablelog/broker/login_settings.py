@@ -7,10 +7,10 @@ listener: `listener.name.clients.plain.sasl.jaas.config`.
 from typing import Final
 
 from stablelog.broker.setting import Setting
-from stablelog.security.jaas import Jaas, check_module, parse_jaas
 from stablelog.security.keys_url import parse_keys_url
 from stablelog.settings import INT_MAX, LONG_MAX, Kind, integer
 from stablelog.wire.sasl import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM_SHA_256
+from stablelog.wire.sasl.jaas import Jaas, check_module, parse_jaas
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, ResourceType
 
 from stablelog.cli.broker import NoBrokerError
+from stablelog.cli.login import librdkafka_settings
 from stablelog.cli.output import fail
 from stablelog.errors import did_you_mean
 
@@ -18,7 +19,13 @@ TIMEOUT_S = 10.0  # how long a broker that was reached may take to respond
 
 def quiet(bootstrap: str, **settings: Any) -> dict[str, Any]:
     """Return settings of confluent-kafka for a client that logs nothing on stderr."""
-    return {"bootstrap.servers": bootstrap, "log_level": 0, "error_cb": lambda _error: None, **settings}
+    return {
+        "bootstrap.servers": bootstrap,
+        "log_level": 0,
+        "error_cb": lambda _error: None,
+        **librdkafka_settings(),
+        **settings,
+    }
 
 
 def ask(bootstrap: str, call: Callable[[], Any], what: str, messages: Mapping[int, str] | None = None) -> Any:

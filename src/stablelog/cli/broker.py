@@ -9,13 +9,16 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from stablelog import cli
+from stablelog.cli import login
 from stablelog.cli.profiles import read_profile
-from stablelog.errors import UnavailableError
+from stablelog.errors import AuthenticationError, StablelogError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from stablelog.client.connection import Connection
@@ -54,6 +57,17 @@ Timeout = Annotated[
 ]
 
 
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--command-config",
+        metavar="FILE",
+        envvar="STABLELOG_COMMAND_CONFIG",
+        help="A file of security settings by Kafka's names, name=value on each line: how to connect and to log in.",
+    ),
+]
+
+
 class NoBrokerError(UnavailableError):
     """No broker answers at the addresses of a command."""
 
@@ -81,16 +95,28 @@ class Broker:
         self._is_reached = False
 
     @classmethod
-    def named(cls, bootstrap: Sequence[str] | None, profile: str | None, timeout_s: float | None) -> "Broker":
-        """Return the broker that the options of a command name. A profile replaces options that are None.
+    def named(
+        cls,
+        bootstrap: Sequence[str] | None,
+        profile: str | None,
+        timeout_s: float | None,
+        command_config: Path | None = None,
+    ) -> "Broker":
+        """Return the broker that the options of a command name. A profile replaces options that are None. The process
+        uses the security settings of these options from now on (`cli.login`).
 
         Raises:
-            UsageError: the profile does not exist, or lacks the address that no option gives.
+            UsageError: the profile does not exist, or lacks the address that no option gives; or a security setting is
+                not valid.
         """
+        settings: dict[str, str] = {}
         if profile is not None:
             given = read_profile(profile, needs_bootstrap=not bootstrap)
             bootstrap = bootstrap or given.bootstrap
             timeout_s = given.timeout_s if timeout_s is None else timeout_s
+            command_config = command_config or given.command_config
+            settings = given.settings
+        login.use(login.read_security(command_config, settings))
         named = [address.strip() for given in bootstrap or (BOOTSTRAP,) for address in given.split(",")]
         addresses = list(dict.fromkeys(address for address in named if address))
         return cls(
@@ -104,7 +130,8 @@ class Broker:
 
         Raises:
             NoBrokerError: no address answers within the timeout.
-            UsageError: an address is not valid.
+            AuthenticationError: a broker and the command do not accept each other.
+            UsageError: an address is not valid, or a key or a certificate cannot be used.
         """
         if not self._is_reached:
             answering = self._answering()
@@ -121,15 +148,19 @@ class Broker:
 
         # `Cluster` checks that the addresses are valid.
         Cluster(",".join(self.addresses))
-        found: queue.SimpleQueue[str] = queue.SimpleQueue()
+        found: queue.SimpleQueue[str | StablelogError] = queue.SimpleQueue()
         failures: dict[str, str] = {}
         for address in self.addresses:
             arguments = (address, deadline_s, found, failures)
             threading.Thread(target=_probe, args=arguments, name="reach", daemon=True).start()
         try:
-            return found.get(timeout=max(deadline_s - time.monotonic(), 0.001))
+            answering = found.get(timeout=max(deadline_s - time.monotonic(), 0.001))
         except queue.Empty:
             why = "; ".join(dict.fromkeys(failures.values()))
+        else:
+            if isinstance(answering, StablelogError):
+                raise answering
+            return answering
         raise NoBrokerError(
             f"no broker responds at {','.join(self.addresses)} within {self.timeout_s:g} s"
             f"{f' ({why})' if why else ''}: start it, name another address with --bootstrap, or wait longer with --timeout"
@@ -137,18 +168,21 @@ class Broker:
 
 
 def _probe(
-    address: str, deadline_s: float, found: "queue.SimpleQueue[str]", failures: dict[str, str]
+    address: str,
+    deadline_s: float,
+    found: "queue.SimpleQueue[str | StablelogError]",
+    failures: dict[str, str],
 ) -> None:
     """Ask the broker at an address for its versions until it answers or the deadline has passed. Put the address into
-    `found` when it answers. Store the last failure in `failures`.
+    `found` when it answers, or the error if a later attempt cannot succeed. Store the last failure in `failures`.
     """
-    from stablelog.client.connection import Connection
-
     while (left_s := deadline_s - time.monotonic()) > 0:
         try:
-            with Connection(address, timeout_s=left_s) as connection:
-                assert connection.versions
+            _ask(address, left_s)
             found.put(address)
+            return
+        except (AuthenticationError, UsageError) as error:
+            found.put(error)
             return
         except UnavailableError as failure:
             cause = failure.__cause__
@@ -156,6 +190,27 @@ def _probe(
                 cause.strerror if isinstance(cause, OSError) and cause.strerror else str(failure)
             )
         time.sleep(min(PAUSE_S, left_s))
+
+
+def _ask(address: str, timeout_s: float) -> None:
+    """Connect to the broker at an address, log in, and ask for the versions. Without a login, also ask for metadata: a
+    listener with a login closes the connection then.
+    """
+    from stablelog.client.cluster import Cluster
+    from stablelog.client.responses import ClosedError
+    from stablelog.client.topics import metadata_request
+
+    security = login.security()
+    with Cluster(address, timeout_s=timeout_s, security=security) as cluster:
+        try:
+            with cluster.open_connection(address) as connection:
+                assert connection.versions
+                if security.credentials is None:
+                    connection.ask(metadata_request(()))
+        except ClosedError:
+            with suppress(UnavailableError):
+                cluster.run(cluster.core.explain_closing(address))
+            raise
 
 
 def connect(bootstrap: str) -> "Connection":
@@ -166,10 +221,15 @@ def connect(bootstrap: str) -> "Connection":
     """
     from stablelog.client.cluster import Cluster
 
-    return Cluster(bootstrap).any_connection()
+    return Cluster(bootstrap, security=login.security()).any_connection()
 
 
-_OPTIONS: Final = {"bootstrap": Bootstrap, "profile": Profile, "timeout_s": Timeout}
+_OPTIONS: Final = {
+    "bootstrap": Bootstrap,
+    "profile": Profile,
+    "timeout_s": Timeout,
+    "command_config": CommandConfig,
+}
 
 
 def with_broker(command: Callable[..., None]) -> Callable[..., None]:

@@ -8,6 +8,7 @@ import typer
 
 from stablelog.cli.admin import known_topic
 from stablelog.cli.broker import Broker, with_broker
+from stablelog.cli.login import security
 from stablelog.cli.options import AsJson, command_app, examples
 from stablelog.cli.output import print_json, print_table
 from stablelog.client.cluster import Cluster
@@ -37,7 +38,7 @@ def cut(
         # Check each topic first: for a missing topic `known_topic` fails at once, but `describe_cut` would retry until
         # its deadline.
         known_topic(bootstrap, topic)
-    with Cluster(bootstrap) as cluster:
+    with Cluster(bootstrap, security=security()) as cluster:
         found = describe_cut(cluster, topics, at)
     offsets = [(topic, partition, offset) for (topic, partition), offset in found.offsets.items()]
     if as_json:

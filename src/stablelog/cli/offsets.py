@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple
 
+from stablelog.cli.login import security
 from stablelog.cli.output import fail
 from stablelog.client.cluster import EARLIEST, LATEST, Cluster
 from stablelog.types import TopicPartition
@@ -99,7 +100,7 @@ def find_offsets(
         UnavailableError: no response within the deadline.
     """
     targets = list(targets)
-    with Cluster(bootstrap) as cluster:
+    with Cluster(bootstrap, security=security()) as cluster:
         starts = cluster.list_offsets(dict.fromkeys(targets, EARLIEST), isolation)
         ends = cluster.list_offsets(dict.fromkeys(targets, LATEST), isolation)
         timed = (

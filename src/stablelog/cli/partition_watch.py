@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import headers_in
 from stablelog.cli import disk_watch
+from stablelog.cli.login import security
 from stablelog.client.cluster import EARLIEST, Cluster
 from stablelog.errors import OffsetOutOfRangeError, RefusedError, StablelogError, UnavailableError
 from stablelog.types import TopicPartition
@@ -55,7 +56,7 @@ def unavailable_partitions(bootstrap: str, topics: Iterable[str]) -> dict[TopicP
     Raises:
         UnavailableError: the broker does not respond.
     """
-    with Cluster(bootstrap, deadline_s=0) as cluster:
+    with Cluster(bootstrap, deadline_s=0, security=security()) as cluster:
         return without_leader(cluster, topics)
 
 
@@ -170,7 +171,7 @@ class PartitionWatch(disk_watch.Watch):
     def _ask(self) -> dict[int, str]:
         faults: dict[int, str] = {}
         try:
-            with Cluster(self.bootstrap, deadline_s=0) as cluster:
+            with Cluster(self.bootstrap, deadline_s=0, security=security()) as cluster:
                 leaderless = without_leader(cluster, [self.topic])
                 for index in sorted(self.partitions):
                     fault = leaderless.get((self.topic, index))

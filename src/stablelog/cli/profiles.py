@@ -9,14 +9,26 @@ from typing import Any, Final, NamedTuple
 
 from stablelog.errors import UsageError, did_you_mean
 
-KEYS: Final = ("bootstrap", "timeout")
+KEYS: Final = ("bootstrap", "timeout", "command-config", "settings")
 
 
 class Profile(NamedTuple):
-    """The values of a profile; None if the profile does not have the key."""
+    """The values of a profile; None if the profile does not have the key.
+
+    Attributes:
+        bootstrap: the addresses of the brokers.
+        timeout_s: how long a command waits for a broker.
+        command_config: a file of security settings.
+        settings: security settings; empty if there are none.
+    """
 
     bootstrap: list[str] | None
     timeout_s: float | None
+    command_config: Path | None
+    settings: dict[str, str]
+
+    def __repr__(self) -> str:
+        return f"Profile({self.bootstrap}, {self.timeout_s}, {self.command_config}, {sorted(self.settings)})"
 
 
 def profiles_path() -> Path:
@@ -48,7 +60,12 @@ def read_profile(name: str, *, needs_bootstrap: bool) -> Profile:
             raise UsageError(f"{where} has the unknown key {key!r}{did_you_mean(key, KEYS)}")
     if needs_bootstrap and "bootstrap" not in profile:
         raise UsageError(f'{where} has no key bootstrap: write bootstrap = "host:port"')
-    return Profile(_addresses(profile, where), _timeout_s(profile, where))
+    return Profile(
+        _addresses(profile, where),
+        _timeout_s(profile, where),
+        _command_config(profile, where),
+        _settings(profile, where),
+    )
 
 
 def _read(path: Path, name: str) -> dict[str, Any]:
@@ -85,3 +102,22 @@ def _timeout_s(profile: dict[str, Any], where: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise UsageError(f"timeout of {where} is not valid: write a number of seconds")
     return float(value)
+
+
+def _command_config(profile: dict[str, Any], where: str) -> Path | None:
+    value = profile.get("command-config")
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"command-config of {where} is not valid: write the path of a file")
+    return Path(value).expanduser()
+
+
+def _settings(profile: dict[str, Any], where: str) -> dict[str, str]:
+    value = profile.get("settings", {})
+    if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
+        raise UsageError(
+            f'settings of {where} are not valid: write a table with security settings, such as "security.protocol" = "SSL". '
+            "The names are in quotation marks"
+        )
+    return value

@@ -46,7 +46,14 @@ def read_properties(path: Path) -> dict[str, str]:
         raise UsageError(
             f"{path} is not a text file: a file of settings has name=value on each line"
         ) from error
-    return dict(pair(line) for line in lines if line.strip() and not line.lstrip().startswith(("#", "!")))
+    found = {}
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not line.lstrip().startswith(("#", "!")):
+            if "=" not in line:  # the message does not quote the line, because it may be a part of a secret
+                raise UsageError(f"{path}, line {number}, is not a setting: write name=value")
+            name, value = pair(line)
+            found[name] = value
+    return found
 
 
 def run_serve(

@@ -14,6 +14,7 @@ from stablelog.client.core import cluster as core
 from stablelog.client.core.cluster import DEADLINE_S, EARLIEST, LATEST, MAX_TIMESTAMP
 from stablelog.client.core.connection import CLIENT_ID
 from stablelog.client.core.connection import Connection as CoreConnection
+from stablelog.client.core.security import PLAINTEXT, PROBES, Security, SecurityProtocol
 from stablelog.client.core.steps import Result, Steps, as_steps
 
 __all__ = ["DEADLINE_S", "EARLIEST", "LATEST", "MAX_TIMESTAMP", "Cluster", "blocking"]
@@ -62,6 +63,7 @@ class Cluster(Blocking):
         client_id: the name of this client in the brokers' logs.
         timeout_s: how long a broker may take to respond.
         deadline_s: how long a call is retried before it fails.
+        security: the security settings.
 
     Attributes:
         core: the steps of this cluster's calls, and what it knows of the brokers.
@@ -77,13 +79,20 @@ class Cluster(Blocking):
         client_id: str = CLIENT_ID,
         timeout_s: float = TIMEOUT_S,
         deadline_s: float = DEADLINE_S,
+        security: Security = PLAINTEXT,
     ) -> None:
-        self.core = core.Cluster(bootstrap, deadline_s=deadline_s)
+        self.core = core.Cluster(bootstrap, deadline_s=deadline_s, security=security)
         self._client_id = client_id
         self._timeout_s = timeout_s
 
     def __reduce__(self) -> Any:
-        return _restore, (self.bootstrap, self._client_id, self._timeout_s, self.deadline_s)
+        return _restore, (
+            self.bootstrap,
+            self._client_id,
+            self._timeout_s,
+            self.deadline_s,
+            self.core.security,
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -103,9 +112,10 @@ class Cluster(Blocking):
         """How long a call is retried before it fails."""
         return self.core.deadline_s
 
-    def open_connection(self, address: str) -> Connection:
-        """Open a connection that only the caller uses. The caller closes it."""
-        return Connection(address, client_id=self._client_id, timeout_s=self._timeout_s)
+    def open_connection(self, address: str, probe: SecurityProtocol | None = None) -> Connection:
+        """Open a connection that only the caller uses. The caller closes it. `probe` is that of `steps.Open`."""
+        security = self.core.security if probe is None else PROBES[probe]
+        return Connection(address, client_id=self._client_id, timeout_s=self._timeout_s, security=security)
 
     def close(self) -> None:
         """Close all connections. A later call opens them again."""
@@ -195,5 +205,9 @@ def _own(connection: CoreConnection) -> Connection:
     return connection
 
 
-def _restore(bootstrap: str, client_id: str, timeout_s: float, deadline_s: float) -> Cluster:
-    return Cluster(bootstrap, client_id=client_id, timeout_s=timeout_s, deadline_s=deadline_s)
+def _restore(
+    bootstrap: str, client_id: str, timeout_s: float, deadline_s: float, security: Security
+) -> Cluster:
+    return Cluster(
+        bootstrap, client_id=client_id, timeout_s=timeout_s, deadline_s=deadline_s, security=security
+    )

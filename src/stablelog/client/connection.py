@@ -12,7 +12,9 @@ from typing import Any, Final, Self
 
 from stablelog.client.buffers import Buffers
 from stablelog.client.core import connection as core
-from stablelog.client.core.steps import Effect, Give, Now, Open, Pause, Receive, Result, Send, Steps
+from stablelog.client.core.security import PLAINTEXT, Security, SecurityProtocol
+from stablelog.client.core.steps import Call, Effect, Give, Now, Open, Pause, Receive, Result, Send, Steps
+from stablelog.client.tls import connection_error, context_of
 from stablelog.errors import UnavailableError
 from stablelog.wire.guard import Buffer
 
@@ -48,22 +50,38 @@ class Connection(core.Connection):
         address: "host:port".
         client_id: the name of this client in the broker's log and metrics.
         timeout_s: how long the broker may take to respond.
+        security: the security settings.
 
     Raises:
         UnavailableError: no connection to the address can be made.
+        AuthenticationError: client and broker do not accept each other's certificates.
+        UsageError: a key or a certificate of the settings cannot be used.
     """
 
     def __init__(
-        self, address: str, *, client_id: str = core.CLIENT_ID, timeout_s: float = TIMEOUT_S
+        self,
+        address: str,
+        *,
+        client_id: str = core.CLIENT_ID,
+        timeout_s: float = TIMEOUT_S,
+        security: Security = PLAINTEXT,
     ) -> None:
-        super().__init__(address, client_id)
+        super().__init__(address, client_id, security)
+        host, port = host_and_port(address)
+        context = None if security.tls is None else context_of(security.tls)
         try:
-            self._socket = socket.create_connection(host_and_port(address), timeout_s)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket = socket.create_connection((host, port), timeout_s)
         except (ValueError, OverflowError) as error:
             raise invalid_address(address) from error
         except OSError as error:
             raise UnavailableError(f"no broker responds at {address}: {error}") from error
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if context is not None:
+                self._socket = context.wrap_socket(self._socket, server_hostname=host)
+        except OSError as error:
+            self._socket.close()
+            raise connection_error(address, security, error) from error
         self._buffers = Buffers(BUFFERS_SIZE_MAX)
         self._ahead = b""  # bytes that were received and not asked for yet
 
@@ -142,6 +160,9 @@ class Connection(core.Connection):
 
     def send_all(self, pieces: list[Buffer]) -> None:
         """Send all pieces with as few copies and system calls as possible. Raises OSError."""
+        if self.security.tls is not None:
+            self._socket.sendall(b"".join(pieces))  # one piece: TLS makes records of it, and has no sendmsg
+            return
         left = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
         while left:
             sent = self._socket.sendmsg(left[:PIECES_MAX])
@@ -168,7 +189,7 @@ class Connection(core.Connection):
                 received[at : at + count] = ahead[:count]
                 self._ahead = ahead[count:]
             if not count:
-                raise OSError("the broker closed the connection")
+                raise ConnectionResetError("the broker closed the connection")
             at += count
         return received
 
@@ -215,14 +236,18 @@ class Blocking:
                 return time.monotonic()
             case Pause(seconds):
                 time.sleep(seconds)
-            case Open(address):
-                return self.open_connection(address)
+            case Call(function):
+                return function()
+            case Open(address, probe):
+                return self.open_connection(address, probe)
             case _:
                 raise AssertionError(effect)
         return None
 
-    def open_connection(self, address: str) -> Connection:
-        """Open a connection to a broker. Only a `Cluster` does so."""
+    def open_connection(self, address: str, probe: SecurityProtocol | None = None) -> Connection:
+        """Open a connection to a broker, with the client's security settings or those of a probe. Only a `Cluster` does
+        so.
+        """
         raise AssertionError(f"a connection opens no other one: {address}")
 
 

@@ -5,15 +5,16 @@ reader has its own connections, so threads can use different ones at the same ti
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from stablelog.client.cluster import DEADLINE_S, Cluster
 from stablelog.client.cluster_pool import ClusterPool
 from stablelog.client.core import reading
 from stablelog.client.core.reading import CommittedTransaction, Selection
+from stablelog.client.core.security import security_of
 from stablelog.client.deadlines import Deadlines
 from stablelog.client.transaction import Transaction
 from stablelog.client.writers import TIMEOUT_S, Writers, select
@@ -117,7 +118,9 @@ class Client:
             self.clusters.give_back(cluster)
 
 
-def connect(bootstrap: str, *, deadline: float = DEADLINE_S) -> Client:
+def connect(
+    bootstrap: str, *, deadline: float = DEADLINE_S, settings: Mapping[str, Any] | None = None
+) -> Client:
     """Make a client of the brokers at these addresses. This sends no request yet.
 
     The client needs a stablelog broker. Its methods are `transaction`, `read` and `close`.
@@ -125,12 +128,13 @@ def connect(bootstrap: str, *, deadline: float = DEADLINE_S) -> Client:
     Args:
         bootstrap: "host:port,host:port"; one reachable address is enough.
         deadline: for how many seconds a request is retried before the call fails.
+        settings: the security settings by Kafka's names, such as {"security.protocol": "SASL_SSL", ...}.
 
     Returns:
         The client. Several threads may use it. At the end of a `with` block it is closed.
 
     Raises:
-        UsageError: an address is invalid.
+        UsageError: an address is invalid; or a security setting is unknown, missing or not valid.
 
     Example:
         with stablelog.connect(broker.bootstrap) as client:
@@ -142,4 +146,5 @@ def connect(bootstrap: str, *, deadline: float = DEADLINE_S) -> Client:
             for transaction in client.read(["orders", "stock"], cut=True, wait=1):
                 print(transaction.commit_sequence, [record.value for record in transaction.records])
     """
-    return Client(ClusterPool(lambda: Cluster(bootstrap, deadline_s=deadline)))
+    security = security_of(settings)
+    return Client(ClusterPool(lambda: Cluster(bootstrap, deadline_s=deadline, security=security)))

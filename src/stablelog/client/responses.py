@@ -39,6 +39,20 @@ class RetriableError(Exception):
     """A failure that a retry can resolve. `Cluster.retrying` catches it, so no caller of the client gets it."""
 
 
+class ClosedError(UnavailableError):
+    """The broker has closed a connection, or responds in another protocol. A retry may help, unless the security protocol
+    of the client is not that of the listener.
+
+    Args:
+        address: "host:port" of the broker.
+        message: for the user.
+    """
+
+    def __init__(self, address: str, message: str) -> None:
+        super().__init__(message)
+        self.address = address
+
+
 class UnknownTopicOrPartitionError(RefusedError):
     """The topic or partition does not exist."""
 

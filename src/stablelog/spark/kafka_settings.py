@@ -1,16 +1,18 @@
 """Settings of Kafka's clients that Spark's Kafka connector accepts and that the data source does not use.
 
 A job moves over from the connector with its options. A setting that cannot change which records are read or written is
-accepted: the source logs one warning with the reason. A setting that would change them, or that protects the connection,
-is refused: the job would do something else than its options say.
+accepted: the source logs one warning with the reason. A setting that would change them is refused: the job would do
+something else than its options say. The settings of TLS and SASL are those of the native client, with the prefix `kafka.`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
+from stablelog.client.core.security import PREFIXES, Security, security_of
 from stablelog.errors import UsageError
 
-SECURITY_PROTOCOL: Final = "kafka.security.protocol"
+PREFIX: Final = "kafka."
+SECURITY_PREFIXES: Final = tuple(PREFIX + one for one in PREFIXES)
 _GROUP = "the source uses no consumer group"
 _RETRIES = "`kafka.request.timeout.ms` limits the retries"
 _WAIT = "`kafka.request.timeout.ms` limits the wait"
@@ -19,7 +21,6 @@ _CONNECTION = "the client chooses this for its connections"
 _BATCHES = "the sink fills record batches from Spark's batches"
 _METRICS = "the client has no metrics of Kafka's clients"
 WITHOUT_EFFECT: Final[dict[str, str]] = {
-    SECURITY_PROTOCOL: "PLAINTEXT is accepted without a warning; any other value is refused",
     "groupIdPrefix": _GROUP,
     "kafka.group.id": _GROUP,
     "kafka.group.instance.id": _GROUP,
@@ -83,27 +84,32 @@ REFUSED: Final[dict[str, str]] = {
     "kafka.key.serializer": "key is binary or string: cast the column",
     "kafka.value.serializer": "value is binary or string: cast the column",
 }
-_SECURITY_PREFIXES: Final = ("kafka.ssl.", "kafka.sasl.", "kafka.security.")
 WARNED: set[str] = set()
 
 
-def check_kafka_setting(name: str, text: str) -> None:
-    """Check a setting of Kafka's clients that the source does not use.
+def is_security_setting(name: str) -> bool:
+    """Whether an option is a setting of TLS or SASL. `name` is in lower case."""
+    return name.startswith(SECURITY_PREFIXES)
+
+
+def security_settings(given: Mapping[str, str]) -> Security:
+    """Check the settings of TLS and SASL. They are accepted by the driver and by the tasks, which read the files.
 
     Args:
-        name: the name of the option, in lower case.
-        text: its value.
+        given: the options that are security settings; names in lower case.
 
     Raises:
-        UsageError: the setting protects the connection, or it would change what is read or written.
+        UsageError: a setting is unknown, missing or not valid. The message contains no secret.
     """
-    is_plain = name == SECURITY_PROTOCOL and text.strip().upper() == "PLAINTEXT"
-    if name.startswith(_SECURITY_PREFIXES) and not is_plain:
-        shown = f"{name}={text.strip()}" if name == SECURITY_PROTOCOL else name  # other values may be secrets
-        raise UsageError(
-            f"{shown}: TLS and SASL are not supported yet, and a connection to the brokers is not encrypted: leave the "
-            "option out, or set kafka.security.protocol=PLAINTEXT"
-        )
+    return security_of({name.removeprefix(PREFIX): text for name, text in given.items()}, PREFIX)
+
+
+def check_kafka_setting(name: str) -> None:
+    """Check the name of an option, in lower case.
+
+    Raises:
+        UsageError: it is a setting of Kafka's clients that would change what is read or written.
+    """
     if name in REFUSED:
         raise UsageError(f"stablelog has no option {name}: {REFUSED[name]}")
 
@@ -117,7 +123,7 @@ def unwarned(names: Iterable[str]) -> list[str]:
     Returns:
         For each option, a text with its name and the reason.
     """
-    reasons = {name.lower(): (name, why) for name, why in WITHOUT_EFFECT.items() if name != SECURITY_PROTOCOL}
+    reasons = {name.lower(): (name, why) for name, why in WITHOUT_EFFECT.items()}
     found = sorted({name.lower() for name in names} & reasons.keys() - WARNED)
     WARNED.update(found)
     return [f"{reasons[name][0]} ({reasons[name][1].replace('`', '')})" for name in found]

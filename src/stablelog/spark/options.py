@@ -8,8 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from stablelog.client.core.security import Security
 from stablelog.errors import UsageError, did_you_mean
-from stablelog.spark.kafka_settings import WITHOUT_EFFECT, check_kafka_setting, unwarned
+from stablelog.spark.kafka_settings import (
+    WITHOUT_EFFECT,
+    check_kafka_setting,
+    is_security_setting,
+    security_settings,
+    unwarned,
+)
 from stablelog.spark.offsets import Bound
 from stablelog.spark.option_table import (
     ALLOW_HTTP,
@@ -81,6 +88,7 @@ class ReadOptions:
     client_id: str
     timeout_ms: int
     store: StoreSettings
+    security: Security
 
     @property
     def store_url(self) -> str | None:
@@ -106,6 +114,7 @@ class WriteOptions:
     checkpoint: str | None
     client_id: str
     timeout_ms: int
+    security: Security
 
 
 def is_store_url(path: str | None) -> bool:
@@ -183,6 +192,7 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
         client_id=values["kafka.client.id"],
         timeout_ms=values["kafka.request.timeout.ms"],
         store=_store_settings(values.store),
+        security=security_settings(values.security),
     )
 
 
@@ -239,6 +249,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         ),
         client_id=values["kafka.client.id"],
         timeout_ms=values["kafka.request.timeout.ms"],
+        security=security_settings(values.security),
     )
 
 
@@ -259,6 +270,8 @@ class _Values:
         self._texts: dict[str, str] = {}
         # The options of the object store, without their prefix. They are not in the table: each store has its own.
         self.store: dict[str, str] = {}
+        # The settings of TLS and SASL. They are not in the table: docs/client.md lists them.
+        self.security: dict[str, str] = {}
         wanted = set(where.split(", "))
         names = sorted((name.lower(), text) for name, text in given.items())
         if any(lowered in TABLES_OWN or lowered.startswith(TABLES_PREFIX) for lowered, _ in names):
@@ -270,7 +283,10 @@ class _Values:
             if lowered.startswith(STORE_PREFIX) and not wanted & {WRITE}:
                 self.store[lowered.removeprefix(STORE_PREFIX)] = text
                 continue
-            check_kafka_setting(lowered, text)
+            if is_security_setting(lowered):
+                self.security[lowered] = text
+                continue
+            check_kafka_setting(lowered)
             name = known.get(lowered)
             if name is None:
                 raise UsageError(_unknown(lowered, known))

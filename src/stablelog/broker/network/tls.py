@@ -2,17 +2,16 @@
 certificate.
 """
 
-import contextlib
 import logging
 import os
 import ssl
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.listener import Listener
+from stablelog.env.pem import pem_file, reason_of
 from stablelog.errors import UsageError
 from stablelog.security.distinguished_name import subject_of
 from stablelog.security.mapping_rules import principal_name
@@ -30,18 +29,6 @@ LOOK_EVERY_S: Final = 1.0
 
 # The sign that a file has changed: inode, size and time of the last change, by path; None for a missing file.
 Signs = dict[str, tuple[int, int, int] | None]
-
-
-@contextlib.contextmanager
-def _file_of(text: str) -> Iterator[str]:
-    """Write a text to a temporary file that only this user can read, because OpenSSL reads keys from files only."""
-    handle, name = tempfile.mkstemp(prefix="stablelog-", suffix=".pem")  # mode 0600
-    try:
-        with open(handle, "w", encoding="ascii") as file:
-            file.write(text)
-        yield name
-    finally:
-        os.unlink(name)
 
 
 def _sign(path: str) -> tuple[int, int, int] | None:
@@ -148,12 +135,12 @@ class Tls:
             )
         # A function, because OpenSSL would ask for the password of an encrypted key on the terminal.
         password: str = self._value("ssl.key.password")
-        with contextlib.nullcontext(location) if location else _file_of(f"{key}\n{chain}\n") as path:
+        with pem_file(location, f"{key}\n{chain}\n") as path:
             try:
                 context.load_cert_chain(path, password=lambda: password)
             except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
                 what = location or "ssl.keystore.key with ssl.keystore.certificate.chain"
-                raise self._refusal(f"{what} cannot be used: {_reason(error)}") from error
+                raise self._refusal(f"{what} cannot be used: {reason_of(error)}") from error
 
     def _load_authorities(self, context: ssl.SSLContext) -> None:
         context.verify_mode = VERIFY_MODES[self._client_auth]
@@ -172,24 +159,8 @@ class Tls:
             )
         except (OSError, ValueError) as error:
             raise self._refusal(
-                f"{location or 'ssl.truststore.certificates'} cannot be used: {_reason(error)}"
+                f"{location or 'ssl.truststore.certificates'} cannot be used: {reason_of(error)}"
             ) from error
-
-
-def _reason(error: Exception) -> str:
-    """Why OpenSSL or the operating system refused a file. The text never contains a key."""
-    if isinstance(error, ssl.SSLError):
-        reason = (error.reason or "no start line").replace("_", " ").lower()
-        hints = {
-            "key values mismatch": "the key does not belong to the first certificate",
-            "bad decrypt": "ssl.key.password is wrong",
-            "bad password read": "the key is encrypted, and ssl.key.password is not set",
-            "no start line": "it has no key or no certificate in PEM format",
-        }
-        return hints.get(reason, reason)
-    if isinstance(error, OSError):
-        return error.strerror or "it cannot be read"
-    return "it has no certificate in PEM format"
 
 
 __all__ = ["Tls"]

@@ -1,10 +1,10 @@
 """The client for asyncio programs, which writes transactions and reads whole transactions."""
 
 import time
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import closing
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from stablelog.client.aio.cancelling import to_the_end
 from stablelog.client.aio.cluster import AsyncCluster
@@ -13,6 +13,7 @@ from stablelog.client.cluster_pool import ClusterPool
 from stablelog.client.core import reading
 from stablelog.client.core.cluster import DEADLINE_S
 from stablelog.client.core.reading import CommittedTransaction, Selection
+from stablelog.client.core.security import security_of
 from stablelog.client.writers import TIMEOUT_S, Writers, select
 
 
@@ -104,7 +105,9 @@ class AsyncClient:
             self.clusters.give_back(cluster)
 
 
-def connect(bootstrap: str, *, deadline: float = DEADLINE_S) -> AsyncClient:
+def connect(
+    bootstrap: str, *, deadline: float = DEADLINE_S, settings: Mapping[str, Any] | None = None
+) -> AsyncClient:
     """Make a client of the brokers at these addresses. This sends no request yet.
 
     The client needs a stablelog broker. Its methods are `transaction`, `read` and `close`.
@@ -112,12 +115,13 @@ def connect(bootstrap: str, *, deadline: float = DEADLINE_S) -> AsyncClient:
     Args:
         bootstrap: "host:port,host:port"; one reachable address is enough.
         deadline: for how many seconds a request is retried before the call fails.
+        settings: the security settings by Kafka's names, such as {"security.protocol": "SASL_SSL", ...}.
 
     Returns:
         The client, for one event loop. At the end of an `async with` block it is closed.
 
     Raises:
-        UsageError: an address is invalid.
+        UsageError: an address is invalid; or a security setting is unknown, missing or not valid.
 
     Example:
         async def main():
@@ -131,4 +135,5 @@ def connect(bootstrap: str, *, deadline: float = DEADLINE_S) -> AsyncClient:
 
         asyncio.run(main())
     """
-    return AsyncClient(ClusterPool(lambda: AsyncCluster(bootstrap, deadline_s=deadline)))
+    security = security_of(settings)
+    return AsyncClient(ClusterPool(lambda: AsyncCluster(bootstrap, deadline_s=deadline, security=security)))

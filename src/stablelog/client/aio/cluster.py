@@ -10,7 +10,9 @@ from stablelog.client.connection import TIMEOUT_S, host_and_port, invalid_addres
 from stablelog.client.core import cluster as core
 from stablelog.client.core.cluster import DEADLINE_S
 from stablelog.client.core.connection import CLIENT_ID, Connection
-from stablelog.client.core.steps import Effect, Give, Now, Open, Pause, Receive, Result, Send, Steps
+from stablelog.client.core.security import PLAINTEXT, PROBES, Security, SecurityProtocol
+from stablelog.client.core.steps import Call, Effect, Give, Now, Open, Pause, Receive, Result, Send, Steps
+from stablelog.client.tls import connection_error, context_of
 from stablelog.errors import UnavailableError
 from stablelog.wire.guard import Buffer
 
@@ -25,12 +27,18 @@ class StreamConnection(Connection):
         reader: the stream of responses.
         writer: the stream of requests.
         timeout_s: how long the broker may take to respond.
+        security: the security settings.
     """
 
     def __init__(
-        self, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, timeout_s: float
+        self,
+        address: str,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        timeout_s: float,
+        security: Security = PLAINTEXT,
     ) -> None:
-        super().__init__(address, CLIENT_ID)
+        super().__init__(address, CLIENT_ID, security)
         self._reader = reader
         self._writer = writer
         self._timeout_s = timeout_s
@@ -56,7 +64,7 @@ class StreamConnection(Connection):
         while at < size:
             piece = await self._in_time(self._reader.read(size - at))
             if not piece:
-                raise OSError("the broker closed the connection")
+                raise ConnectionResetError("the broker closed the connection")
             received[at : at + len(piece)] = piece
             at += len(piece)
         return received
@@ -66,26 +74,33 @@ class StreamConnection(Connection):
             async with asyncio.timeout(self._timeout_s):
                 return await work
         except TimeoutError as error:
-            raise OSError("timed out") from error
+            raise TimeoutError("timed out") from error
 
 
-async def open_stream(address: str, timeout_s: float) -> StreamConnection:
+async def open_stream(address: str, timeout_s: float, security: Security = PLAINTEXT) -> StreamConnection:
     """Connect to a broker.
 
     Raises:
         UnavailableError: no connection to the address can be made.
+        AuthenticationError: client and broker do not accept each other's certificates.
+        UsageError: a key or a certificate of the settings cannot be used.
     """
+    host, port = host_and_port(address)
+    given: dict[str, Any] = {"limit": READ_SIZE_MAX}
+    if security.tls is not None:
+        context = await asyncio.to_thread(context_of, security.tls)
+        given |= {"ssl": context, "server_hostname": host, "ssl_handshake_timeout": timeout_s}
     try:
         async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(*host_and_port(address), limit=READ_SIZE_MAX)
-    except (ValueError, OverflowError) as error:
-        raise invalid_address(address) from error
+            reader, writer = await asyncio.open_connection(host, port, **given)
     except TimeoutError as error:
         raise UnavailableError(f"no broker responds at {address}: timed out") from error
-    except OSError as error:
-        raise UnavailableError(f"no broker responds at {address}: {error}") from error
+    except OSError as error:  # before ValueError, because ssl.SSLCertVerificationError is both
+        raise connection_error(address, security, error) from error
+    except (ValueError, OverflowError) as error:
+        raise invalid_address(address) from error
     writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return StreamConnection(address, reader, writer, timeout_s)
+    return StreamConnection(address, reader, writer, timeout_s, security)
 
 
 class AsyncCluster:
@@ -95,6 +110,7 @@ class AsyncCluster:
         bootstrap: "host:port,host:port"; one reachable address is enough.
         timeout_s: how long a broker may take to respond.
         deadline_s: how long a call is retried before it fails.
+        security: the security settings.
 
     Attributes:
         core: the steps of this cluster's calls, and what it knows of the brokers.
@@ -104,9 +120,14 @@ class AsyncCluster:
     """
 
     def __init__(
-        self, bootstrap: str, *, timeout_s: float = TIMEOUT_S, deadline_s: float = DEADLINE_S
+        self,
+        bootstrap: str,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        deadline_s: float = DEADLINE_S,
+        security: Security = PLAINTEXT,
     ) -> None:
-        self.core = core.Cluster(bootstrap, deadline_s=deadline_s)
+        self.core = core.Cluster(bootstrap, deadline_s=deadline_s, security=security)
         self._timeout_s = timeout_s
         self._pausing: asyncio.Future[None] | None = None  # done when the present pause has to end early
 
@@ -115,9 +136,10 @@ class AsyncCluster:
         """The addresses, as given."""
         return self.core.bootstrap
 
-    async def open_connection(self, address: str) -> Connection:
-        """Open a connection to a broker."""
-        return await open_stream(address, self._timeout_s)
+    async def open_connection(self, address: str, probe: SecurityProtocol | None = None) -> Connection:
+        """Open a connection to a broker. `probe` is that of `steps.Open`."""
+        security = self.core.security if probe is None else PROBES[probe]
+        return await open_stream(address, self._timeout_s, security)
 
     def close(self) -> None:
         """Close all connections. A later call opens them again."""
@@ -171,8 +193,10 @@ class AsyncCluster:
                 return time.monotonic()
             case Pause(seconds):
                 await self._pause(seconds)
-            case Open(address):
-                return await self.open_connection(address)
+            case Call(function):
+                return await asyncio.to_thread(function)
+            case Open(address, probe):
+                return await self.open_connection(address, probe)
             case _:
                 raise AssertionError(effect)
         return None

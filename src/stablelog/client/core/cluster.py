@@ -13,8 +13,16 @@ from kio.schema.find_coordinator.v5.request import FindCoordinatorRequest
 
 from stablelog.client.core.connection import Connection
 from stablelog.client.core.fetch_request import receive_fetch, send_fetch
+from stablelog.client.core.login import explain
+from stablelog.client.core.security import PLAINTEXT, Security
 from stablelog.client.core.steps import NOW, Open, Pause, Steps
-from stablelog.client.responses import RetriableError, UnknownTopicOrPartitionError, check, is_retriable
+from stablelog.client.responses import (
+    ClosedError,
+    RetriableError,
+    UnknownTopicOrPartitionError,
+    check,
+    is_retriable,
+)
 from stablelog.client.topics import (
     Listed,
     Topic,
@@ -47,10 +55,12 @@ class Cluster:
     Args:
         bootstrap: "host:port,host:port"; one reachable address is enough.
         deadline_s: how long a call is retried before it fails.
+        security: the security settings of the shell's connections.
 
     Attributes:
         bootstrap: as given.
         deadline_s: as given.
+        security: as given.
         are_retries_cancelled: whether `cancel_retries` was called, and `allow_retries` was not called since.
         waiting_on: the connections on which a long poll waits. `cancel_retries` closes them, and thus ends it.
 
@@ -58,9 +68,12 @@ class Cluster:
         UsageError: an address is invalid.
     """
 
-    def __init__(self, bootstrap: str, *, deadline_s: float = DEADLINE_S) -> None:
+    def __init__(
+        self, bootstrap: str, *, deadline_s: float = DEADLINE_S, security: Security = PLAINTEXT
+    ) -> None:
         self.bootstrap = bootstrap
         self.deadline_s = deadline_s
+        self.security = security
         self._addresses = [address.strip() for address in bootstrap.split(",") if address.strip()]
         for address in self._addresses:
             if not re.fullmatch(r"\[?[^\s\[\]]+\]?:\d+", address):
@@ -76,6 +89,7 @@ class Cluster:
         # id. None if the cluster has several brokers, or if metadata was not requested yet.
         self._sole_node_id: int | None = None
         self._topics: dict[str, Topic] = {}
+        self._explained: set[str] = set()  # the addresses for which `explain_closing` was called
         self.are_retries_cancelled = False
         self.waiting_on: list[Connection] = []
 
@@ -115,6 +129,8 @@ class Cluster:
                 last = failure
             if isinstance(last, UnavailableError):
                 self.close()
+            if isinstance(last, ClosedError):
+                yield from self.explain_closing(last.address)
             self.forget_metadata()
             if (yield NOW) + backoff > deadline:
                 raise UnavailableError(
@@ -180,10 +196,23 @@ class Cluster:
     def _connection(self, address: str) -> Steps[Connection]:
         known = self._connections.get(address)
         if known is None or known.is_closed:
-            known = self._connections[address] = yield Open(address)
-        assert known is not None
+            try:
+                known = self._connections[address] = yield Open(address)
+                assert known is not None
+                yield from known.negotiate()
+            except ClosedError:
+                yield from self.explain_closing(address)
+                raise
         yield from known.negotiate()
         return known
+
+    def explain_closing(self, address: str) -> Steps[None]:
+        """Raise AuthenticationError if the broker has closed a connection because its listener has another security
+        protocol. This is checked once for each address: later the broker may close a connection when it stops.
+        """
+        if address not in self._explained and not self.are_retries_cancelled:
+            self._explained.add(address)
+            yield from explain(address, self.security)
 
     def lend_connection(self, address: str) -> Steps[Connection]:
         """Lend a connection that only the caller uses. `give_back` keeps it open for the next call."""

@@ -6,8 +6,10 @@ of these requests may be in flight; the broker responds in their order.
 """
 
 import io
+import ssl
 import struct
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -17,8 +19,11 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from stablelog.client.core.frames import SIZE, Frames
-from stablelog.client.core.steps import Receive, Send, Steps
-from stablelog.errors import UnavailableError
+from stablelog.client.core.login import certificate_message, log_in
+from stablelog.client.core.security import PLAINTEXT, Security
+from stablelog.client.core.steps import NOW, Receive, Send, Steps
+from stablelog.client.responses import ClosedError
+from stablelog.errors import AuthenticationError, UnavailableError
 from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.guard import Buffer, checked
 from stablelog.wire.messages import message_class
@@ -29,6 +34,25 @@ CLIENT_ID: Final = "stablelog"
 RESPONSE_ITEMS_MAX: Final = 5_000_000
 INVALID: Final = (SerialError, struct.error, ValueError, LookupError, OverflowError)  # what decoding raises
 FEATURES_SINCE: Final = 3  # the first version of ApiVersions with the cluster's features
+TLS_ALERT: Final = b"\x15\x03"  # the beginning of a TLS record with an alert
+# The reasons of OpenSSL for which a broker ends a connection because of the client's certificate.
+CERTIFICATE_ALERTS: Final = frozenset(
+    {
+        "TLSV13_ALERT_CERTIFICATE_REQUIRED",
+        "SSLV3_ALERT_BAD_CERTIFICATE",  # Java's answer to a client without a certificate, too
+        "SSLV3_ALERT_CERTIFICATE_EXPIRED",
+        "SSLV3_ALERT_CERTIFICATE_REVOKED",
+        "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
+        "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE",
+        "TLSV1_ALERT_UNKNOWN_CA",
+        "TLSV1_ALERT_ACCESS_DENIED",
+    }
+)
+# The part of a session after which the client authenticates again; Kafka's Java client chooses 0.85 to 0.95.
+RENEW_AFTER: Final = 0.85
+# The requests to which a listener responds before the login.
+BEFORE_LOGIN: Final = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+RENEW_MIN_S: Final = 1.05  # brokers refuse to authenticate a connection twice in a second
 
 
 class Connection(ABC):
@@ -37,16 +61,25 @@ class Connection(ABC):
     Args:
         address: "host:port".
         client_id: the name of this client in the broker's log and metrics.
+        security: the security protocol, and the credentials with which `negotiate` logs in.
 
     Attributes:
         address: as given.
+        security: as given.
+        renew_at: the time at which to authenticate again, by the shell's clock; None if the session has no end.
     """
 
-    def __init__(self, address: str, client_id: str = CLIENT_ID) -> None:
+    def __init__(self, address: str, client_id: str = CLIENT_ID, security: Security = PLAINTEXT) -> None:
         self.address = address
+        self.security = security
         self._frames = Frames(client_id)
         self._versions: dict[int, tuple[int, int]] | None = None
         self._features: dict[str, int] = {}
+        self.renew_at: float | None = None
+        self._has_answered = (
+            False  # whether the broker has responded to a request that needs the right protocol
+        )
+        self._early: deque[memoryview] = deque()  # responses that were received before their `receive_steps`
 
     @abstractmethod
     def close(self) -> None:
@@ -65,10 +98,11 @@ class Connection(ABC):
     # --- versions and features ---
 
     def negotiate(self) -> Steps[None]:
-        """Ask the broker for the versions that it supports, unless they are known.
+        """Ask the broker for the versions that it supports, unless they are known, and log in.
 
         Raises:
             UnavailableError: the broker did not respond.
+            AuthenticationError: the broker refuses the login, or the client's certificate.
         """
         if self._versions is not None:
             return
@@ -80,6 +114,32 @@ class Connection(ABC):
             feature.name: feature.max_version_level for feature in getattr(answer, "finalized_features", ())
         }
         self._versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+        yield from self.authenticate()
+
+    def authenticate(self) -> Steps[None]:
+        """Log in, or authenticate again. No request may be in flight."""
+        if self.security.credentials is None:
+            return
+        self.renew_at = None
+        try:
+            lifetime_ms = yield from log_in(self, self.security.credentials)
+        except BaseException:
+            self.close()
+            raise
+        if lifetime_ms > 0:
+            self.renew_at = (yield NOW) + max(RENEW_AFTER * lifetime_ms / 1000, RENEW_MIN_S)
+
+    def _renew(self) -> Steps[None]:
+        """Authenticate again if the session ends soon. Responses to requests in flight are received before."""
+        if self.renew_at is None or (yield NOW) < self.renew_at:
+            return
+        for _ in range(self._frames.awaited_count - len(self._early)):
+            self._early.append((yield from self._receive_frame()))
+        held = self._frames.set_aside()
+        early, self._early = self._early, deque()
+        yield from self.authenticate()
+        self._frames.resume(held)
+        self._early = early
 
     @property
     def versions(self) -> dict[int, tuple[int, int]]:
@@ -203,8 +263,15 @@ class Connection(ABC):
             UnavailableError: `error` is one of `errors`.
         """
         self.close()
+        if isinstance(error, ssl.SSLError) and error.reason in CERTIFICATE_ALERTS:
+            raise AuthenticationError(
+                ErrorCode.invalid_config, certificate_message(self.address, self.security)
+            ) from error
         if isinstance(error, errors):
-            raise UnavailableError(f"{self.address} {what} {_name(api_key)}: {error}") from error
+            message = f"{self.address} {what} {_name(api_key)}: {error}"
+            if isinstance(error, OSError) and not isinstance(error, TimeoutError) and not self._has_answered:
+                raise ClosedError(self.address, message) from error
+            raise UnavailableError(message) from error
 
     def send_steps(
         self, api_key: int, version: int, pieces: Sequence[Buffer], *, flexible: bool
@@ -214,6 +281,8 @@ class Connection(ABC):
         Raises:
             UnavailableError: the request could not be sent completely. The broker may have carried it out.
         """
+        if self.renew_at is not None:
+            yield from self._renew()
         frame = self._frames.encode(api_key, version, pieces, flexible=flexible)
         try:
             yield Send(self, frame)
@@ -232,9 +301,22 @@ class Connection(ABC):
             UnavailableError: the broker did not respond. It may have carried out the request.
         """
         api_key = self._frames.next_api_key
+        frame = self._early.popleft() if self._early else (yield from self._receive_frame())
+        self._has_answered = self._has_answered or api_key not in BEFORE_LOGIN
         try:
-            size = self._frames.read_size((yield Receive(self, SIZE.size)))
-            return self._frames.take_body((yield Receive(self, size)), flexible=flexible)
+            return self._frames.take_body(frame, flexible=flexible)
+        except BaseException as error:
+            self._break_off(error, (OSError, ValueError), "did not respond to", api_key)
+            raise
+
+    def _receive_frame(self) -> Steps[memoryview]:
+        """Receive the next response, without its size."""
+        api_key = self._frames.next_api_key
+        try:
+            prefix = yield Receive(self, SIZE.size)
+            if self._versions is None and bytes(prefix[:2]) == TLS_ALERT:
+                raise ConnectionResetError("the broker responds in TLS")
+            return (yield Receive(self, self._frames.read_size(prefix)))  # type: ignore[no-any-return]
         except BaseException as error:
             self._break_off(error, (OSError, ValueError), "did not respond to", api_key)
             raise

@@ -64,6 +64,21 @@ class Frames:
         """Record that the request that was encoded last is in flight."""
         self._awaited.append((self._correlation_id, api_key))
 
+    @property
+    def awaited_count(self) -> int:
+        """The number of requests in flight."""
+        return len(self._awaited)
+
+    def set_aside(self) -> deque[tuple[int, int]]:
+        """Return the requests in flight, of which none is in flight then. `resume` takes them back."""
+        held, self._awaited = self._awaited, deque()
+        return held
+
+    def resume(self, held: deque[tuple[int, int]]) -> None:
+        """Take the requests back that `set_aside` returned."""
+        assert not self._awaited, "a response is due"
+        self._awaited = held
+
     def read_size(self, prefix: Buffer) -> int:
         """Return the size in bytes of the rest of a response, of which `prefix` is the beginning.
 

@@ -11,6 +11,7 @@ from stablelog.wire.guard import Buffer
 
 if TYPE_CHECKING:
     from stablelog.client.core.connection import Connection
+    from stablelog.client.core.security import SecurityProtocol
 
 Result = TypeVar("Result")
 
@@ -18,10 +19,17 @@ Result = TypeVar("Result")
 class Open(NamedTuple):
     """Open a connection to this address ("host:port"). The result is a `Connection` of the shell.
 
-    The shell raises UnavailableError if no connection can be made.
+    The shell raises UnavailableError if no connection can be made, and AuthenticationError if client and broker do not
+    accept each other's certificates.
+
+    Attributes:
+        address: the address.
+        probe: PLAINTEXT or SSL for a connection that finds out what the listener speaks, without a login and without a
+            check of certificates; None for a connection with the client's own security settings.
     """
 
     address: str
+    probe: "SecurityProtocol | None" = None
 
 
 class Send(NamedTuple):
@@ -50,6 +58,14 @@ class Pause(NamedTuple):
     seconds: float
 
 
+class Call(NamedTuple):
+    """Call a function that reads a file, draws random bytes, computes for milliseconds, or is the user's. The result is
+    its result. The shell raises what the function raises.
+    """
+
+    function: Callable[[], Any]
+
+
 class Now(NamedTuple):
     """Read the clock. The result is the seconds since an arbitrary moment; the clock never goes back."""
 
@@ -61,7 +77,7 @@ class Give(NamedTuple):
 
 
 NOW: Final = Now()
-Effect = Open | Send | Receive | Pause | Now | Give
+Effect = Open | Send | Receive | Pause | Call | Now | Give
 Steps = Generator[Effect, Any, Result]
 
 

@@ -10,6 +10,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
+from stablelog.client.core.security import Security
 from stablelog.errors import ProducerFencedError, RefusedError
 from stablelog.spark.options import WriteOptions
 
@@ -57,17 +58,20 @@ class Written(WriterCommitMessage):
     digest: str = ""
 
 
-_clusters: dict[tuple[int, str, str, int], Cluster] = {}
+_clusters: dict[tuple[int, str, str, int, Security], Cluster] = {}
 
 
 def cluster_of(options: WriteOptions) -> Cluster:
     """Return this process's client of the brokers for these options. A worker process runs several tasks, which share
     its connections.
     """
-    known_by = (os.getpid(), options.bootstrap, options.client_id, options.timeout_ms)
+    known_by = (os.getpid(), options.bootstrap, options.client_id, options.timeout_ms, options.security)
     if known_by not in _clusters:
         _clusters[known_by] = Cluster(
-            options.bootstrap, client_id=options.client_id, deadline_s=options.timeout_ms / 1000
+            options.bootstrap,
+            client_id=options.client_id,
+            deadline_s=options.timeout_ms / 1000,
+            security=options.security,
         )
     return _clusters[known_by]
 

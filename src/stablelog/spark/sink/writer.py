@@ -33,6 +33,7 @@ from pyspark.sql.datasource import (
 )
 
 from stablelog.client import joint
+from stablelog.client.core.security import Security
 from stablelog.errors import RefusedError, UnavailableError, UsageError, did_you_mean
 from stablelog.spark.messages import one_line
 from stablelog.spark.offsets import by_topic
@@ -214,12 +215,12 @@ def check_columns(schema: Any, topic: str | None) -> None:
         raise UsageError("the rows have no topic: give the option topic or a column topic")
 
 
-_checked: set[tuple[str, str | None, str]] = set()
+_checked: set[tuple[str, str | None, str, Security]] = set()
 
 
 def _check_broker(options: WriteOptions) -> None:
     """Check before the job that the broker supports the guarantee of the write. A process checks this once."""
-    asked = (options.bootstrap, options.topic, options.guarantee)
+    asked = (options.bootstrap, options.topic, options.guarantee, options.security)
     if asked in _checked:
         return
     cluster = cluster_of(options)

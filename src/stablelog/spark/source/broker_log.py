@@ -45,6 +45,7 @@ def connect(options: ReadOptions) -> Cluster:
         client_id=options.client_id,
         timeout_s=max(TIMEOUT_S, options.timeout_ms / 1000),
         deadline_s=options.timeout_ms / 1000,
+        security=options.security,
     )
 
 

@@ -1,0 +1,173 @@
+"""The security settings of a command: how it connects to the broker, and as which user.
+
+They come from the file of `--command-config`, else from environment variables, else from a profile; each setting by
+itself. They are never words of the command line, which other users of the machine can see.
+"""
+
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from stablelog.errors import UsageError
+
+if TYPE_CHECKING:
+    from stablelog.client.core.security import Security
+
+ENVIRONMENT_PREFIX: Final = "STABLELOG_"
+TOKEN_LIFETIME_S: Final = 300.0  # after 0.8 of this time librdkafka reads the file with the token again
+_ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_KEY: Final = re.compile(r"((?:\\.|[^\\=:\s])+)\s*[=:\s]?\s*(.*)", re.S)
+
+
+class _Login:
+    """The security settings of the command that this process runs. It runs one command."""
+
+    given: "Security | None" = None
+
+
+def use(security: "Security | None") -> None:
+    """Set the security settings of the command; None for a connection without TLS and without a login."""
+    _Login.given = security
+
+
+def security() -> "Security":
+    """Return the security settings of the command, for the native client."""
+    from stablelog.client.core.security import PLAINTEXT
+
+    return _Login.given or PLAINTEXT
+
+
+def read_security(config: Path | None, profile: Mapping[str, str]) -> "Security | None":
+    """Read the security settings of a command.
+
+    Args:
+        config: the file of `--command-config`; None if there is none.
+        profile: the settings of the profile.
+
+    Returns:
+        None if there are none.
+
+    Raises:
+        UsageError: the file cannot be read, or a setting is not valid. The message contains no secret.
+    """
+    in_file = {} if config is None else _in_config(config)
+    has_environment = any(name.startswith(ENVIRONMENT_PREFIX) for name in os.environ)
+    if not in_file and not profile and not has_environment:
+        return None  # without the import below, which takes long
+    from stablelog.client.core.security import security_of
+
+    given = {**profile, **(_of_environment() if has_environment else {}), **in_file}
+    return security_of(given) if given else None
+
+
+def variable_of(name: str) -> str:
+    """Return the environment variable of a security setting."""
+    return ENVIRONMENT_PREFIX + name.upper().replace(".", "_")
+
+
+def _of_environment() -> dict[str, str]:
+    from stablelog.client.core.security import ALIASES, SETTINGS, TOKEN_FUNCTION
+
+    names = [name for name in (*SETTINGS, *ALIASES) if name != TOKEN_FUNCTION]
+    return {name: value for name in names if (value := os.environ.get(variable_of(name)))}
+
+
+def _in_config(path: Path) -> dict[str, str]:
+    """Read the security settings of a file of Kafka's clients. Other settings of the file have no effect."""
+    from stablelog.client.core.security import PREFIXES
+
+    found = read_client_properties(path)
+    return {name: value for name, value in found.items() if name.startswith(PREFIXES)}
+
+
+def read_client_properties(path: Path) -> dict[str, str]:
+    r"""Read a file in the form of Java's properties: `name=value`, comments after # or !, a backslash at the end of a line
+    that continues, and the escapes `\t`, `\n`, `\r`, `\f` and `\uXXXX`.
+
+    Raises:
+        UsageError: the file cannot be read, or is not such a file. The message quotes no line, which may be a secret.
+    """
+    try:
+        text = path.expanduser().read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not a text file: write name=value on each line") from None
+    found = {}
+    for number, line in _logical_lines(text):
+        match = _KEY.fullmatch(line)
+        if match is None:
+            raise UsageError(f"{path}, line {number}: write name=value")
+        found[_unescaped(match[1])] = _unescaped(match[2])
+    return found
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield each setting with the number of its first line."""
+    begun, first = "", 0
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.lstrip()
+        if not begun and (not line or line[0] in "#!"):
+            continue
+        first = first if begun else number
+        if (len(line) - len(line.rstrip("\\"))) % 2:
+            begun += line[:-1]
+            continue
+        yield first, begun + line
+        begun = ""
+    if begun:
+        yield first, begun
+
+
+def _unescaped(text: str) -> str:
+    def one(match: re.Match[str]) -> str:
+        if match[1]:
+            return chr(int(match[1], 16))
+        return _ESCAPED.get(match[2], match[2])
+
+    return re.sub(r"\\(?:u([0-9A-Fa-f]{4})|(.))", one, text, flags=re.S)
+
+
+# -- librdkafka's names --------------------------------------------------------------------------------------------
+
+
+def librdkafka_settings() -> dict[str, Any]:
+    """Return the security settings of the command for confluent-kafka."""
+    given = _Login.given
+    if given is None:
+        return {}
+    settings: dict[str, Any] = {"security.protocol": given.protocol.value}
+    if given.tls is not None:
+        tls = given.tls
+        settings["ssl.endpoint.identification.algorithm"] = "https" if tls.checks_host else "none"
+        texts = {
+            "ssl.ca.location": tls.trust_path or ("" if tls.trust else "probe"),
+            "ssl.ca.pem": tls.trust,
+            "ssl.key.location": tls.key_path,
+            "ssl.certificate.location": tls.key_path,
+            "ssl.key.pem": tls.key,
+            "ssl.certificate.pem": tls.chain,
+            "ssl.key.password": tls.key_password,
+        }
+        settings |= {name: value for name, value in texts.items() if value}
+    if given.credentials is not None:
+        credentials = given.credentials
+        settings["sasl.mechanism"] = credentials.mechanism
+        if credentials.user:
+            settings |= {"sasl.username": credentials.user, "sasl.password": credentials.password}
+        else:
+            settings["oauth_cb"] = _TokenFile(credentials.token_path)
+    return settings
+
+
+class _TokenFile:
+    """Reads the file with the token; the form of confluent-kafka's callback."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __call__(self, _config: str) -> tuple[str, float]:
+        return Path(self._path).read_text(encoding="ascii").strip(), time.time() + TOKEN_LIFETIME_S

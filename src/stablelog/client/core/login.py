@@ -1,0 +1,244 @@
+"""The login of a connection (SASL, KIP-43, KIP-152), as steps, and what a listener speaks if the client cannot use it."""
+
+import secrets
+from datetime import timedelta
+from enum import Enum, auto
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
+from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
+
+from stablelog.client.core.security import JAAS, TOKEN_FUNCTION, Credentials, Security, SecurityProtocol
+from stablelog.client.core.steps import Call, Open, Pause, Steps
+from stablelog.client.responses import ClosedError
+from stablelog.errors import AuthenticationError, UnavailableError
+from stablelog.wire.sasl import OAUTHBEARER, PLAIN, SaslMessageError
+from stablelog.wire.sasl.oauthbearer import ABORT, decode_error, encode_token
+from stablelog.wire.sasl.plain import encode_plain
+from stablelog.wire.sasl.scram import BY_SASL_NAME, ScramClient
+
+if TYPE_CHECKING:
+    from stablelog.client.core.connection import Connection
+
+MILLISECOND: Final = timedelta(milliseconds=1)
+NONCE_SIZE: Final = 24
+TOKEN_SIZE_MAX: Final = 1 << 16
+HIDDEN: Final = "[hidden]"
+PROBE_COUNT: Final = 3
+PROBE_PAUSE_S: Final = 0.1
+NO_CERTIFICATE: Final = "requires a client certificate: set ssl.keystore.location"
+BAD_CERTIFICATE: Final = "does not accept the client's certificate (ssl.keystore.location): its authority is not one that the broker trusts, or it has expired"
+
+
+def log_in(connection: "Connection", credentials: Credentials) -> Steps[int]:
+    """Log in, or authenticate again before the session ends (KIP-368). No request may be in flight.
+
+    Returns:
+        The session's lifetime in milliseconds; 0 if it does not end.
+
+    Raises:
+        AuthenticationError: the broker refuses the login, or it does not prove that it knows the user.
+        UnavailableError: the broker did not respond.
+    """
+    return (yield from _Exchange(connection, credentials).run())
+
+
+class _Exchange:
+    """One login."""
+
+    def __init__(self, connection: "Connection", credentials: Credentials) -> None:
+        self._connection = connection
+        self._credentials = credentials
+        self._secrets = [credentials.password] if credentials.password else []
+
+    def run(self) -> Steps[int]:
+        mechanism = self._credentials.mechanism
+        answer = yield from self._connection.call_steps(SaslHandshakeRequest(mechanism=mechanism))
+        if answer.error_code is ErrorCode.unsupported_sasl_mechanism:
+            raise self._refusal(
+                f"it does not accept {mechanism}: set sasl.mechanism to one of {', '.join(sorted(answer.mechanisms)) or 'its mechanisms'}",
+                answer.error_code,
+            )
+        if answer.error_code is ErrorCode.illegal_sasl_state:
+            protocol = "SSL" if self._connection.security.tls is not None else "PLAINTEXT"
+            raise self._refusal(
+                f"its listener has no login: set security.protocol={protocol}, or use another port",
+                answer.error_code,
+            )
+        if answer.error_code is not ErrorCode.none:
+            raise self._refusal(answer.error_code.name.replace("_", " "), answer.error_code)
+        try:
+            if mechanism == OAUTHBEARER:
+                return (yield from self._show_token())
+            if mechanism == PLAIN:
+                message = encode_plain(self._credentials.user, self._credentials.password)
+                return (yield from self._say(message))[1]
+            return (yield from self._prove())
+        except SaslMessageError as error:
+            raise self._refusal(str(error)) from None
+
+    def _prove(self) -> Steps[int]:
+        """Log in with SCRAM."""
+        nonce = yield Call(partial(secrets.token_urlsafe, NONCE_SIZE))
+        user, password = self._credentials.user, self._credentials.password
+        scram = ScramClient(BY_SASL_NAME[self._credentials.mechanism], user, password, nonce)
+        challenge, _ = yield from self._say(scram.first())
+        response = yield Call(partial(scram.final, challenge))
+        signature, lifetime_ms = yield from self._say(response)
+        scram.check(signature)
+        return lifetime_ms
+
+    def _show_token(self) -> Steps[int]:
+        """Log in with OAUTHBEARER."""
+        token = yield Call(partial(token_of, self._credentials, self._connection.address))
+        self._secrets.append(token)
+        challenge, lifetime_ms = yield from self._say(encode_token(token))
+        if not challenge:
+            return lifetime_ms
+        try:
+            yield from self._say(ABORT)
+        except AuthenticationError as error:
+            raise self._refusal(decode_error(challenge)) from error
+        raise self._refusal(decode_error(challenge))
+
+    def _say(self, message: bytes) -> Steps[tuple[bytes, int]]:
+        """Send a message, and return the broker's with the session's lifetime in milliseconds."""
+        last = self._connection.versions.get(SaslAuthenticateRequest.__api_key__, (0, -1))[1]
+        if last < 0:
+            raise self._refusal("it does not support SaslAuthenticate")
+        answer = yield from self._connection.ask_steps(SaslAuthenticateRequest(auth_bytes=message))
+        if answer.error_code is not ErrorCode.none:
+            raise self._refusal(answer.error_message or answer.error_code.name, answer.error_code)
+        return bytes(answer.auth_bytes), answer.session_lifetime // MILLISECOND
+
+    def _refusal(
+        self, why: str, code: ErrorCode = ErrorCode.sasl_authentication_failed
+    ) -> AuthenticationError:
+        given = self._credentials
+        whose = f" as user {given.user!r}" if given.user else ""
+        for secret in self._secrets:  # a broker could send a secret back
+            why = why.replace(secret, HIDDEN)
+        check = f"Check user name and password ({JAAS}, or sasl.username and sasl.password)"
+        if given.mechanism == OAUTHBEARER:
+            check = "Get a valid token"
+        hint = f". {check}" if code is ErrorCode.sasl_authentication_failed else ""
+        return AuthenticationError(
+            code,
+            f"login at {self._connection.address}{whose} with {given.mechanism} failed: {why.rstrip('.')}{hint}",
+        )
+
+
+def token_of(credentials: Credentials, address: str) -> str:
+    """Get the token of a login, from a file or from the user's function."""
+    where = f"login at {address} with {OAUTHBEARER}: "
+    failed = ErrorCode.sasl_authentication_failed
+    if credentials.token is None:
+        try:
+            with Path(credentials.token_path).open(encoding="ascii") as file:
+                return file.read(TOKEN_SIZE_MAX).strip()
+        except OSError as error:
+            raise AuthenticationError(
+                failed, f"{where}the token cannot be read: {credentials.token_path}: {error.strerror}"
+            ) from None
+        except ValueError:
+            raise AuthenticationError(
+                failed,
+                f"{where}{credentials.token_path} has characters that are not ASCII, so it has no token",
+            ) from None
+    try:
+        found = credentials.token("")
+    except Exception as error:  # noqa: BLE001 - any error of the user's function
+        # The message of another's error may contain a secret.
+        raise AuthenticationError(failed, f"{where}{TOKEN_FUNCTION} raised {type(error).__name__}") from None
+    token = found[0] if isinstance(found, tuple) and found else found
+    if not isinstance(token, str):
+        raise AuthenticationError(failed, f"{where}{TOKEN_FUNCTION} returned no text")
+    return token
+
+
+# -- what does a listener speak? -----------------------------------------------------------------------------------
+
+
+class _Listener(Enum):
+    """What a probe learns of a listener."""
+
+    SILENT = auto()  # it does not respond, or not with or without TLS as the probe does
+    CLOSING = auto()  # it closes the connection after the TLS handshake
+    UNKNOWN = auto()  # it responds, but not to SaslHandshake
+    OPEN = auto()  # it has no login
+    LOGIN = auto()  # it requires a login
+
+
+def explain(address: str, security: Security) -> Steps[None]:
+    """Find out why a broker closes the connections: its listener may have another security protocol, or require another
+    client certificate.
+
+    The steps connect with and without TLS, and send ApiVersions and SaslHandshake, which contain no secret.
+
+    Raises:
+        AuthenticationError: the listener has another security protocol, and the message names both. Or it does not
+            accept the client's certificate.
+    """
+    for is_tls in (not security.protocol.is_tls, security.protocol.is_tls):
+        found = yield from _probe(address, SecurityProtocol.SSL if is_tls else SecurityProtocol.PLAINTEXT)
+        if found is _Listener.CLOSING:
+            raise AuthenticationError(ErrorCode.invalid_config, certificate_message(address, security))
+        if found in (_Listener.OPEN, _Listener.LOGIN):
+            spoken = SecurityProtocol.of(is_tls=is_tls, is_sasl=found is _Listener.LOGIN)
+            if spoken is not security.protocol:
+                raise AuthenticationError(
+                    ErrorCode.invalid_config,
+                    f"the listener at {address} has the security protocol {spoken}, and the client is set to "
+                    f"{security.protocol}: set security.protocol={spoken}, or use another port",
+                )
+        if found is not _Listener.SILENT:
+            return
+
+
+def certificate_message(address: str, security: Security) -> str:
+    """Return the message for a listener that closes connections because of the client's certificate."""
+    if security.tls is None:
+        return (
+            f"the listener at {address} has TLS and closes each connection without a client certificate: set "
+            "security.protocol=SSL and ssl.keystore.location, or use another port"
+        )
+    if security.tls.key_path or security.tls.key:
+        return f"{address} {BAD_CERTIFICATE}"
+    return f"{address} {NO_CERTIFICATE}"
+
+
+def _probe(address: str, protocol: SecurityProtocol) -> Steps[_Listener]:
+    """Connect to a listener, and find out what it is. A broker that is stopping may close a connection, too: a listener
+    is `CLOSING` only if it does so several times.
+    """
+    found = _Listener.SILENT
+    for _ in range(PROBE_COUNT):
+        found = yield from _probe_once(address, protocol)
+        if found is not _Listener.CLOSING:
+            break
+        yield Pause(PROBE_PAUSE_S)
+    return found
+
+
+def _probe_once(address: str, protocol: SecurityProtocol) -> Steps[_Listener]:
+    try:
+        connection = yield Open(address, protocol)
+    except (UnavailableError, AuthenticationError):
+        return _Listener.SILENT
+    try:
+        yield from connection.negotiate()
+        answer: Any = yield from connection.call_steps(SaslHandshakeRequest(mechanism="?"))
+    except AuthenticationError:  # an alert: the listener requires a certificate
+        return _Listener.CLOSING
+    except UnavailableError as failure:
+        is_closing = isinstance(failure, ClosedError) and protocol.is_tls
+        return _Listener.CLOSING if is_closing else _Listener.SILENT
+    finally:
+        connection.close()
+    return {
+        ErrorCode.unsupported_sasl_mechanism: _Listener.LOGIN,
+        ErrorCode.illegal_sasl_state: _Listener.OPEN,
+    }.get(answer.error_code, _Listener.UNKNOWN)

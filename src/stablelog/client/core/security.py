@@ -1,0 +1,314 @@
+"""The security settings of a client: TLS, and the credentials with which it logs in. Names and meanings are Kafka's.
+
+Secrets are in no `repr` and in no error message.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from stablelog.errors import UsageError, did_you_mean
+from stablelog.wire.sasl import MECHANISMS, OAUTHBEARER
+from stablelog.wire.sasl.jaas import check_module, parse_jaas
+
+# The function of a setting that returns a token; it has the form of confluent-kafka's callback.
+TokenFunction = Callable[[str], Any]
+TOKEN_FUNCTION: Final = "oauth_cb"  # noqa: S105 - the name of a setting
+JAAS: Final = "sasl.jaas.config"
+TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - the name of a setting
+# The names of librdkafka, and the names of Kafka's Java client for the same settings.
+ALIASES: Final[Mapping[str, str]] = MappingProxyType(
+    {"ssl.ca.location": "ssl.truststore.location", "sasl.mechanisms": "sasl.mechanism"}
+)
+# Each setting, and its meaning for users (docs/client.md).
+SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "security.protocol": "`PLAINTEXT` (default), `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`, as the listener of the broker.",
+        "ssl.truststore.location": "A PEM file with the certificates of the authorities that the client trusts. Without it, the client trusts those of the operating system. `ssl.ca.location` is the same setting.",
+        "ssl.truststore.certificates": "The text of such a file.",
+        "ssl.truststore.type": "`PEM`, the only type.",
+        "ssl.keystore.location": "A PEM file with the client's key and its certificate chain, for a listener that asks for certificates.",
+        "ssl.keystore.key": "The text of the client's key in PEM format (PKCS #8). A secret.",
+        "ssl.keystore.certificate.chain": "The text of the client's certificate chain in PEM format.",
+        "ssl.keystore.type": "`PEM`, the only type.",
+        "ssl.key.password": "The password of the client's key, if the key is encrypted. A secret.",
+        "ssl.endpoint.identification.algorithm": "`https` (default): the broker's certificate must contain the host name of the address. Empty: any name is accepted, and who has a certificate of one of the authorities can pretend to be the broker.",
+        "sasl.mechanism": "`SCRAM-SHA-512`, `SCRAM-SHA-256`, `PLAIN` or `OAUTHBEARER`; no default.",
+        JAAS: 'User name and password: `org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="...";`, with `plain.PlainLoginModule` for PLAIN. A secret.',
+        "sasl.username": "The user name, in place of `sasl.jaas.config`.",
+        "sasl.password": "The password, in place of `sasl.jaas.config`. A secret.",
+        TOKEN_URL: "For OAUTHBEARER: `file:///path` of a file with the token. The client reads it for each login.",
+        TOKEN_FUNCTION: "For OAUTHBEARER, in Python only: a function that gets one argument, the empty text, and returns the token, or a tuple with the token first. The form is that of confluent-kafka.",
+    }
+)
+SECRETS: Final = frozenset({JAAS, "sasl.password", "ssl.keystore.key", "ssl.key.password"})
+PREFIXES: Final = ("security.", "ssl.", "sasl.")
+
+
+class SecurityProtocol(StrEnum):
+    """The security protocol of a listener."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def is_sasl(self) -> bool:
+        """Whether clients log in."""
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+    @classmethod
+    def of(cls, *, is_tls: bool, is_sasl: bool) -> "SecurityProtocol":
+        """Return the protocol with these properties."""
+        return next(one for one in cls if (one.is_tls, one.is_sasl) == (is_tls, is_sasl))
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """The TLS of a client. A text is empty if it is not set.
+
+    Attributes:
+        trust_path: the file with the authorities' certificates.
+        trust: the authorities' certificates.
+        key_path: the file with the client's key and certificates.
+        key: the client's key.
+        chain: the client's certificates.
+        key_password: the password of the key.
+        checks_host: whether the broker's certificate must contain the host name.
+        checks_certificate: whether the broker must prove who it is. Only a connection that sends no secret and no
+            record, and uses no response but an error code, does without.
+    """
+
+    trust_path: str = ""
+    trust: str = field(default="", repr=False)
+    key_path: str = ""
+    key: str = field(default="", repr=False)
+    chain: str = field(default="", repr=False)
+    key_password: str = field(default="", repr=False)
+    checks_host: bool = True
+    checks_certificate: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The credentials of a login.
+
+    Attributes:
+        mechanism: the SASL mechanism.
+        user: the user name; empty for OAUTHBEARER.
+        password: the password; empty for OAUTHBEARER.
+        token_path: the file with the token; empty if there is none.
+        token: the function that returns the token; None if there is none.
+    """
+
+    mechanism: str
+    user: str = ""
+    password: str = field(default="", repr=False)
+    token_path: str = ""
+    token: TokenFunction | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """The security settings of a client.
+
+    Attributes:
+        protocol: the security protocol of the listeners to which the client connects.
+        tls: the TLS of the connections; None without TLS.
+        credentials: the credentials of the login; None without a login.
+    """
+
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    tls: Tls | None = None
+    credentials: Credentials | None = None
+
+
+PLAINTEXT: Final = Security()
+# The security of a connection that finds out what a listener speaks.
+PROBES: Final[Mapping[SecurityProtocol, Security]] = MappingProxyType(
+    {
+        SecurityProtocol.PLAINTEXT: PLAINTEXT,
+        SecurityProtocol.SSL: Security(
+            SecurityProtocol.SSL, Tls(checks_host=False, checks_certificate=False)
+        ),
+    }
+)
+
+
+def security_of(settings: Mapping[str, Any] | None, prefix: str = "") -> Security:
+    """Check security settings.
+
+    Args:
+        settings: values by Kafka's names.
+        prefix: stands before the names in error messages: `kafka.` for the options of Spark.
+
+    Raises:
+        UsageError: a setting is unknown, missing, contradictory or not valid. The message contains no secret.
+    """
+    return _Reader(settings or {}, prefix).security() if settings else PLAINTEXT
+
+
+class _Reader:
+    """Reads the settings, each once; what is left over is an error."""
+
+    def __init__(self, settings: Mapping[str, Any], prefix: str) -> None:
+        self._prefix = prefix
+        self._values: dict[str, Any] = {}
+        for name, value in settings.items():
+            known = ALIASES.get(name, name)
+            if known not in SETTINGS:
+                hint = did_you_mean(name, [*SETTINGS, *ALIASES])
+                raise UsageError(
+                    f"the security setting {prefix}{name} is unknown{hint or '; docs/client.md lists the settings'}"
+                )
+            if known in self._values:
+                raise self._refusal(f"{known} is given twice: as {name}, and by its other name")
+            if known == TOKEN_FUNCTION:
+                if not callable(value):
+                    raise self._refusal(f"{known} is not a function")
+            elif not isinstance(value, str):
+                raise self._refusal(f"the value of {known} is not text")
+            self._values[known] = value
+
+    def _refusal(self, what: str) -> UsageError:
+        return UsageError(f"security settings: {what}")
+
+    def _named(self, name: str) -> str:
+        return f"{self._prefix}{name}"
+
+    def _text(self, name: str) -> str:
+        return str(self._values.get(name, "")).strip() if name not in SECRETS else self._values.get(name, "")
+
+    def security(self) -> Security:
+        """Return the settings as one value."""
+        text = (self._text("security.protocol") or SecurityProtocol.PLAINTEXT).upper()
+        if text not in tuple(SecurityProtocol):
+            raise self._refusal(
+                f"{self._named('security.protocol')} is none of {', '.join(SecurityProtocol)}{did_you_mean(text, SecurityProtocol)}"
+            )
+        protocol = SecurityProtocol(text)
+        self._refuse_unused("ssl.", protocol, protocol.is_tls)
+        self._refuse_unused("sasl.", protocol, protocol.is_sasl)
+        return Security(
+            protocol,
+            self._tls() if protocol.is_tls else None,
+            self._credentials() if protocol.is_sasl else None,
+        )
+
+    def _refuse_unused(self, prefix: str, protocol: SecurityProtocol, is_used: bool) -> None:
+        unused = sorted(
+            name
+            for name in self._values
+            if name.startswith(prefix) or (prefix, name) == ("sasl.", TOKEN_FUNCTION)
+        )
+        if unused and not is_used:
+            fitting = " or ".join(
+                one for one in SecurityProtocol if (one.is_tls if prefix == "ssl." else one.is_sasl)
+            )
+            raise self._refusal(
+                f"{self._named(unused[0])} has no effect with security.protocol={protocol}: set "
+                f"{self._named('security.protocol')} to {fitting}, or leave it out"
+            )
+
+    def _tls(self) -> Tls:
+        for store in ("truststore", "keystore"):
+            kind = self._text(f"ssl.{store}.type")
+            if kind.upper() not in ("", "PEM"):
+                raise self._refusal(
+                    f"{self._named(f'ssl.{store}.type')}={kind} is not supported: convert the store to a PEM file, for "
+                    "example with `openssl pkcs12`, and leave out the type"
+                )
+        algorithm = self._text("ssl.endpoint.identification.algorithm")
+        if "ssl.endpoint.identification.algorithm" in self._values and algorithm.lower() not in (
+            "",
+            "https",
+            "none",
+        ):
+            raise self._refusal(
+                f"{self._named('ssl.endpoint.identification.algorithm')} is neither https nor empty"
+            )
+        self._refuse_both("ssl.truststore.location", "ssl.truststore.certificates")
+        self._refuse_both("ssl.keystore.location", "ssl.keystore.key")
+        if ("ssl.keystore.key" in self._values) != ("ssl.keystore.certificate.chain" in self._values):
+            raise self._refusal(
+                f"{self._named('ssl.keystore.key')} and {self._named('ssl.keystore.certificate.chain')} belong together: give both"
+            )
+        return Tls(
+            trust_path=self._text("ssl.truststore.location"),
+            trust=_lines(self._text("ssl.truststore.certificates")),
+            key_path=self._text("ssl.keystore.location"),
+            key=_lines(self._text("ssl.keystore.key")),
+            chain=_lines(self._text("ssl.keystore.certificate.chain")),
+            key_password=self._text("ssl.key.password"),
+            checks_host="ssl.endpoint.identification.algorithm" not in self._values
+            or algorithm.lower() == "https",
+        )
+
+    def _refuse_both(self, one: str, other: str) -> None:
+        if one in self._values and other in self._values:
+            raise self._refusal(
+                f"{self._named(one)} and {self._named(other)} exclude each other: give one of them"
+            )
+
+    def _credentials(self) -> Credentials:
+        mechanism = self._text("sasl.mechanism").upper()
+        if mechanism not in MECHANISMS:
+            raise self._refusal(
+                f"{self._named('sasl.mechanism')} is {'none of' if mechanism else 'missing: give one of'} {', '.join(MECHANISMS)}"
+            )
+        return self._of_token(mechanism) if mechanism == OAUTHBEARER else self._of_user(mechanism)
+
+    def _of_user(self, mechanism: str) -> Credentials:
+        if TOKEN_URL in self._values or TOKEN_FUNCTION in self._values:
+            raise self._refusal(f"a token is given, but {self._named('sasl.mechanism')} is {mechanism}")
+        self._refuse_both(JAAS, "sasl.username")
+        self._refuse_both(JAAS, "sasl.password")
+        user, password = self._text("sasl.username"), self._text("sasl.password")
+        if JAAS in self._values:
+            options = self._jaas(mechanism)
+            user, password = options.get("username", ""), options.get("password", "")
+        if not user or not password:
+            raise self._refusal(
+                f"{'the password' if user else 'the user name'} of {mechanism} is missing: give {self._named(JAAS)} with username "
+                f"and password, or {self._named('sasl.username')} and {self._named('sasl.password')}"
+            )
+        if "\0" in user + password:
+            raise self._refusal("user name and password cannot contain the character NUL")
+        return Credentials(mechanism, user, password)
+
+    def _of_token(self, mechanism: str) -> Credentials:
+        if JAAS in self._values:
+            self._jaas(mechanism)  # Java requires it, and it has no options
+        self._refuse_both(TOKEN_URL, TOKEN_FUNCTION)
+        function, url = self._values.get(TOKEN_FUNCTION), self._text(TOKEN_URL)
+        if function is None and not url:
+            raise self._refusal(
+                f"the token of {mechanism} is missing: give {self._named(TOKEN_URL)} as file:///path, or the function {TOKEN_FUNCTION}"
+            )
+        parts = urlsplit(url)
+        if url and (parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path):
+            raise self._refusal(
+                f"{self._named(TOKEN_URL)} is not the URL of a file: write file:///path. To ask an authorization server for the "
+                f"token, give the function {TOKEN_FUNCTION}"
+            )
+        return Credentials(mechanism, token_path=unquote(parts.path), token=function)
+
+    def _jaas(self, mechanism: str) -> Mapping[str, str]:
+        try:
+            return check_module(mechanism, parse_jaas(self._text(JAAS))).options
+        except ValueError as error:
+            raise self._refusal(f"{self._named(JAAS)} is not valid: {error}") from None
+
+
+def _lines(text: str) -> str:
+    r"""Return a PEM text whose line ends may be written as `\n`, as in a file of properties."""
+    return text.replace("\\n", "\n")

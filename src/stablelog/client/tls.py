@@ -1,0 +1,104 @@
+"""TLS of the client's connections by the standard library, for both shells."""
+
+import os
+import ssl
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.client.core.connection import CERTIFICATE_ALERTS
+from stablelog.client.core.login import certificate_message
+from stablelog.client.core.security import Security, Tls
+from stablelog.client.responses import ClosedError
+from stablelog.env.pem import pem_file, reason_of
+from stablelog.errors import AuthenticationError, UnavailableError, UsageError
+
+# The sign that a file has changed: inode, size and time of the last change; None for a missing file.
+Sign = tuple[int, int, int] | None
+CONTEXTS_MAX: Final = 16
+
+
+def context_of(tls: Tls) -> ssl.SSLContext:
+    """Return the context for a new connection. If a file has changed, it has the file's new contents.
+
+    Raises:
+        UsageError: a file, a key or a certificate cannot be used. The message contains no secret.
+    """
+    return _context(tls, _sign(tls.trust_path), _sign(tls.key_path))
+
+
+def _sign(path: str) -> Sign:
+    try:
+        found = os.stat(path) if path else None
+    except OSError:
+        return None
+    return None if found is None else (found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+@lru_cache(CONTEXTS_MAX)
+def _context(tls: Tls, *_signs: Sign) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = tls.checks_host
+    if not tls.checks_certificate:
+        context.verify_mode = ssl.CERT_NONE
+        return context
+    _load_authorities(context, tls)
+    _load_keys(context, tls)
+    return context
+
+
+def _load_authorities(context: ssl.SSLContext, tls: Tls) -> None:
+    if not tls.trust_path and not tls.trust:
+        context.load_default_certs()
+        return
+    try:
+        text = tls.trust or Path(tls.trust_path).read_text(encoding="ascii", errors="replace")
+        context.load_verify_locations(cadata=text)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{tls.trust_path or 'ssl.truststore.certificates'} cannot be used: {reason_of(error)}"
+        ) from None
+
+
+def _load_keys(context: ssl.SSLContext, tls: Tls) -> None:
+    if not tls.key_path and not tls.key:
+        return
+    what = tls.key_path or "ssl.keystore.key with ssl.keystore.certificate.chain"
+    try:
+        with pem_file(tls.key_path, f"{tls.key}\n{tls.chain}\n") as path:
+            # A function, because OpenSSL would ask for the password of an encrypted key on the terminal.
+            context.load_cert_chain(path, password=lambda: tls.key_password)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{what} cannot be used: {reason_of(error)}") from None
+
+
+def connection_error(
+    address: str, security: Security, error: OSError
+) -> UnavailableError | AuthenticationError:
+    """Return the client's error for a connection that cannot be made, or whose TLS handshake fails."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return AuthenticationError(ErrorCode.invalid_config, f"{address}: {_verification(error)}")
+    if isinstance(error, ssl.SSLError):
+        if error.reason in CERTIFICATE_ALERTS:
+            return AuthenticationError(ErrorCode.invalid_config, certificate_message(address, security))
+        why = (error.reason or "the broker closed the connection").replace("_", " ").lower()
+        return ClosedError(address, f"no broker responds at {address}: the TLS handshake failed: {why}")
+    if isinstance(error, ConnectionResetError | ConnectionAbortedError | BrokenPipeError):
+        return ClosedError(address, f"no broker responds at {address}: the broker closed the connection")
+    return UnavailableError(f"no broker responds at {address}: {error}")
+
+
+def _verification(error: ssl.SSLCertVerificationError) -> str:
+    why = error.verify_message.rstrip(".")
+    if "ostname mismatch" in why or "IP address mismatch" in why:
+        return (
+            f"the broker's certificate is for another host ({why}): use an address that the certificate contains, or "
+            "another certificate"
+        )
+    return (
+        f"the broker's certificate is not accepted ({why}): set ssl.truststore.location to a PEM file with the certificate "
+        "of its authority"
+    )

@@ -1,0 +1,362 @@
+"""TLS and logins of the native client, by each of its faces."""
+
+import pickle
+import re
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+import stablelog
+from stablelog.client.cluster import Cluster
+from stablelog.client.core import connection as core
+from stablelog.client.core.frames import Frames
+from stablelog.client.core.login import token_of
+from stablelog.client.core.security import SECRETS, SETTINGS, security_of
+from stablelog.errors import AuthenticationError, UsageError
+from tests.client.faces import FACES
+from tests.client.transactions import create
+from tests.secured import NAMES, PASSWORD, USER, jaas, secured
+
+DOC = Path(__file__).parents[2] / "docs" / "client.md"
+SECRET = "s3cr3t-value"
+SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-512"}
+# How long a wrong setting may take to be told: far less than the client's deadline.
+AT_ONCE_S, DEADLINE_S = 20, 60
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with secured(tmp_path_factory.mktemp("secured")) as server:
+        create(server.at["PLAINTEXT"], name="orders")
+        yield server
+
+
+@pytest.fixture(params=FACES, ids=lambda face: face.name)
+def connect(request):
+    """Connect by one of the faces."""
+    module = {"threads": stablelog, "asyncio": stablelog.aio}[request.param.name]
+
+    def connect(at, settings):
+        return request.param(module.connect(at, deadline=DEADLINE_S, settings=settings))
+
+    return connect
+
+
+def write(client):
+    """Write a transaction of a small record and of one that needs many TLS records."""
+    with client.transaction(timeout=60) as txn:
+        first = txn.write("orders", "k", b"v")
+        txn.write("orders", "k", b"x" * 300_000)
+    return first.result(30)
+
+
+def refusal(connect, at, settings):
+    began = time.monotonic()
+    with connect(at, settings) as client, pytest.raises(AuthenticationError) as refused:
+        write(client)
+    assert time.monotonic() - began < AT_ONCE_S
+    assert PASSWORD not in str(refused.value)
+    return refused.value
+
+
+@pytest.mark.parametrize("protocol", NAMES)
+def test_transactions_are_written_and_read_with_each_security_protocol(server, connect, protocol):
+    with connect(server.at[protocol], server.settings(protocol)) as client:
+        before = [one.commit_sequence for one in client.read("orders", wait=0.2)]
+        position = write(client)
+        after = client.read("orders", after=max(before, default=0), wait=5)
+        found = [record for record in next(after).records if record.offset == position.offset]
+        assert [record.value for record in found] == [b"v"]
+        after.close()
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"])
+def test_each_mechanism_logs_in_by_either_kind_of_names(server, connect, mechanism):
+    module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
+    trust = {"ssl.ca.location": str(server.certificates.trust), "security.protocol": "sasl_ssl"}
+    java = {"sasl.mechanism": mechanism, "sasl.jaas.config": jaas(module=module)}
+    librdkafka = {"sasl.mechanisms": mechanism, "sasl.username": USER, "sasl.password": PASSWORD}
+    for names in (java, librdkafka):
+        with connect(server.at["SASL_SSL"], trust | names) as client:
+            write(client)
+
+
+def test_keys_and_certificates_may_be_texts(server, connect):
+    files = server.certificates
+    settings = {
+        "security.protocol": "SSL",
+        "ssl.truststore.certificates": files.trust.read_text().replace("\n", "\\n"),
+        "ssl.keystore.key": files.key,
+        "ssl.keystore.certificate.chain": files.chain,
+    }
+    with connect(server.at["SSL"], settings) as client:
+        write(client)
+
+
+def test_a_wrong_password_is_told_at_once(server, connect):
+    wrong = server.login | {"sasl.jaas.config": jaas(password=SECRET)}
+    refused = refusal(connect, server.at["SASL_SSL"], wrong)
+    assert refused.code == ErrorCode.sasl_authentication_failed
+    assert "Check user name and password" in str(refused)
+    assert f"as user {USER!r} with SCRAM-SHA-512" in str(refused)
+    assert SECRET not in str(refused)
+
+
+def test_a_mechanism_that_the_broker_does_not_have_is_told_with_those_that_it_has(server, connect):
+    settings = server.certificates.trusting(security_protocol="SASL_SSL", sasl_mechanism="OAUTHBEARER") | {
+        "oauth_cb": lambda _: SECRET
+    }
+    refused = refusal(connect, server.at["SASL_SSL"], settings)
+    assert "set sasl.mechanism to one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512" in str(refused)
+
+
+@pytest.mark.parametrize("mine", NAMES)
+@pytest.mark.parametrize("listener", NAMES)
+def test_another_security_protocol_is_told_at_once(server, connect, mine, listener):
+    if mine == listener:
+        return
+    told = str(refusal(connect, server.at[listener], server.settings(mine)))
+    if listener == "SSL":  # it lets nobody talk who has no certificate
+        assert "ssl.keystore.location" in told
+    else:
+        assert f"set security.protocol={listener}, or use another port" in told
+
+
+def test_certificates_that_are_not_accepted_are_told_at_once(server, connect):
+    files, login, mutual = server.certificates, server.login, server.mutual
+    cases = (
+        ("SASL_SSL", login | {"ssl.truststore.location": str(files.stranger)}, "set ssl.truststore.location"),
+        ("SSL", {key: mutual[key] for key in mutual if "key" not in key}, "requires a client certificate"),
+        (
+            "SSL",
+            mutual | {"ssl.keystore.location": str(files.foreign)},
+            "does not accept the client's certificate",
+        ),
+    )
+    for listener, settings, told in cases:
+        assert told in str(refusal(connect, server.at[listener], settings))
+
+
+def test_the_host_name_is_checked_unless_the_check_is_switched_off(tmp_path, connect):
+    with secured(tmp_path, names=("elsewhere.example",)) as server:
+        create(server.at["PLAINTEXT"], name="orders")
+        told = str(refusal(connect, server.at["SASL_SSL"], server.login))
+        assert "the broker's certificate is for another host" in told
+        unchecked = server.login | {"ssl.endpoint.identification.algorithm": ""}
+        with connect(server.at["SASL_SSL"], unchecked) as client:
+            write(client)
+
+
+def test_the_client_authenticates_again_before_its_session_ends(tmp_path, connect):
+    with secured(tmp_path, **{"connections.max.reauth.ms": "1500"}) as server:
+        create(server.at["PLAINTEXT"], name="orders")
+        with connect(server.at["SASL_SSL"], server.login) as client:
+            until = time.monotonic() + 4
+            count = 0
+            while time.monotonic() < until:
+                write(client)
+                count += 1
+            assert len(list(client.read("orders", wait=1))) == count
+            time.sleep(1.6)  # the session has ended, and no request was sent
+            write(client)
+    log = server.broker.log_tail(1000)
+    assert "session" not in log, log
+
+
+def test_requests_in_flight_are_answered_around_an_authentication():
+    """Their responses are received before it, and returned after it."""
+    steps = []
+
+    class Connection(core.Connection):
+        is_closed = False
+
+        def close(self):
+            raise AssertionError("closed")
+
+        def authenticate(self):
+            assert not self.is_awaiting
+            self.renew_at = None
+            steps.append("login")
+            return
+            yield
+
+    security = security_of({**SASL, "sasl.username": "a", "sasl.password": "b"})
+    connection = Connection("h:1", "me", security)
+    connection.renew_at = 5.0
+    responses = iter([b"\0\0\0\5", b"\0\0\0\1A", b"\0\0\0\5", b"\0\0\0\2B", b"\0\0\0\5", b"\0\0\0\3C"])
+
+    def run(work, now):
+        answer = None
+        try:
+            while True:
+                effect = work.send(answer)
+                kind = type(effect).__name__
+                steps.append(kind)
+                answer = now if kind == "Now" else memoryview(next(responses)) if kind == "Receive" else None
+        except StopIteration as end:
+            return end.value
+
+    for now in (1.0, 2.0):
+        run(connection.send_steps(3, 0, [b"x"], flexible=False), now)
+    assert "login" not in steps
+    run(connection.send_steps(3, 0, [b"x"], flexible=False), 6.0)
+    assert steps[-6:] == ["Receive"] * 4 + ["login", "Send"]
+    found = [bytes(run(connection.receive_steps(flexible=False), 7.0)) for _ in range(3)]
+    assert found == [b"A", b"B", b"C"]
+
+
+def test_a_token_comes_from_a_file_or_a_function_at_each_login(tmp_path):
+    (tmp_path / "a token").write_text(f"{SECRET}\n")
+    by_file = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;",
+        "sasl.oauthbearer.token.endpoint.url": (tmp_path / "a token").as_uri(),
+    }
+    assert token_of(security_of(by_file).credentials, "h:1") == SECRET
+    (tmp_path / "a token").unlink()
+    with pytest.raises(AuthenticationError, match="a token: No such file"):
+        token_of(security_of(by_file).credentials, "h:1")
+
+    def failing(_):
+        raise ValueError(SECRET)
+
+    for function, wanted in ((lambda _: SECRET, SECRET), (lambda _: (SECRET, 9.0), SECRET), (failing, None)):
+        by_function = {**by_file, "oauth_cb": function}
+        del by_function["sasl.oauthbearer.token.endpoint.url"]
+        credentials = security_of(by_function).credentials
+        if wanted:
+            assert token_of(credentials, "h:1") == wanted
+        else:
+            with pytest.raises(AuthenticationError, match="raised ValueError") as refused:
+                token_of(credentials, "h:1")
+            assert SECRET not in str(refused.value)
+
+
+WRONG = [
+    ({"security.protocol": "TLS"}, "none of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+    ({"security.protocl": "SSL"}, "is unknown; did you mean security.protocol"),
+    (
+        {"sasl.password": SECRET},
+        "sasl.password has no effect with security.protocol=PLAINTEXT: set security.protocol to",
+    ),
+    (
+        {**SASL, "ssl.keystore.key": SECRET},
+        "ssl.keystore.key has no effect with security.protocol=SASL_PLAINTEXT",
+    ),
+    ({"security.protocol": "SSL", "oauth_cb": print}, "oauth_cb has no effect"),
+    ({"security.protocol": "SASL_SSL", "sasl.password": SECRET}, "sasl.mechanism is missing"),
+    ({**SASL, "sasl.mechanism": "GSSAPI"}, "sasl.mechanism is none of PLAIN"),
+    ({**SASL, "sasl.password": SECRET}, "the user name of SCRAM-SHA-512 is missing"),
+    ({**SASL, "sasl.username": "a"}, "the password of SCRAM-SHA-512 is missing"),
+    ({**SASL, "sasl.username": "a", "sasl.jaas.config": jaas("a", SECRET)}, "exclude each other"),
+    ({**SASL, "sasl.jaas.config": jaas("a", SECRET).rstrip(";")}, "a semicolon at the end"),
+    (
+        {**SASL, "sasl.jaas.config": jaas("a", SECRET, "plain.PlainLoginModule")},
+        "is ScramLoginModule, not Plain",
+    ),
+    ({**SASL, "sasl.username": "a", "sasl.password": SECRET, "oauth_cb": print}, "a token is given"),
+    ({**SASL, "sasl.mechanism": "OAUTHBEARER"}, "the token of OAUTHBEARER is missing"),
+    (
+        {**SASL, "sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": "https://a/b"},
+        "not the URL of a file",
+    ),
+    ({**SASL, "sasl.mechanism": "OAUTHBEARER", "oauth_cb": SECRET}, "oauth_cb is not a function"),
+    ({**SASL, "sasl.username": "a", "sasl.password": 5}, "the value of sasl.password is not text"),
+    ({"security.protocol": "SSL", "ssl.truststore.type": "JKS"}, "convert the store to a PEM file"),
+    ({"security.protocol": "SSL", "ssl.keystore.key": SECRET}, "belong together"),
+    ({"security.protocol": "SSL", "ssl.ca.location": "a", "ssl.truststore.location": "b"}, "given twice"),
+    ({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "no"}, "neither https nor empty"),
+]
+
+
+@pytest.mark.parametrize(("settings", "told"), WRONG)
+def test_wrong_settings_are_refused_without_a_secret(settings, told):
+    for connect in (stablelog.connect, stablelog.aio.connect):
+        with pytest.raises(UsageError) as refused:
+            connect("h:1", settings=settings)
+        assert told in str(refused.value)
+        assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "contents", ["", "x", f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n-----END PRIVATE KEY-----\n"]
+)
+def test_a_file_that_cannot_be_used_is_named(server, tmp_path, contents):
+    (tmp_path / "bad.pem").write_text(contents)
+    for name in ("ssl.truststore.location", "ssl.keystore.location"):
+        for path in (tmp_path / "bad.pem", tmp_path / "none.pem"):
+            security = security_of(server.mutual | {name: str(path)})
+            with pytest.raises(UsageError, match=f"{path.name} cannot be used: .+") as refused:
+                Cluster(server.at["SSL"], security=security).any_connection()
+            assert SECRET not in str(refused.value)
+
+
+def test_no_secret_stands_in_the_text_of_an_object(server):
+    texts = {name: SECRET for name in SECRETS if name.startswith("ssl.")}
+    tls = {"security.protocol": "SSL", "ssl.keystore.certificate.chain": "c", **texts}
+    login = {**SASL, "sasl.username": "a", "sasl.password": SECRET}
+    for settings in (tls, login):
+        security = security_of(settings)
+        cluster = Cluster("h:1", security=security)
+        for shown in (
+            security,
+            security.tls,
+            security.credentials,
+            cluster,
+            cluster.core,
+            stablelog.connect("h:1", settings=settings),
+        ):
+            assert SECRET not in repr(shown) + str(shown)
+            assert SECRET not in repr(getattr(shown, "__reduce__", None))
+        assert pickle.loads(pickle.dumps(cluster)).core.security == security
+
+
+def test_a_certificate_that_has_changed_is_used_for_new_connections(server, tmp_path):
+    trust = tmp_path / "trust.pem"
+    trust.write_bytes(server.certificates.stranger.read_bytes())
+    security = security_of(server.login | {"ssl.truststore.location": str(trust)})
+    with pytest.raises(AuthenticationError, match="certificate is not accepted"):
+        Cluster(server.at["SASL_SSL"], security=security).any_connection()
+    trust.write_bytes(server.certificates.trust.read_bytes() + b"\n")
+    Cluster(server.at["SASL_SSL"], security=security).any_connection().close()
+
+
+def test_many_threads_share_a_client_with_a_login(server):
+    failures = []
+
+    def work():
+        try:
+            for _ in range(5):
+                write(client)
+        except Exception as error:
+            failures.append(error)
+
+    with stablelog.connect(server.at["SASL_SSL"], settings=server.login) as client:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+    assert not failures
+
+
+def test_each_setting_is_described():
+    documented = re.findall(r"^\| `([a-z_.]+)` \| (.+) \|$", DOC.read_text(), re.MULTILINE)
+    assert dict(SETTINGS).items() <= dict(documented).items()
+    assert set(SECRETS) <= set(SETTINGS)
+    for name in SECRETS:
+        assert "A secret." in SETTINGS[name]
+
+
+def test_frames_set_aside_are_in_flight_again():
+    frames = Frames("me")
+    frames.encode(3, 0, [], flexible=False)
+    frames.note_sent(3)
+    held = frames.set_aside()
+    assert not frames.is_awaiting
+    frames.resume(held)
+    assert frames.awaited_count == 1

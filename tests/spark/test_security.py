@@ -1,0 +1,130 @@
+"""Spark's source and sink over TLS and SASL; and no secret in anything that Spark, the broker or the client writes."""
+
+import contextlib
+import io
+import json
+import logging
+import traceback
+
+import pytest
+
+import stablelog
+from stablelog.client.core.security import security_of
+from tests.client.transactions import create
+from tests.commands import run
+from tests.secured import PASSWORD, USER, jaas, secured
+from tests.spark.starting import in_time
+
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::FutureWarning")]
+WRONG = "wrong-S3cret-wrong"
+SECRETS = (PASSWORD, WRONG, "PRIVATE KEY")
+TIMEOUT_S = 300
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with secured(tmp_path_factory.mktemp("secured")) as server:
+        yield server
+
+
+def options(server, protocol, **more):
+    """The options of a read or write at this listener."""
+    settings = {f"kafka.{name}": value for name, value in server.settings(protocol).items()}
+    return {"kafka.bootstrap.servers": server.at[protocol], **settings, **more}
+
+
+def copy(spark, server, protocol, tmp_path):
+    """Write rows in a batch, and copy them by a stream. Return the texts of the plans."""
+    source, target = (create(server.at["PLAINTEXT"]) for _ in range(2))
+    rows = spark.range(40).selectExpr("cast(id as string) key", "cast(id as string) value")
+    given = options(server, protocol)
+    rows.write.format("stablelog").mode("append").options(**given, topic=source).save()
+    read = spark.read.format("stablelog").options(**given, subscribe=source).load()
+    assert sorted(int(row.value) for row in read.collect()) == list(range(40))
+    stream = spark.readStream.format("stablelog").options(
+        startingOffsets="earliest", **given, subscribe=source
+    )
+    writer = stream.load().select("key", "value").writeStream.format("stablelog")
+    writer = writer.options(**given, topic=target, checkpointLocation=str(tmp_path / "checkpoint"))
+    query = in_time(lambda: writer.trigger(availableNow=True).start())
+    assert query.awaitTermination(TIMEOUT_S)
+    copied = spark.read.format("stablelog").options(**given, subscribe=target).load()
+    assert sorted(int(row.value) for row in copied.collect()) == list(range(40))
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told):
+        for mode in ("simple", "extended", "codegen", "cost", "formatted"):
+            read.explain(mode=mode)
+        query.explain(extended=True)
+    progress = [json.dumps(one, default=str) for one in query.recentProgress]
+    return "\n".join([told.getvalue(), repr(read), repr(query), str(query.status), *progress])
+
+
+@pytest.mark.parametrize("protocol", ["SASL_SSL", "SSL"])
+def test_source_and_sink_connect_on_the_driver_and_in_tasks(spark, server, tmp_path, protocol):
+    plans = copy(spark, server, protocol, tmp_path)
+    assert "stablelog" in plans
+    files = [path for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
+    assert files
+    texts = {str(path): path.read_bytes().decode(errors="replace") for path in files}
+    check_no_secret({"plans": plans, **texts}, server)
+
+
+def check_no_secret(texts, server):
+    key = server.certificates.key.splitlines()[1]  # a part of the key itself
+    for where, text in texts.items():
+        for secret in (*SECRETS, key, PASSWORD.replace('"', '\\"')):
+            assert secret not in text, where
+
+
+def test_no_secret_stands_in_an_error_a_log_or_a_metric(spark, server, tmp_path, caplog):
+    caplog.set_level(logging.DEBUG, "stablelog")
+    texts = {}
+    login, mutual = server.login, server.mutual
+    wrong = (
+        ("password", "SASL_SSL", login | {"sasl.jaas.config": jaas(password=WRONG)}),
+        ("authority", "SASL_SSL", login | {"ssl.truststore.location": str(server.certificates.stranger)}),
+        ("protocol", "PLAINTEXT", login),
+        ("quotes", "SASL_SSL", login | {"sasl.jaas.config": jaas(password=WRONG)[:-2]}),
+        ("module", "SASL_SSL", login | {"sasl.jaas.config": jaas(password=WRONG, module="x.OtherModule")}),
+        ("unknown", "SASL_SSL", login | {"sasl.jass.config": jaas(password=WRONG)}),
+        ("key", "SSL", mutual | {"ssl.keystore.location": "", "ssl.keystore.key": server.certificates.key}),
+    )
+    for name, protocol, settings in wrong:
+        texts[f"native client, {name}"] = failure(
+            lambda at=server.at[protocol], settings=settings: (
+                stablelog.connect(at, deadline=20, settings=settings).transaction().write("t", b"k", b"v")
+            )
+        )
+        spark_options = {f"kafka.{setting}": value for setting, value in settings.items()}
+        at = {"kafka.bootstrap.servers": server.at[protocol], "subscribe": "t"}
+        texts[f"Spark, {name}"] = failure(
+            lambda given=spark_options | at: spark.read.format("stablelog").options(**given).load().collect()
+        )
+        lines = "".join(
+            f"{setting}={value.encode('unicode_escape').decode()}\n" for setting, value in settings.items()
+        )
+        (tmp_path / "config").write_text(lines)
+        done = run(
+            "topics", "list", "--command-config", str(tmp_path / "config"), bootstrap=server.at[protocol]
+        )
+        assert done.returncode == 2, name
+        texts[f"command, {name}"] = done.stdout + done.stderr
+    good = security_of(login)
+    objects = (good, good.credentials, stablelog.connect("h:1", settings=login))
+    texts["objects"] = "".join(map(repr, objects))
+    # py4j, Spark's bridge to Java, logs every option of a query at the level DEBUG, and is nothing of stablelog.
+    ours = [one.getMessage() for one in caplog.records if one.name.startswith("stablelog")]
+    texts["log of the client"] = "\n".join(ours)
+    texts["log of the broker"] = server.broker.log_path.read_text()
+    assert "has failed" in texts["log of the broker"]  # the wrong password is in the log as a failed login
+    texts["settings"] = run("config", "show", "--json", bootstrap=server.at["PLAINTEXT"]).stdout
+    texts["users"] = run("users", "list", "--json", bootstrap=server.at["PLAINTEXT"]).stdout
+    assert USER in texts["users"]
+    check_no_secret(texts, server)
+
+
+def failure(call):
+    """The whole text of an error, with its causes."""
+    with pytest.raises(Exception) as failed:
+        call()
+    return "".join(traceback.format_exception(failed.value))
