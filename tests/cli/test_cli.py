@@ -477,7 +477,8 @@ def test_an_address_that_cannot_be_used_is_named_before_the_data_directory_is_ma
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert f"cannot serve metrics on 127.0.0.1:{taken}: Address already in use" in done.stderr
     assert not data.exists()
-    done = run("serve", "--data", str(data), "--host", "192.0.2.1", "--port", "0")  # of no machine
+    anyone = ("--set", "stablelog.listeners.allow.unauthenticated=true")
+    done = run("serve", "--data", str(data), "--host", "192.0.2.1", "--port", "0", *anyone)  # of no machine
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "cannot listen on 192.0.2.1:0: Cannot assign requested address" in done.stderr
     assert not data.exists()

@@ -12,7 +12,7 @@ from stablelog.broker.directory.noted_file import USERS
 from stablelog.broker.security.users import decode_users
 from stablelog.security.credentials import is_password
 from stablelog.wire.sasl.scram import Mechanism
-from tests.cli.test_cli import COMMAND, answer, run
+from tests.cli.test_cli import IN_THE_FOREGROUND, answer, run
 from tests.clients.drivers import unique
 
 
@@ -112,7 +112,16 @@ def test_other_directories_are_not_touched(tmp_path):
 
 def test_the_password_is_asked_for_twice_at_a_terminal(tmp_path):
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", COMMAND, "users", "add", "alice", "--data", str(tmp_path / "data")]
+    command = [
+        sys.executable,
+        "-c",
+        IN_THE_FOREGROUND,
+        "users",
+        "add",
+        "alice",
+        "--data",
+        str(tmp_path / "data"),
+    ]
     with subprocess.Popen(
         command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, start_new_session=True
     ) as asking:

@@ -80,7 +80,8 @@ def test_a_rate_and_its_throttle_time_are_those_of_the_model(steps, quota, count
         total, elapsed = model.measured(now)
         assert rate.total(now) == total
         assert rate.measured_ms(now) == elapsed
-        assert rate.throttle_ms(quota, now) == model.throttle_ms(quota, now)
+        # A sum in another order may be rounded to the other millisecond.
+        assert abs(rate.throttle_ms(quota, now) - model.throttle_ms(quota, now)) <= 1
         assert rate.is_idle(now) is False
         assert rate.is_idle(now + windows.span_ms)
 

@@ -12,8 +12,10 @@ from pathlib import Path
 
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.damage_log import DamageLog
+from stablelog.broker.directory.acl_file import acl_file
 from stablelog.broker.directory.data_directory import DataDirectory
 from stablelog.broker.directory.dynamic_settings import DynamicSettings
+from stablelog.broker.directory.noted_file import ACLS
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.durability.journal import Journal
@@ -42,7 +44,7 @@ from stablelog.broker.waiting import Waiters
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk
-from stablelog.errors import DiskError, UnavailableError
+from stablelog.errors import DiskError, UnavailableError, UsageError
 from stablelog.log.partition import Partition
 from stablelog.wire.extension.transaction_groups import group_in_words
 
@@ -171,6 +173,12 @@ class Broker:
 
     def _load_acls(self, directory: Path) -> Acls | None:
         if not self.config["authorizer.class.name"]:
+            path = directory / ACLS.name
+            if self.disk.exists(path) and acl_file(self.disk, directory).load():
+                raise UsageError(
+                    f"{path} has ACLs, and authorizer.class.name is not set: every client could do everything. Set "
+                    "authorizer.class.name, or remove the ACLs first"
+                )
             return None
         return Acls(
             self.config,

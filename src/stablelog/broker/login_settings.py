@@ -113,6 +113,7 @@ LOGIN_SETTINGS: tuple[Setting, ...] = (
         "",
         "The URL of the JSON Web Key Set with the keys that sign bearer tokens. OAUTHBEARER needs it.",
         per_listener=True,
+        is_secret=True,  # it may contain a key of the API that it names
     ),
     Setting(
         "sasl.oauthbearer.jwks.endpoint.refresh.ms",

@@ -16,11 +16,11 @@ from stablelog.broker.apis import Broker, Context
 from stablelog.broker.apis.sasl_authenticate import authenticate
 from stablelog.broker.network.connection import Connection
 from stablelog.broker.network.long_messages import encoded
+from stablelog.broker.network.request_head import REQUEST_SIZE_MIN
 from stablelog.broker.security.gate import admit
 from stablelog.broker.security.throttle import StepTimer
 from stablelog.env.disk import Buffer
 from stablelog.errors import RefusedError
-from stablelog.security.login import State
 from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.messages import decode_request, encode_response, import_messages
 
@@ -66,12 +66,18 @@ class Router:
         if login.takes_bare_messages:
             async with connection.appending:
                 return [(await authenticate(self._broker, connection.session, bytes(frame))).token]
+        if login.has_failed:
+            return None
+        if len(frame) < REQUEST_SIZE_MIN:
+            raise RefusedError(
+                ErrorCode.illegal_sasl_state, "the end of a login has a request without a header"
+            )
         api_key, version, _ = API_AND_VERSION.unpack_from(frame)
         now_ms = self._broker.now_ms()
         if not await admit(connection.session, connection.appending, api_key, version, now_ms):
             return None
         buffers = await self._respond(connection, frame)
-        if login.state is State.FAILED:
+        if login.has_failed:
             connection.close_when_sent()
         return buffers
 

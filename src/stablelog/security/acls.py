@@ -4,6 +4,7 @@ The numbers and the meaning are those of Apache Kafka's `AclOperation`, `Resourc
 `AclPermissionType`, `AclBinding` and `AclBindingFilter`.
 """
 
+import ipaddress
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -207,9 +208,24 @@ def check_binding(binding: AclBinding) -> None:
         raise ValueError(f"the only resource of type CLUSTER is {CLUSTER_NAME!r}")
     if not binding.host:
         raise ValueError("the host is empty: use an address, or * for every address")
+    if binding.permission is Permission.DENY and binding.host != WILDCARD and not _is_address(binding.host):
+        raise ValueError(f"the host {binding.host!r} is not an IP address, so the rule would deny nothing")
     parse_principal(binding.principal)
     if max(map(len, (pattern.name, binding.principal, binding.host))) > TEXT_SIZE_MAX:
         raise ValueError(f"a text is longer than {TEXT_SIZE_MAX} characters")
+
+
+def normal_host(host: str) -> str:
+    """The usual form of an IP address, in which the broker knows a client: `2001:db8::1`. Other texts stay as they are."""
+    return str(ipaddress.ip_address(host)) if _is_address(host) else host
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def check_filter(asked: AclFilter) -> None:

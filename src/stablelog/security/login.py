@@ -254,6 +254,11 @@ class Login:
         is_refused: whether the client has got the error of a mechanism, after which the login can only fail.
     """
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the login has failed. The connection is closed after the response."""
+        return self.state is State.FAILED
+
     def __init__(self, rules: LoginRules, credentials: Callable[[], Credentials]) -> None:
         self._rules = rules
         self._credentials = credentials

@@ -161,7 +161,7 @@ def test_a_disk_that_refuses_the_file_refuses_the_change_and_keeps_the_quotas(mo
     async def conversation(desk):
         await allow(desk, producer_byte_rate=1e9)
 
-        def refuse(path, _content):
+        def refuse(path, _content, **_more):
             raise DiskError(f"writing {path} failed", errno.EIO)
 
         with monkeypatch.context() as broken:
@@ -193,9 +193,9 @@ def test_the_file_is_written_in_a_thread_once_it_is_noted(monkeypatch):
         disk, threads = desk.broker.disk, []
         write = disk.write_atomic
 
-        def write_atomic(path, content):
+        def write_atomic(path, content, **more):
             threads.append(threading.current_thread())
-            write(path, content)
+            write(path, content, **more)
 
         monkeypatch.setattr(disk, "write_atomic", write_atomic)
         await allow(desk, producer_byte_rate=2.0)

@@ -36,7 +36,7 @@ def filter_of(asked: AskedFilter) -> AclFilter:
         asked.resource_name_filter,
         PatternType(acls.known(PatternType, asked.pattern_type_filter)),
         asked.principal_filter,
-        asked.host_filter,
+        None if asked.host_filter is None else acls.normal_host(asked.host_filter),
         Operation(acls.known(Operation, asked.operation)),
         Permission(acls.known(Permission, asked.permission_type)),
     )

@@ -22,6 +22,7 @@ from stablelog.coordinators.transactions.joint.answers import JointAnswer
 from stablelog.errors import RefusedError
 from stablelog.wire.extension.children import JointName, child_prefix
 from stablelog.wire.extension.joint import BeginJointRequest, BeginJointResponse
+from stablelog.wire.extension.transaction_groups import is_group_name
 
 
 async def require_joint(
@@ -60,12 +61,21 @@ async def handle(broker: Broker, request: BeginJointRequest, context: Context) -
         operation = Operation.WRITE if request.run else Operation.DESCRIBE
         await require_joint(context, request.group, request.key, operation=operation)
         broker.reserve.check("BeginJoint")
-        group = broker.transactions.made(request.group, "BeginJoint")
+        # A question does not create a group, because it needs only DESCRIBE.
+        group = broker.transactions.get(request.group)
+        if group is None and (request.run or not is_group_name(request.group)):
+            group = broker.transactions.made(request.group, "BeginJoint")
     except RefusedError as refused:
         answer = JointAnswer(ErrorCode(refused.code), str(refused))
     else:
+        if group is None:
+            return _answer(JointAnswer(ErrorCode.none))
         joint = JointRequests(group, name, request.version, tasks=broker.tasks, now_ms=broker.now_ms)
         answer = await joint.begin(request)
+    return _answer(answer)
+
+
+def _answer(answer: JointAnswer) -> BeginJointResponse:
     return BeginJointResponse(
         error_code=answer.error,
         error_message=answer.message,

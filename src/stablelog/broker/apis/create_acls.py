@@ -30,7 +30,7 @@ def _binding(asked: AclCreation) -> AclBinding:
             PatternType(acls.known(PatternType, asked.resource_pattern_type)),
         ),
         asked.principal,
-        asked.host,
+        acls.normal_host(asked.host),
         Operation(acls.known(Operation, asked.operation)),
         Permission(acls.known(Permission, asked.permission_type)),
     )

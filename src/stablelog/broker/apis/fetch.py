@@ -82,19 +82,10 @@ async def _session(broker: Broker, request: FetchRequest) -> FetchSession:
     return sessions.resume(request.session_id, request.session_epoch, wanted, forgotten)
 
 
-async def _denied(session: FetchSession, context: Context) -> frozenset[str]:
-    """The topics of a session that the client may not read."""
-    if context.access is None:
-        return frozenset()
-    names = {name async for name, _ in in_turns(list(session.partitions))}
-    return frozenset(
-        [
-            name
-            async for name in in_turns(names)
-            if not name.startswith(UNKNOWN_ID_PREFIX)
-            and not context.allows(Operation.READ, ResourceType.TOPIC, name)
-        ]
-    )
+def _may_read(context: Context, name: str) -> bool:
+    if context.access is None or name.startswith(UNKNOWN_ID_PREFIX):
+        return True
+    return context.allows(Operation.READ, ResourceType.TOPIC, name)
 
 
 def _read(
@@ -170,7 +161,7 @@ class Found:
 async def _read_all(
     broker: Broker,
     session: FetchSession,
-    denied: frozenset[str],
+    context: Context,
     isolation: Isolation,
     size_max: int,
     codes: Codes,
@@ -178,7 +169,9 @@ async def _read_all(
 ) -> Found:
     """Read every partition of the session. If the session has many, other tasks run between two partitions.
 
-    A partition of a topic in `denied` is not read. After this call, `poll` waits for the partitions that cannot be read yet.
+    Whether the client may read a topic is decided in the same step as the read: another request may add partitions to
+    the session meanwhile, and an ACL may be removed while this request waits. After this call, `poll` waits for the
+    partitions that cannot be read yet.
     """
     found = Found()
     # Copy the keys only: a copy of the items would make so many tuples at once that several garbage collections run.
@@ -186,7 +179,7 @@ async def _read_all(
         wanted = session.partitions.get(key)
         if wanted is None:
             continue  # Another request has removed the partition from the session.
-        if key[0] in denied:
+        if not _may_read(context, key[0]):
             found.answers[key] = FetchedPartition(key[1], error=ErrorCode.topic_authorization_failed)
             found.refused = True
             continue
@@ -265,7 +258,6 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
         throttle_ms = 0 if context.throttle is None else context.throttle.charge_time()
         code = ErrorCode(refused.code)
         return encode_fetch_response(version, correlation_id, code, NO_SESSION, (), throttle_ms)
-    denied = await _denied(session, context)
     incremental = request.session_epoch not in (FULL_FETCH_EPOCH, FINAL_EPOCH)
     isolation = Isolation.READ_COMMITTED if request.is_committed else Isolation.READ_UNCOMMITTED
     size_max = min(request.size_max, broker.config["fetch.max.bytes"])
@@ -277,7 +269,7 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
     deadline = loop.time() + request.wait_ms_max / 1000
     while True:
         with broker.waiters.poll() as poll:
-            found = await _read_all(broker, session, denied, isolation, size_max, codes, poll)
+            found = await _read_all(broker, session, context, isolation, size_max, codes, poll)
             if (
                 found.refused
                 or found.size >= size_min

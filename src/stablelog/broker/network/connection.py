@@ -133,7 +133,10 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
             return
         self._members.add(self)
-        self._timer = self._later(self._limits.idle_ms_max / 1000, self._check_idle)
+        first_check_ms = self._limits.idle_ms_max
+        if self.session.login is not None:
+            first_check_ms = min(first_check_ms, self._limits.receive_ms_max)
+        self._timer = self._later(first_check_ms / 1000, self._check_idle)
         # A listener with TLS has counted the connection before its handshake.
         arrival = self._limits.arrive(self.host) if self._on_made is None else AT_ONCE
         if arrival.delay_ms:
@@ -226,6 +229,10 @@ class Connection(asyncio.BufferedProtocol):
         self._closes_when_sent = True
 
     def _check_idle(self) -> None:
+        login = self.session.login
+        if login is not None and login.principal is None:
+            self.close(f"the client has not logged in within {self._limits.receive_ms_max / 1000:g} s")
+            return
         limit_s = self._limits.idle_ms_max / 1000
         idle_s = limit_s - (self._loop.time() - self._last_request_at)
         if not self._writable.is_set() and self._loop.time() - self._unwritable_since > limit_s:

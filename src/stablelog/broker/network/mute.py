@@ -18,8 +18,8 @@ class Mute:
     """
 
     def __init__(self, later: Later, on_end: Callable[[], None]) -> None:
-        self._later = later
-        self._on_end = on_end
+        self._later: Later | None = later
+        self._on_end: Callable[[], None] | None = on_end
         self._timer: asyncio.TimerHandle | None = None
         self.why_closed: str | None = None
 
@@ -30,6 +30,8 @@ class Mute:
 
     def begin(self, ms: int, why_closed: str | None) -> None:
         """Mute the connection for a time. A mute that ends later stays as it is."""
+        if self._later is None:
+            return
         if self._timer is not None:
             if self._timer.when() >= asyncio.get_running_loop().time() + ms / 1000:
                 return
@@ -41,8 +43,10 @@ class Mute:
         """End the mute without a call of `on_end`: the connection is closed."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None
+        # The functions belong to the connection. Without them, the connection is freed as soon as nobody uses it.
+        self._timer = self._later = self._on_end = None
 
     def _end(self) -> None:
         self._timer = None
-        self._on_end()
+        if self._on_end is not None:
+            self._on_end()

@@ -118,6 +118,8 @@ class TlsListener:
                 await asyncio.sleep(PAUSE_AFTER_ERROR_S)
                 continue
             self._begin(accepted, str(address[0]), f"{address[0]}:{address[1]}")
+            # Without uvloop, `sock_accept` does not wait while connections are there.
+            await asyncio.sleep(0)
 
     def _begin(self, accepted: socket.socket, host: str, peer: str) -> None:
         reached = limit_reached(self._members, self._limits, host)

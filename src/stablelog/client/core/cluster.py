@@ -204,11 +204,12 @@ class Cluster:
                 yield from self.explain_closing(address)
                 raise
         yield from known.negotiate()
+        self._explained.add(address)  # it has answered, so its security protocol is the client's
         return known
 
     def explain_closing(self, address: str) -> Steps[None]:
         """Raise AuthenticationError if the broker has closed a connection because its listener has another security
-        protocol. This is checked once for each address: later the broker may close a connection when it stops.
+        protocol. This is checked once for each address, and not if it has answered before: then the broker is stopping.
         """
         if address not in self._explained and not self.are_retries_cancelled:
             self._explained.add(address)

@@ -13,6 +13,9 @@ SCRAM_SHA_512: Final = "SCRAM-SHA-512"
 OAUTHBEARER: Final = "OAUTHBEARER"
 # Every mechanism that the broker and the client support. GSSAPI (Kerberos) is not one of them.
 MECHANISMS: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
+# The greatest size of a message of PLAIN or SCRAM, in bytes. Nobody has so long a name and password, and a longer message
+# would take the broker's event loop long before the login.
+MESSAGE_SIZE_MAX: Final = 8192
 
 
 class SaslMessageError(ValueError):

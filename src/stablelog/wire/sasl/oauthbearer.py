@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from stablelog.wire.sasl import SaslMessageError
 from stablelog.wire.sasl.scram import escaped, unescaped
 
+TOKEN_MESSAGE_SIZE_MAX: Final = 140_000  # bytes: a token of the greatest size, and its extensions
 SEPARATOR: Final = "\x01"
 # The response of the client to an error.
 ABORT: Final = SEPARATOR.encode()
@@ -72,6 +73,8 @@ def decode_token(message: bytes) -> TokenMessage:
     Raises:
         SaslMessageError: the bytes are not a message of OAUTHBEARER with a bearer token.
     """
+    if len(message) > TOKEN_MESSAGE_SIZE_MAX:
+        raise SaslMessageError(f"a message of OAUTHBEARER has at most {TOKEN_MESSAGE_SIZE_MAX} bytes")
     try:
         found = _INITIAL.fullmatch(message.decode())
     except UnicodeDecodeError:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from stablelog.wire.sasl import SaslMessageError
+from stablelog.wire.sasl import MESSAGE_SIZE_MAX, SaslMessageError
 
 NUL = "\0"
 
@@ -40,6 +40,8 @@ def decode_plain(message: bytes) -> PlainMessage:
     Raises:
         SaslMessageError: the bytes are not a message of PLAIN.
     """
+    if len(message) > MESSAGE_SIZE_MAX:
+        raise SaslMessageError(f"a message of PLAIN has at most {MESSAGE_SIZE_MAX} bytes")
     try:
         parts = message.decode().split(NUL)
     except UnicodeDecodeError as error:

@@ -22,7 +22,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from stablelog.wire.sasl import SCRAM_SHA_256, SCRAM_SHA_512, SaslMessageError
+from stablelog.wire.sasl import MESSAGE_SIZE_MAX, SCRAM_SHA_256, SCRAM_SHA_512, SaslMessageError
 
 ITERATIONS_MIN: Final = 4096  # RFC 7677, and the least number that Kafka accepts
 ITERATIONS_MAX: Final = 16_384  # the greatest number that Kafka accepts
@@ -219,6 +219,8 @@ def auth_message_of(client_first_bare: str, server_first: bytes, unproven: str) 
 
 
 def _match(pattern: re.Pattern[str], what: str, message: bytes) -> re.Match[str]:
+    if len(message) > MESSAGE_SIZE_MAX:
+        raise SaslMessageError(f"a {what} message of SCRAM has at most {MESSAGE_SIZE_MAX} bytes")
     try:
         found = pattern.fullmatch(message.decode())
     except UnicodeDecodeError:
