@@ -167,6 +167,40 @@ def test_acls_that_are_damaged_or_lost_are_refused_by_name_at_the_start():
     run(conversation)
 
 
+def test_acls_without_an_authorizer_refuse_the_start():
+    async def conversation():
+        disk = SimDisk()
+        async with opened(disk, **SECURED) as desk:
+            desk.stranger.session.principal = ROOT
+            await create(desk, RULE)
+        with pytest.raises(UsageError, match=r"acls\.json has ACLs, and authorizer\.class\.name is not set"):
+            async with opened(disk):
+                pass
+        async with opened(disk, **SECURED) as desk:
+            desk.stranger.session.principal = ROOT
+            await delete(desk, EVERY)
+        async with opened(disk):
+            pass
+
+    run(conversation)
+
+
+def test_a_host_has_one_form_and_a_deny_for_no_address_is_refused():
+    async def conversation():
+        async with opened(**SECURED) as desk:
+            desk.stranger.session.principal = ROOT
+            await create(desk, {**RULE, "host": "2001:DB8:0:0:0:0:0:1"})
+            assert [rule[4] for rule in await describe(desk)] == ["2001:db8::1"]
+            asked = {"host_filter": "2001:0db8::1", "resource_type_filter": 2}
+            assert len(await describe(desk, **asked)) == 1
+            denies = {**RULE, "host": "host.example.org", "permission_type": Permission.DENY}
+            answer = await desk.ask_with(30, 3, {"creations": [denies]})
+            assert answer.results[0].error_code is ErrorCode.invalid_request
+            assert "is not an IP address" in answer.results[0].error_message
+
+    run(conversation)
+
+
 def test_a_lost_file_is_noticed_although_no_rule_was_ever_created():
     async def conversation():
         disk = SimDisk()
