@@ -37,9 +37,60 @@ BROKER = {
     "stablelog_scrub_bytes_per_second": 0,
     "log_segment_delete_delay_ms": 10**9,
     "stablelog_disk_reserve_bytes": 65536,
+    "authorizer_class_name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super_users": "User:ANONYMOUS",
 }
 DYNAMIC = {"log.index.size.max.bytes": "20000", "log.retention.ms": "-1"}
 INIT, OFFSET_COMMIT, TXN_OFFSET_COMMIT, ADD_OFFSETS, DELETE_RECORDS = 22, 8, 28, 25, 21
+# A user, a quota and an ACL, by API key and version of the requests.
+SECURITY = (
+    (
+        51,
+        0,
+        {
+            "deletions": (),
+            "upsertions": [
+                {
+                    "name": "alice",
+                    "mechanism": 1,
+                    "iterations": 4096,
+                    "salt": b"0123456789abcdef",
+                    "salted_password": bytes(32),
+                }
+            ],
+        },
+    ),
+    (
+        49,
+        1,
+        {
+            "entries": [
+                {
+                    "entity": [{"entity_type": "user", "entity_name": "alice"}],
+                    "ops": [{"key": "producer_byte_rate", "value": 1e12, "remove": False}],
+                }
+            ],
+            "validate_only": False,
+        },
+    ),
+    (
+        30,
+        3,
+        {
+            "creations": [
+                {
+                    "resource_type": 2,
+                    "resource_name": "plain",
+                    "resource_pattern_type": 3,
+                    "principal": "User:alice",
+                    "host": "*",
+                    "operation": 3,
+                    "permission_type": 3,
+                }
+            ]
+        },
+    ),
+)
 LONG = timedelta(minutes=15)
 GROUP = "readers"
 NONE = ErrorCode.none
@@ -282,6 +333,8 @@ async def first_life(disk):
         desk.broker.topics.create("gone", 1, SMALL)
         await write_plainly(desk, "gone", 0, "deleted")
         await changed(desk, *((0, name, value) for name, value in DYNAMIC.items()))
+        for api_key, version, values in SECURITY:
+            await desk.ask_with(api_key, version, values)
         await write_round(desk, 0)
         await desk.durable()
         await desk.broker.compactor.compact_all()

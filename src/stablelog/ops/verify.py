@@ -21,9 +21,10 @@ from stablelog.broker.directory.dynamic_settings import SETTINGS_FILE, DynamicSe
 from stablelog.broker.directory.formats import newer_formats
 from stablelog.broker.directory.kafka_import import PARTITION_DIRECTORY, find_topics
 from stablelog.broker.directory.kafka_metadata import METADATA_TOPIC
-from stablelog.broker.directory.noted_file import ACLS, QUOTAS
+from stablelog.broker.directory.noted_file import ACLS, QUOTAS, USERS
 from stablelog.broker.directory.partition_metadata import read_partition_metadata
 from stablelog.broker.directory.quota_file import quota_file
+from stablelog.broker.security.users import Users
 from stablelog.broker.topic_names import is_coordinator_log
 from stablelog.env.disk import Disk
 from stablelog.errors import DamageError, DiskError, NewerFormatError, UsageError
@@ -88,14 +89,15 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
         DynamicSettings(disk, directory).load_into(BrokerConfig({}))
     except (DamageError, DiskError, UsageError, NewerFormatError) as error:
         yield _finding(directory / SETTINGS_FILE, error)
-    try:
-        acl_file(disk, directory).load()
-    except (DamageError, DiskError, NewerFormatError) as error:
-        yield _finding(directory / ACLS.name, error)
-    try:
-        quota_file(disk, directory).load()
-    except (DamageError, DiskError, NewerFormatError) as error:
-        yield _finding(directory / QUOTAS.name, error)
+    for kind, load in (
+        (ACLS, acl_file(disk, directory).load),
+        (USERS, lambda: Users(disk, directory)),
+        (QUOTAS, quota_file(disk, directory).load),
+    ):
+        try:
+            load()
+        except (DamageError, DiskError, NewerFormatError) as error:
+            yield _finding(directory / kind.name, error)
     for name in CHECKPOINTS:
         try:
             read_offset_checkpoint(disk, directory / name)

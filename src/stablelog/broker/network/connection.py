@@ -133,10 +133,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
             return
         self._members.add(self)
-        first_check_ms = self._limits.idle_ms_max
-        if self.session.login is not None:
-            first_check_ms = min(first_check_ms, self._limits.receive_ms_max)
-        self._timer = self._later(first_check_ms / 1000, self._check_idle)
+        first_check_s = self._limits.first_check_s(has_login=self.session.login is not None)
+        self._timer = self._later(first_check_s, self._check_idle)
         # A listener with TLS has counted the connection before its handshake.
         arrival = self._limits.arrive(self.host) if self._on_made is None else AT_ONCE
         if arrival.delay_ms:

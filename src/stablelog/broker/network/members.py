@@ -41,6 +41,11 @@ class Limits:
     login_size_max: int = 524_288  # of a request before the login
     arrive: Callable[[str], Arrival] = lambda _host: AT_ONCE
 
+    def first_check_s(self, *, has_login: bool) -> float:
+        """The time after which a new connection is checked: whether it is idle, or has not logged in."""
+        ms = min(self.idle_ms_max, self.receive_ms_max) if has_login else self.idle_ms_max
+        return ms / 1000
+
 
 class Member(Protocol):
     """An open connection, or one whose TLS handshake is under way."""
