@@ -64,12 +64,10 @@ def test_a_client_logs_in_unmodified(broker, client, mechanism):
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("client", DRIVERS)
 def test_a_client_with_a_wrong_password_is_refused(broker, client, mechanism):
-    before = log_text(broker).count(f"with {mechanism} has failed")
     password = bearer(lifetime_s=-3600) if mechanism == OAUTHBEARER else WRONG
     with pytest.raises(Exception) as refused:
         DRIVERS[client](broker.bootstrap, mechanism, password, "topic", patience_s=5)
     assert "secret" not in str(refused.value)
-    assert log_text(broker).count(f"with {mechanism} has failed") > before or "not logged" in log_text(broker)
 
 
 def test_a_user_of_the_settings_logs_in_with_plain(broker):

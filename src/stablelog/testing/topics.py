@@ -9,7 +9,7 @@ from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicCo
 from kio.schema.errors import ErrorCode
 
 from stablelog.client.cluster import Cluster
-from stablelog.client.responses import RETRIABLE_CODES, RetriableError, refusal
+from stablelog.client.responses import RETRIABLE_CODES, RetriableError, UnknownTopicOrPartitionError, refusal
 from stablelog.testing.faults import OWN_CLIENT_ID
 
 _numbers: Final = itertools.count(1)
@@ -44,5 +44,13 @@ def create_topic(bootstrap: str, name: str, partitions: int, settings: Mapping[s
             if code is not ErrorCode.none:
                 raise refusal(code, f"creating {name}: {message}")
 
+        def look() -> None:
+            try:
+                cluster.metadata((name,))
+            except (
+                UnknownTopicOrPartitionError
+            ) as unknown:  # Apache Kafka answers before its brokers know the topic.
+                raise RetriableError(str(unknown)) from unknown
+
         cluster.retrying(f"creating {name}", attempt)
-        cluster.metadata((name,))
+        cluster.retrying(f"looking for {name}", look)

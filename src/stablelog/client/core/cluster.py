@@ -122,7 +122,10 @@ class Cluster:
         backoff = BACKOFF_FIRST_S
         while True:
             try:
-                return (yield from attempt())
+                result = yield from attempt()
+                # These listeners have answered, so their security protocol is the client's.
+                self._explained.update(self._connections)
+                return result
             except Exception as failure:
                 if not is_retriable(failure):
                     raise
@@ -204,7 +207,6 @@ class Cluster:
                 yield from self.explain_closing(address)
                 raise
         yield from known.negotiate()
-        self._explained.add(address)  # it has answered, so its security protocol is the client's
         return known
 
     def explain_closing(self, address: str) -> Steps[None]:
