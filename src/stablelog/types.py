@@ -1,6 +1,7 @@
 """Types that all packages of stablelog share."""
 
 import re
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 TopicPartition = tuple[str, int]  # topic name, and number of the partition in the topic
@@ -36,3 +37,27 @@ class InvalidRecord(NamedTuple):
 
     number: int
     why: str
+
+
+class SecurityProtocol(StrEnum):
+    """The security protocol of a listener, with Kafka's names."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether connections are encrypted with TLS."""
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def is_sasl(self) -> bool:
+        """Whether clients log in with SASL."""
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+    @classmethod
+    def of(cls, *, is_tls: bool, is_sasl: bool) -> "SecurityProtocol":
+        """Return the protocol with these properties."""
+        return next(one for one in cls if (one.is_tls, one.is_sasl) == (is_tls, is_sasl))

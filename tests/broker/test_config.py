@@ -3,10 +3,10 @@
 import pytest
 
 from stablelog.broker.config import BrokerConfig, check_topic_configs
-from stablelog.broker.listener import Protocol
 from stablelog.broker.setting import Setting
 from stablelog.errors import UsageError
 from stablelog.settings import Kind
+from stablelog.types import SecurityProtocol
 
 
 @pytest.mark.parametrize(
@@ -87,12 +87,12 @@ def test_each_listener_has_its_protocol_its_advertised_address_and_its_own_value
     inside, outside = config.listeners
     assert (inside.name, inside.protocol, inside.advertised) == (
         "INSIDE",
-        Protocol.PLAINTEXT,
+        SecurityProtocol.PLAINTEXT,
         ("127.0.0.1", 0),
     )
     assert (outside.name, outside.protocol, outside.advertised) == (
         "OUTSIDE",
-        Protocol.SASL_SSL,
+        SecurityProtocol.SASL_SSL,
         ("log.example.org", 9094),
     )
     assert config.of_listener("INSIDE", "ssl.keystore.location") == "all.pem"

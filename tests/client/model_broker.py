@@ -13,9 +13,9 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.client.core.connection import Connection
 from stablelog.client.core.frames import SIZE
-from stablelog.client.core.security import SecurityProtocol
 from stablelog.client.core.steps import Give, Now, Open, Pause, Receive, Send
 from stablelog.errors import UnavailableError
+from stablelog.types import SecurityProtocol
 from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.commits import DescribedCommit
 from stablelog.wire.extension.cut import CutPartition, CutTopic

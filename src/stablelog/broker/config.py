@@ -9,7 +9,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Any
 
-from stablelog.broker.listener import Address, Listener, Protocol, is_loopback, reachable
+from stablelog.broker.listener import Address, Listener, is_loopback, reachable
 from stablelog.broker.setting import Setting
 from stablelog.broker.settings import FIXED_TOPIC_SETTINGS, SETTINGS, TOPIC_SETTINGS
 from stablelog.coordinators.consumer_groups.answers import GroupConfig
@@ -17,6 +17,7 @@ from stablelog.coordinators.transactions.decisions import TransactionConfig
 from stablelog.errors import UsageError, did_you_mean
 from stablelog.log.partition import LogConfig
 from stablelog.log.retention import NO_LIMIT
+from stablelog.types import SecurityProtocol
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -141,8 +142,8 @@ class BrokerConfig:
         return tuple(self._listener(address, advertised.get(address.name)) for address in addresses)
 
     def _listener(self, address: Address, advertised: tuple[str, int] | None) -> Listener:
-        protocols: Mapping[str, Protocol] = self["listener.security.protocol.map"]
-        protocol = protocols.get(address.name) or Protocol.__members__.get(address.name)
+        protocols: Mapping[str, SecurityProtocol] = self["listener.security.protocol.map"]
+        protocol = protocols.get(address.name) or SecurityProtocol.__members__.get(address.name)
         if protocol is None:
             raise UsageError(
                 f"the listener {address.name} has no security protocol: add {address.name}:PROTOCOL to "

@@ -6,33 +6,14 @@ Names and meanings are Kafka's: `listeners`, `advertised.listeners`, `listener.s
 import ipaddress
 import re
 from collections.abc import Mapping
-from enum import Enum
 from typing import Final, NamedTuple
 
 from stablelog.settings import Kind
+from stablelog.types import SecurityProtocol
 
 PORT_MAX: Final = 65535
 LISTENER_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
 LOOPBACK: Final = "127.0.0.1"
-
-
-class Protocol(Enum):
-    """The security protocol of a listener."""
-
-    PLAINTEXT = "PLAINTEXT"
-    SSL = "SSL"
-    SASL_PLAINTEXT = "SASL_PLAINTEXT"
-    SASL_SSL = "SASL_SSL"
-
-    @property
-    def is_tls(self) -> bool:
-        """Whether connections are encrypted with TLS."""
-        return self in (Protocol.SSL, Protocol.SASL_SSL)
-
-    @property
-    def is_sasl(self) -> bool:
-        """Whether clients log in with SASL."""
-        return self in (Protocol.SASL_PLAINTEXT, Protocol.SASL_SSL)
 
 
 class Address(NamedTuple):
@@ -59,7 +40,7 @@ class Listener(NamedTuple):
     """
 
     name: str
-    protocol: Protocol
+    protocol: SecurityProtocol
     host: str
     port: int
     advertised: tuple[str, int]
@@ -76,7 +57,7 @@ class Listener(NamedTuple):
 
 
 # The listener of requests that come by no socket.
-LOCAL: Final = Listener("PLAINTEXT", Protocol.PLAINTEXT, LOOPBACK, 0, (LOOPBACK, 0))
+LOCAL: Final = Listener("PLAINTEXT", SecurityProtocol.PLAINTEXT, LOOPBACK, 0, (LOOPBACK, 0))
 
 
 def is_loopback(host: str) -> bool:
@@ -120,15 +101,15 @@ def parse_addresses(text: str) -> tuple[Address, ...]:
     return found
 
 
-def _parse_protocols(text: str) -> Mapping[str, Protocol]:
-    protocols: dict[str, Protocol] = {}
+def _parse_protocols(text: str) -> Mapping[str, SecurityProtocol]:
+    protocols: dict[str, SecurityProtocol] = {}
     for part in filter(None, (one.strip() for one in text.split(","))):
         name, separator, protocol = part.partition(":")
         if not separator or not LISTENER_NAME.fullmatch(name.strip()):
             raise ValueError
-        if protocol.strip().upper() not in Protocol.__members__:
-            raise ValueError(f"the protocols are {', '.join(Protocol.__members__)}")
-        protocols[name.strip().upper()] = Protocol[protocol.strip().upper()]
+        if protocol.strip().upper() not in SecurityProtocol.__members__:
+            raise ValueError(f"the protocols are {', '.join(SecurityProtocol.__members__)}")
+        protocols[name.strip().upper()] = SecurityProtocol[protocol.strip().upper()]
     return protocols
 
 

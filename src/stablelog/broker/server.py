@@ -13,7 +13,7 @@ from pathlib import Path
 
 from stablelog.broker.broker import Broker
 from stablelog.broker.config import BrokerConfig
-from stablelog.broker.listener import Listener, Protocol
+from stablelog.broker.listener import Listener
 from stablelog.broker.loop.garbage import collect_often
 from stablelog.broker.metrics import Sample
 from stablelog.broker.network.budget import Budget
@@ -28,6 +28,7 @@ from stablelog.env.disk import Disk
 from stablelog.env.local_disk import LocalDisk
 from stablelog.env.malloc import use_arenas
 from stablelog.errors import DiskError, UnavailableError, in_words
+from stablelog.types import SecurityProtocol
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +164,7 @@ class Server:
             host, advertised_port = listener.advertised
             listening[0] = listener._replace(port=port, advertised=(host, advertised_port or port))
             self.listeners.append(listening[0])
-            if len(config.listeners) > 1 or listener.protocol is not Protocol.PLAINTEXT:
+            if len(config.listeners) > 1 or listener.protocol is not SecurityProtocol.PLAINTEXT:
                 log.info(
                     "listener %s (%s) accepts connections on %s",
                     listener.name,

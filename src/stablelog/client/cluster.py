@@ -14,8 +14,9 @@ from stablelog.client.core import cluster as core
 from stablelog.client.core.cluster import DEADLINE_S, EARLIEST, LATEST, MAX_TIMESTAMP
 from stablelog.client.core.connection import CLIENT_ID
 from stablelog.client.core.connection import Connection as CoreConnection
-from stablelog.client.core.security import PLAINTEXT, PROBES, Security, SecurityProtocol
+from stablelog.client.core.security import PLAINTEXT, PROBES, Security
 from stablelog.client.core.steps import Result, Steps, as_steps
+from stablelog.types import SecurityProtocol
 
 __all__ = ["DEADLINE_S", "EARLIEST", "LATEST", "MAX_TIMESTAMP", "Cluster", "blocking"]
 

@@ -12,10 +12,11 @@ from typing import Any, Final, Self
 
 from stablelog.client.buffers import Buffers
 from stablelog.client.core import connection as core
-from stablelog.client.core.security import PLAINTEXT, Security, SecurityProtocol
+from stablelog.client.core.security import PLAINTEXT, Security
 from stablelog.client.core.steps import Call, Effect, Give, Now, Open, Pause, Receive, Result, Send, Steps
 from stablelog.client.tls import connection_error, context_of
 from stablelog.errors import UnavailableError
+from stablelog.types import SecurityProtocol
 from stablelog.wire.guard import Buffer
 
 TIMEOUT_S: Final = 10.0

@@ -10,10 +10,11 @@ from stablelog.client.connection import TIMEOUT_S, host_and_port, invalid_addres
 from stablelog.client.core import cluster as core
 from stablelog.client.core.cluster import DEADLINE_S
 from stablelog.client.core.connection import CLIENT_ID, Connection
-from stablelog.client.core.security import PLAINTEXT, PROBES, Security, SecurityProtocol
+from stablelog.client.core.security import PLAINTEXT, PROBES, Security
 from stablelog.client.core.steps import Call, Effect, Give, Now, Open, Pause, Receive, Result, Send, Steps
 from stablelog.client.tls import connection_error, context_of
 from stablelog.errors import UnavailableError
+from stablelog.types import SecurityProtocol
 from stablelog.wire.guard import Buffer
 
 READ_SIZE_MAX: Final = 1 << 20  # bytes that the stream may hold before the socket is read no further

@@ -11,10 +11,11 @@ from kio.schema.errors import ErrorCode
 from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 
-from stablelog.client.core.security import JAAS, TOKEN_FUNCTION, Credentials, Security, SecurityProtocol
+from stablelog.client.core.security import JAAS, TOKEN_FUNCTION, Credentials, Security
 from stablelog.client.core.steps import Call, Open, Pause, Steps
 from stablelog.client.responses import ClosedError
 from stablelog.errors import AuthenticationError, UnavailableError
+from stablelog.types import SecurityProtocol
 from stablelog.wire.sasl import OAUTHBEARER, PLAIN, SaslMessageError
 from stablelog.wire.sasl.oauthbearer import ABORT, decode_error, encode_token
 from stablelog.wire.sasl.plain import encode_plain

@@ -5,12 +5,12 @@ Secrets are in no `repr` and in no error message.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from stablelog.errors import UsageError, did_you_mean
+from stablelog.types import SecurityProtocol
 from stablelog.wire.sasl import MECHANISMS, OAUTHBEARER
 from stablelog.wire.sasl.jaas import check_module, parse_jaas
 
@@ -46,30 +46,6 @@ SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
 )
 SECRETS: Final = frozenset({JAAS, "sasl.password", "ssl.keystore.key", "ssl.key.password"})
 PREFIXES: Final = ("security.", "ssl.", "sasl.")
-
-
-class SecurityProtocol(StrEnum):
-    """The security protocol of a listener."""
-
-    PLAINTEXT = "PLAINTEXT"
-    SSL = "SSL"
-    SASL_PLAINTEXT = "SASL_PLAINTEXT"
-    SASL_SSL = "SASL_SSL"
-
-    @property
-    def is_tls(self) -> bool:
-        """Whether connections are encrypted."""
-        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
-
-    @property
-    def is_sasl(self) -> bool:
-        """Whether clients log in."""
-        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
-
-    @classmethod
-    def of(cls, *, is_tls: bool, is_sasl: bool) -> "SecurityProtocol":
-        """Return the protocol with these properties."""
-        return next(one for one in cls if (one.is_tls, one.is_sasl) == (is_tls, is_sasl))
 
 
 @dataclass(frozen=True, slots=True)

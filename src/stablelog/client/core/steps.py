@@ -11,7 +11,7 @@ from stablelog.wire.guard import Buffer
 
 if TYPE_CHECKING:
     from stablelog.client.core.connection import Connection
-    from stablelog.client.core.security import SecurityProtocol
+    from stablelog.types import SecurityProtocol
 
 Result = TypeVar("Result")
 
