@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,6 +19,7 @@ from stablelog.broker.directory.acl_file import acl_file, encode_acls
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.loop.tasks import Tasks, in_thread_to_its_end
 from stablelog.broker.security.access import Access, DenialLog, shown
+from stablelog.broker.security.file_writer import FileWriter
 from stablelog.env.disk import Disk
 from stablelog.errors import RefusedError
 from stablelog.security.acls import AclBinding, AclFilter, Permission
@@ -61,11 +63,8 @@ class Acls:
         tasks: Tasks,
         now_ms: Callable[[], int],
     ) -> None:
-        # A thread writes `_file`, without the reserve, which only the event loop may use. If the disk is full, the event
-        # loop writes `_reserved_file`.
-        self._file = acl_file(disk, directory)
-        self._reserved_file = acl_file(disk, directory, reserve)
-        bindings = self._reserved_file.load()
+        self._file = FileWriter(partial(acl_file, disk, directory), reserve, threads)
+        bindings = self._file.load()
         super_users = config["super.users"]
         self.authorizer = Authorizer(
             bindings,
@@ -85,12 +84,12 @@ class Acls:
     def note(self) -> None:
         """Record in `meta.properties` that the file exists.
 
-        This is done at the start, because `meta.properties` must not be changed in a thread.
+        This is done at the start, so that the loss of the file is noticed before the first rule, too.
 
         Raises:
             RefusedError: the disk refused the write.
         """
-        self._reserved_file.note()
+        self._file.note()
 
     def access(self, principal: str, host: str, api: str) -> Access:
         """What a client may do in a request."""
@@ -162,11 +161,7 @@ class Acls:
             kept = [binding for binding in self.authorizer.index if binding not in removed]
             return encode_acls(kept + added)
 
-        content = await in_thread_to_its_end(self._threads, encode)
-        try:
-            await in_thread_to_its_end(self._threads, self._file.store, content)
-        except RefusedError:
-            self._reserved_file.store(content)
+        await self._file.store(await in_thread_to_its_end(self._threads, encode))
 
 
 def _log_changes(what: str, bindings: Sequence[AclBinding], author: Author) -> None:

@@ -7,6 +7,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -15,9 +16,10 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.directory.quota_file import encode_quotas, quota_file
 from stablelog.broker.durability.disk_reserve import DiskReserve
-from stablelog.broker.loop.tasks import Tasks, in_thread_to_its_end
+from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.metrics import Sample
 from stablelog.broker.network.members import AT_ONCE, Arrival
+from stablelog.broker.security.file_writer import FileWriter
 from stablelog.broker.security.throttle import StepTimer, Throttle
 from stablelog.env.disk import Disk
 from stablelog.errors import RefusedError
@@ -64,11 +66,7 @@ class Quotas:
     ) -> None:
         self._config = config
         self.now_ms = now_ms
-        # A thread writes `_file`, without the reserve, which only the event loop may use. If the disk is full, the event
-        # loop writes `_reserved_file`.
-        self._file = quota_file(disk, directory)
-        self._reserved_file = quota_file(disk, directory, reserve)
-        self._threads = threads
+        self._file = FileWriter(partial(quota_file, disk, directory), reserve, threads)
         self._tasks = tasks
         self._lock = asyncio.Lock()
         self.windows = Windows(config["quota.window.num"], config["quota.window.size.seconds"] * MS_PER_S)
@@ -80,7 +78,7 @@ class Quotas:
         self._rates = {key: Sensors(lambda: Rate(self.windows)) for key in QuotaKey}
         self._buckets = Sensors(lambda: TokenBucket(bursts))
         self._arrivals = Rate(self.windows)
-        self._use(QuotaTable(self._reserved_file.load()))
+        self._use(QuotaTable(self._file.load()))
 
     def _use(self, table: QuotaTable) -> None:
         self.table = table
@@ -174,17 +172,9 @@ class Quotas:
                 except RefusedError as refused:
                     outcomes.append(refused)
             if not validate_only and after != before:
-                await self._store(encode_quotas(after))
+                await self._file.store(encode_quotas(after))
                 self._use(QuotaTable(after))
             return outcomes
-
-    async def _store(self, content: bytes) -> None:
-        # On the event loop, once in the life of the directory: `meta.properties` must not be changed in a thread.
-        self._reserved_file.note()
-        try:
-            await in_thread_to_its_end(self._threads, self._file.store, content)
-        except RefusedError:
-            self._reserved_file.store(content)
 
     def samples(self) -> Iterator[Sample]:
         """The metrics of quotas."""
