@@ -176,7 +176,6 @@ class Router:
             api_version,
             correlation_id,
             client_id,
-            connection.host,
             connection.appending,
             session,
             access,

@@ -109,7 +109,7 @@ class Broker:
 
 
 def client(version: int) -> Context:
-    return Context(version, 1, "client", "/127.0.0.1", asyncio.Lock(), Session())
+    return Context(version, 1, "client", asyncio.Lock(), Session(host="/127.0.0.1"))
 
 
 def in_version(api_key: int, version: int, request: Any) -> Any:

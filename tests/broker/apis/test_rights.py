@@ -162,7 +162,7 @@ async def ask(desk: Any, api: ApiKey, version: int, values: dict[str, Any]) -> A
     return await describe_transactions.handle(
         desk.broker,
         request,
-        Context(version, 1, None, "nowhere", asyncio.Lock(), desk.stranger.session, access),
+        Context(version, 1, None, asyncio.Lock(), desk.stranger.session, access),
     )
 
 

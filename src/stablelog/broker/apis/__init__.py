@@ -61,19 +61,24 @@ class Context(NamedTuple):
             appends, so that the appends of one connection keep the order of its requests.
         session: who the client is.
         access: what the client may do; None if the broker has no authorizer, so that every client may do everything.
+        throttle: measures the request for the quotas of the client; None if no client has a quota.
 
     A handler asks `allows` or `require` before the request has an effect, and before the response tells of a resource.
     The operations that each API asks for are in `stablelog.security.api_rights`.
-        throttle: measures the request for the quotas of the client; None if no client has a quota.
     """
 
     api_version: int
     correlation_id: int
     client_id: str | None
-    client_host: str
     appending: asyncio.Lock
     session: Session
     access: Access | None = None
+    throttle: Throttle | None = None
+
+    @property
+    def client_host(self) -> str:
+        """The client's address."""
+        return self.session.host
 
     def allows(
         self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME, *, is_logged: bool = True
@@ -107,8 +112,6 @@ class Context(NamedTuple):
     def operations(self, kind: ResourceType, name: str = CLUSTER_NAME) -> int:
         """The operations that the client may carry out on a resource, as bits by Kafka's numbers (KIP-430)."""
         return every_operation(kind) if self.access is None else self.access.operations(kind, name)
-
-    throttle: Throttle | None = None
 
     def charge_partitions(self, count: int, *, strict_since: int) -> None:
         """Charge the creation or deletion of partitions to the quota of the client.
