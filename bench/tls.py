@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 import stablelog
 from bench.contestants import KAFKA, OURS
+from bench.many_partitions import processor_s
 from bench.report import Section, Wanted
 from peers import apache_kafka
 
@@ -95,12 +96,6 @@ def serve(directory: Path, *, with_kafka: bool) -> Iterator[Mapping[str, Address
             stack.callback(kafka.stop)
             found[KAFKA] = Addresses(kafka.pid, kafka.bootstrap, f"localhost:{kafka.tls_port}")
         yield found
-
-
-def processor_s(pid: int) -> float:
-    """The processor time that all threads of a process have taken."""
-    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def produce(settings: Mapping[str, object], topic: str, count: int) -> float:

@@ -237,39 +237,18 @@ def told(case):
     return f"{case[0]}, {'after' if case[1] else 'before'} a login"
 
 
-@pytest.mark.parametrize("case", CASES, ids=told)
-def test_frames_in_memory(case, tmp_path, caplog):
-    name, logs_in = case
-
-    async def conversation():
-        async with serving(tmp_path, trustme.CA()) as server:
-            (listener,) = (one for one in server.listeners if one.name == name)
-            await attack(
-                server,
-                InMemory(server, listener),
-                FRAMES,
-                logs_in=logs_in,
-                is_sasl=listener.is_sasl,
-                chance=random.Random(f"{SEED} {case}"),
-                caplog=caplog,
-            )
-
-    asyncio.run(conversation())
-
-
-@pytest.mark.parametrize("case", SOCKET_CASES, ids=told)
-def test_frames_over_sockets(case, tmp_path, caplog):
+def send_frames(client_of, count, case, tmp_path, caplog):
+    """Send so many frames to a listener; `client_of` is called with the server, the listener and their authority."""
     name, logs_in = case
 
     async def conversation():
         authority = trustme.CA()
         async with serving(tmp_path, authority) as server:
             (listener,) = (one for one in server.listeners if one.name == name)
-            context = trusting(authority) if listener.protocol.is_tls else None
             await attack(
                 server,
-                OverSocket(listener, context),
-                SOCKET_FRAMES,
+                client_of(server, listener, authority),
+                count,
                 logs_in=logs_in,
                 is_sasl=listener.is_sasl,
                 chance=random.Random(f"{SEED} {case}"),
@@ -277,3 +256,16 @@ def test_frames_over_sockets(case, tmp_path, caplog):
             )
 
     asyncio.run(conversation())
+
+
+@pytest.mark.parametrize("case", CASES, ids=told)
+def test_frames_in_memory(case, tmp_path, caplog):
+    send_frames(lambda server, listener, _: InMemory(server, listener), FRAMES, case, tmp_path, caplog)
+
+
+@pytest.mark.parametrize("case", SOCKET_CASES, ids=told)
+def test_frames_over_sockets(case, tmp_path, caplog):
+    def client_of(_server, listener, authority):
+        return OverSocket(listener, trusting(authority) if listener.protocol.is_tls else None)
+
+    send_frames(client_of, SOCKET_FRAMES, case, tmp_path, caplog)
