@@ -80,8 +80,8 @@ class BrokerConfig:
         listeners: the listeners, in the order in which they were given.
 
     Raises:
-        UsageError: a setting is unknown or out of range, or settings contradict each other. The message names the setting with its valid range, or the
-            nearest valid name.
+        UsageError: a setting is unknown or out of range, or settings contradict each other. The message names the setting
+            with its valid range, or the nearest valid name.
     """
 
     def __init__(self, given: Mapping[str, str]) -> None:

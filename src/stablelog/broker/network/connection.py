@@ -129,7 +129,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
         reached = limit_reached(self._members, self._limits, self.host)
         if reached is not None:
-            log.warning("closing %s: as many connections are open as %s allows", self.peer, reached)
+            log.warning("closing %s: %s", self.peer, reached)
             self._transport.close()
             return
         self._members.add(self)

@@ -70,9 +70,11 @@ def peer_of(transport: asyncio.BaseTransport) -> tuple[str, str]:
 
 
 def limit_reached(members: Collection[Member], limits: Limits, host: str) -> str | None:
-    """The limit that a further connection from `host` would exceed, as `setting=value`; None if it may be opened."""
+    """Why a further connection from `host` is closed: the limit that it would exceed. None if it may be opened."""
     if len(members) >= limits.connection_count_max:
-        return f"max.connections={limits.connection_count_max}"
-    if sum(member.host == host for member in members) >= limits.connection_count_per_host_max:
-        return f"max.connections.per.ip={limits.connection_count_per_host_max}"
-    return None
+        reached = f"max.connections={limits.connection_count_max}"
+    elif sum(member.host == host for member in members) >= limits.connection_count_per_host_max:
+        reached = f"max.connections.per.ip={limits.connection_count_per_host_max}"
+    else:
+        return None
+    return f"as many connections are open as {reached} allows"

@@ -124,7 +124,7 @@ class TlsListener:
     def _begin(self, accepted: socket.socket, host: str, peer: str) -> None:
         reached = limit_reached(self._members, self._limits, host)
         if reached is not None:
-            log.warning("closing %s: as many connections are open as %s allows", peer, reached)
+            log.warning("closing %s: %s", peer, reached)
             accepted.close()
             return
         accepted.setblocking(False)
