@@ -25,7 +25,16 @@ from stablelog.wire.extension.cut import DescribeCutRequest
 from tests.cuts.model import Model
 from tests.cuts.mutants import MUTANTS, applied
 from tests.cuts.sim import CrashingDisk, SimBroker, SimLoop
-from tests.cuts.writers import GROUPS, Calls, GaveUpError, JointWriter, PlainWriter, Writer, targets_of
+from tests.cuts.writers import (
+    GROUPS,
+    Calls,
+    GaveUpError,
+    JointWriter,
+    PlainWriter,
+    Writer,
+    client_of,
+    targets_of,
+)
 
 LIFE_S = 0.35
 
@@ -302,7 +311,7 @@ class History:
                         )
                     ]
                 ),
-                None,
+                client_of(0),
             )
         else:
             self.counts["segments deleted"] += partition.apply_retention(self.broker.now_ms())
@@ -316,7 +325,7 @@ class History:
             DescribeCutRequest(
                 group=group, commit_sequence=commit_sequence, topics=tuple(topics or GROUPS[group])
             ),
-            None,
+            client_of(0),
         )
 
     async def _read_cuts(self):

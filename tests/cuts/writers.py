@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import (
+    Context,
     add_partitions_to_txn,
     begin_joint,
     commit_joint,
@@ -19,6 +20,7 @@ from stablelog.broker.apis import (
     init_producer_id,
     produce,
 )
+from stablelog.broker.network.session import Session
 from stablelog.wire.extension.children import child_id
 from stablelog.wire.extension.joint import BeginJointRequest, CommitJointRequest, JointChild
 from stablelog.wire.produce import PartitionRecords, ProduceRequest, TopicRecords
@@ -39,6 +41,11 @@ class GaveUpError(Exception):
 def targets_of(group):
     """The partitions that its transactions write to."""
     return [(topic, index) for topic, count in GROUPS[group].items() for index in range(count)]
+
+
+def client_of(version, appending=None):
+    """A client of a broker without an authorizer, whose request has this version."""
+    return Context(version, 1, None, appending or asyncio.Lock(), Session())
 
 
 class Calls:
@@ -64,7 +71,7 @@ class Calls:
                     enable2_pc=False,
                     keep_prepared_txn=False,
                 ),
-                SimpleNamespace(api_version=4),
+                client_of(4),
             )
             if answer.error_code is ErrorCode.none:
                 return answer.producer_id, answer.producer_epoch
@@ -88,7 +95,7 @@ class Calls:
                         )
                     ]
                 ),
-                SimpleNamespace(api_version=4, appending=self._appending),
+                client_of(4, self._appending),
             )
             codes = {
                 p.partition_error_code
@@ -109,7 +116,7 @@ class Calls:
             (answer,) = await produce.handle(
                 self.broker,
                 request,
-                SimpleNamespace(api_version=version, correlation_id=1, appending=self._appending),
+                client_of(version, self._appending),
             )
             code = ErrorCode(struct.unpack_from(">h", answer, 12 + len(target[0]))[0])
             if code is ErrorCode.none:
@@ -128,7 +135,7 @@ class Calls:
                     producer_epoch=producer[1],
                     committed=committed,
                 ),
-                SimpleNamespace(api_version=version),
+                client_of(version),
             )
             if answer.error_code not in RETRIABLE:
                 return answer
@@ -250,7 +257,7 @@ class JointWriter:
         begun = await begin_joint.handle(
             calls.broker,
             BeginJointRequest(group=self.group, key=self.key, version=self.version, run=run),
-            None,
+            client_of(0),
         )
         assert begun.error_code is ErrorCode.none, begun
         last, self.txn = self.txn, None
@@ -271,7 +278,7 @@ class JointWriter:
             CommitJointRequest(
                 group=self.group, key=self.key, version=self.version, run=run, children=tuple(children)
             ),
-            None,
+            client_of(0),
         )
         if answer.error_code is ErrorCode.none:
             txn.acked = True
