@@ -3,7 +3,8 @@ time (KIP-227).
 
 A session stores the partitions that a client fetches, and for each the offsets in the last response. An incremental
 fetch names only the partitions that change. Its response contains only partitions with new records, new offsets or an
-error. The number of stored partitions is limited, for one session and for all together.
+error. The number of stored partitions is limited, for one session and for all together. A session belongs to the
+principal that has begun it: for another principal it does not exist, and its id cannot be guessed from other ids.
 """
 
 import random
@@ -16,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.topic_names import NAME_SIZE_MAX
 from stablelog.errors import RefusedError
+from stablelog.security.principal import Principal
 from stablelog.types import TopicPartition
 
 NO_SESSION = 0
@@ -50,9 +52,10 @@ class Wanted:
 
 @dataclass(slots=True, eq=False)
 class FetchSession:
-    """One client's fetch session. The client's next fetch request must contain `epoch`."""
+    """One client's fetch session. The client's next fetch request must contain `epoch`, and come from `owner`."""
 
     session_id: int
+    owner: Principal
     epoch: int = 1
     partitions: "OrderedDict[TopicPartition, Wanted]" = field(default_factory=OrderedDict)
 
@@ -64,25 +67,27 @@ class FetchSessions:
         self._count_max = count_max
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self._partition_count = 0
-        self._random = random.Random()
+        self._random = random.SystemRandom()
 
-    def begin(self, wanted: "OrderedDict[TopicPartition, Wanted]", *, keep: bool) -> FetchSession:
-        """Begin a fetch session with a full fetch of the partitions in `wanted`.
+    def begin(
+        self, wanted: "OrderedDict[TopicPartition, Wanted]", owner: Principal, *, keep: bool
+    ) -> FetchSession:
+        """Begin a fetch session of `owner` with a full fetch of the partitions in `wanted`.
 
         The session is stored only if `keep` is True (the client asks for a session), it is not too large, and its names
         are not longer than those of topics. The least recently used sessions are removed to make room for it.
         """
         if not keep or not self._count_max or len(wanted) > SESSION_PARTITIONS_MAX or _has_long_name(wanted):
-            return FetchSession(NO_SESSION, FULL_FETCH_EPOCH, wanted)
+            return FetchSession(NO_SESSION, owner, FULL_FETCH_EPOCH, wanted)
         self._partition_count += len(wanted)
         while self._sessions and (
             len(self._sessions) >= self._count_max or self._partition_count > PARTITIONS_MAX
         ):
-            self.end(next(iter(self._sessions)))
+            self._remove(next(iter(self._sessions)))
         session_id = self._random.randint(1, EPOCH_MAX)
         while session_id in self._sessions:
             session_id = self._random.randint(1, EPOCH_MAX)
-        session = FetchSession(session_id, 1, wanted)
+        session = FetchSession(session_id, owner, 1, wanted)
         self._sessions[session_id] = session
         return session
 
@@ -90,6 +95,7 @@ class FetchSessions:
         self,
         session_id: int,
         epoch: int,
+        owner: Principal,
         changed: "OrderedDict[TopicPartition, Wanted]",
         forgotten: list[TopicPartition],
     ) -> FetchSession:
@@ -97,11 +103,11 @@ class FetchSessions:
         `forgotten`.
 
         Raises:
-            RefusedError: the session does not exist any more, or its epoch shows that a request was lost. The client
+            RefusedError: `owner` has no such session any more, or its epoch shows that a request was lost. The client
                 has to begin again with a full fetch.
         """
         session = self._sessions.get(session_id)
-        if session is None:
+        if session is None or session.owner != owner:
             raise RefusedError(
                 ErrorCode.fetch_session_id_not_found, f"there is no fetch session {session_id}"
             )
@@ -113,7 +119,7 @@ class FetchSessions:
         if len(changed) > SESSION_PARTITIONS_MAX:
             raise self._too_large(session_id)
         if _has_long_name(changed):
-            self.end(session_id)
+            self._remove(session_id)
             raise RefusedError(
                 ErrorCode.fetch_session_id_not_found,
                 f"fetch session {session_id} cannot store names that are longer than those of topics",
@@ -135,16 +141,20 @@ class FetchSessions:
 
     def _too_large(self, session_id: int) -> RefusedError:
         """Remove a fetch session that would have too many partitions. Return the error for its client."""
-        self.end(session_id)
+        self._remove(session_id)
         return RefusedError(
             ErrorCode.fetch_session_id_not_found, f"fetch session {session_id} has too many partitions"
         )
 
-    def end(self, session_id: int) -> None:
-        """Remove a fetch session, if it exists."""
-        session = self._sessions.pop(session_id, None)
-        if session is not None:
-            self._partition_count -= len(session.partitions)
+    def end(self, session_id: int, owner: Principal) -> None:
+        """Remove a fetch session, if `owner` has one with this id."""
+        session = self._sessions.get(session_id)
+        if session is not None and session.owner == owner:
+            self._remove(session_id)
+
+    def _remove(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id)
+        self._partition_count -= len(session.partitions)
 
     def __len__(self) -> int:
         return len(self._sessions)

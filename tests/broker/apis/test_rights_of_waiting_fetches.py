@@ -107,3 +107,15 @@ def test_a_removed_rule_holds_for_a_fetch_that_waits():
         assert (partition.error_code, bool(partition.records)) == (DENIED, False)
 
     run(conversation)
+
+
+def test_a_session_is_for_the_principal_that_has_begun_it():
+    async def conversation(root, eve):
+        begun = await fetch(root, ["secret"], 0, 0, 0)
+        for epoch in (1, 0, -1):
+            answer = await fetch(eve, [], begun.session_id, epoch, 0)
+            expected = ErrorCode.fetch_session_id_not_found if epoch == 1 else ErrorCode.none
+            assert (answer.error_code, answer.responses) == (expected, ())
+        assert (await fetch(root, [], begun.session_id, 1, 0)).error_code is ErrorCode.none
+
+    run(conversation)

@@ -32,6 +32,7 @@ from stablelog.env.pages import is_in_memory, populate
 from stablelog.errors import DiskError, NotLoadedError, RefusedError, UnprovenError
 from stablelog.log.partition import Isolation, Partition
 from stablelog.log.read import ABORTED_COUNT_MAX
+from stablelog.security.principal import Principal
 from stablelog.types import TopicPartition
 from stablelog.wire.fetch import (
     FetchedPartition,
@@ -56,8 +57,8 @@ def _topic_name(broker: Broker, topic: WantedTopic | ForgottenTopic) -> str:
     return topic.name or broker.topics.name_of(topic.topic_id) or f"{UNKNOWN_ID_PREFIX}{topic.topic_id}"
 
 
-async def _session(broker: Broker, request: FetchRequest) -> FetchSession:
-    """Find or begin the fetch session of this request (KIP-227).
+async def _session(broker: Broker, request: FetchRequest, owner: Principal) -> FetchSession:
+    """Find or begin the fetch session of this request of `owner` (KIP-227).
 
     Raises:
         RefusedError: the session does not exist any more, or its epoch does not match.
@@ -73,13 +74,13 @@ async def _session(broker: Broker, request: FetchRequest) -> FetchSession:
     sessions = broker.fetch_sessions
     if request.session_epoch in (FULL_FETCH_EPOCH, FINAL_EPOCH):
         if request.session_id != NO_SESSION:
-            sessions.end(request.session_id)
-        return sessions.begin(wanted, keep=request.session_epoch == FULL_FETCH_EPOCH)
+            sessions.end(request.session_id, owner)
+        return sessions.begin(wanted, owner, keep=request.session_epoch == FULL_FETCH_EPOCH)
     forgotten = []
     async for gone in in_turns(request.forgotten, turn=turn):
         name = _topic_name(broker, gone)
         forgotten += [(name, index) for index in gone.partitions]
-    return sessions.resume(request.session_id, request.session_epoch, wanted, forgotten)
+    return sessions.resume(request.session_id, request.session_epoch, owner, wanted, forgotten)
 
 
 def _may_read(context: Context, name: str) -> bool:
@@ -253,7 +254,7 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
     """Read the partitions, wait if they have fewer bytes than `min_bytes`, and encode the response."""
     version, correlation_id = context.api_version, context.correlation_id
     try:
-        session = await _session(broker, request)
+        session = await _session(broker, request, context.session.principal)
     except RefusedError as refused:
         throttle_ms = 0 if context.throttle is None else context.throttle.charge_time()
         code = ErrorCode(refused.code)
@@ -335,7 +336,7 @@ def _empty(
     """
     session_id = session.session_id
     if request.session_epoch in (FULL_FETCH_EPOCH, FINAL_EPOCH):
-        broker.fetch_sessions.end(session_id)
+        broker.fetch_sessions.end(session_id, session.owner)
         session_id = NO_SESSION
     return encode_fetch_response(version, correlation_id, ErrorCode.none, session_id, (), throttle_ms)
 
