@@ -11,6 +11,7 @@ import pytest
 from stablelog.broker import server as server_module
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE
+from stablelog.broker.limited_log import LINES_MAX
 from stablelog.broker.metrics import Metrics
 from stablelog.broker.server import Server
 from stablelog.errors import UnavailableError
@@ -127,6 +128,21 @@ def test_a_client_that_does_not_read_does_not_keep_the_broker_from_ending(
 
     run(conversation, new_loop)
     assert "the broker stops, and the client has not got or read all responses within 0.2 s" in caplog.text
+
+
+def test_clients_cannot_fill_the_log(new_loop, tmp_path, caplog):
+    async def conversation():
+        async with started(tmp_path) as (server, port):
+            for _ in range(LINES_MAX + 20):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(b"\xff" * 8)
+                assert await reader.read() == b""
+                writer.close()
+            await server.stop()
+
+    run(conversation, new_loop)
+    closings = [record for record in caplog.records if record.message.startswith("closing 127.0.0.1:")]
+    assert len(closings) == LINES_MAX
 
 
 @pytest.mark.parametrize("fails", ["create_server", "serve"])

@@ -17,10 +17,11 @@ from stablelog.broker.apis.sasl_authenticate import authenticate
 from stablelog.broker.network.connection import Connection
 from stablelog.broker.network.long_messages import encoded
 from stablelog.broker.network.request_head import REQUEST_SIZE_MIN
-from stablelog.broker.security.gate import admit
+from stablelog.broker.security.gate import SASL_APIS, admit
 from stablelog.broker.security.throttle import StepTimer
 from stablelog.env.disk import Buffer
 from stablelog.errors import RefusedError
+from stablelog.security.login import LoginError
 from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.messages import decode_request, encode_response, import_messages
 
@@ -63,23 +64,31 @@ class Router:
         login = connection.session.login
         if login is None:
             return await self._respond(connection, frame)
-        if login.takes_bare_messages:
-            async with connection.appending:
-                return [(await authenticate(self._broker, connection.session, bytes(frame))).token]
-        if login.has_failed:
+        async with connection.session.authenticating:
+            if login.takes_bare_messages:
+                return await self._bare_answer(connection, frame)
+            if login.has_failed:
+                return None
+            if len(frame) < REQUEST_SIZE_MIN:
+                raise RefusedError(
+                    ErrorCode.illegal_sasl_state, "the end of a login has a request without a header"
+                )
+            api_key, version, _ = API_AND_VERSION.unpack_from(frame)
+            admit(connection.session, api_key, version, self._broker.now_ms())
+            if not login.is_open or api_key in SASL_APIS:
+                buffers = await self._respond(connection, frame)
+                if login.has_failed:
+                    connection.close_when_sent()
+                return buffers
+        return await self._respond(connection, frame)
+
+    async def _bare_answer(self, connection: Connection, frame: Buffer) -> Sequence[Buffer] | None:
+        """Answer a message of a mechanism without a request header. As in Kafka, a failure closes the connection."""
+        try:
+            return [(await authenticate(self._broker, connection.session, bytes(frame))).token]
+        except LoginError:
+            connection.close()
             return None
-        if len(frame) < REQUEST_SIZE_MIN:
-            raise RefusedError(
-                ErrorCode.illegal_sasl_state, "the end of a login has a request without a header"
-            )
-        api_key, version, _ = API_AND_VERSION.unpack_from(frame)
-        now_ms = self._broker.now_ms()
-        if not await admit(connection.session, connection.appending, api_key, version, now_ms):
-            return None
-        buffers = await self._respond(connection, frame)
-        if login.has_failed:
-            connection.close_when_sent()
-        return buffers
 
     async def _respond(
         self, connection: Connection, frame: Buffer, timer: StepTimer | None = None

@@ -13,12 +13,13 @@ from pathlib import Path
 
 from stablelog.broker.broker import Broker
 from stablelog.broker.config import BrokerConfig
+from stablelog.broker.limited_log import LimitedLog
 from stablelog.broker.listener import Listener
 from stablelog.broker.loop.garbage import collect_often
 from stablelog.broker.metrics import Sample
 from stablelog.broker.network.budget import Budget
 from stablelog.broker.network.connection import Connection, OnMade
-from stablelog.broker.network.members import Limits, Member
+from stablelog.broker.network.members import CLOSING, Limits, Member
 from stablelog.broker.network.session import Session
 from stablelog.broker.network.tls import Tls
 from stablelog.broker.network.tls_listener import BACKLOG, TlsListener
@@ -123,6 +124,7 @@ class Server:
 
     async def _listen(self, config: BrokerConfig, tls: Mapping[Listener, Tls]) -> None:
         """Listen for connections on each listener."""
+        closings = LimitedLog(log, logging.WARNING, "closed connections", self.broker.now_ms)
         in_flight_size_max: int = config["queued.max.request.bytes"]
         limits = Limits(
             request_size_max=min(config["socket.request.max.bytes"], in_flight_size_max),
@@ -134,6 +136,7 @@ class Server:
             handshake_ms_max=config["stablelog.ssl.handshake.timeout.ms"],
             login_size_max=config["sasl.server.max.receive.size"],
             arrive=self.broker.quotas.arrive,
+            log_close=partial(closings.write, CLOSING),
         )
         loop = asyncio.get_running_loop()
         tasks = self.broker.tasks

@@ -7,7 +7,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.directory.acl_file import acl_file, decode_acls, encode_acls
-from stablelog.broker.security.access import LOGGED_PER_PERIOD, PERIOD_MS, DenialLog
+from stablelog.broker.limited_log import LINES_MAX, PERIOD_MS
+from stablelog.broker.security.access import DenialLog
 from stablelog.errors import DamageError, UsageError
 from stablelog.ops.verify import verify_data_directory
 from stablelog.security.acls import AclBinding, Operation, Pattern, PatternType, Permission, ResourceType
@@ -260,9 +261,9 @@ def test_changes_and_denied_requests_are_logged_and_a_client_cannot_fill_the_log
             await create(desk, RULE)
             await delete(desk, EVERY)
             desk.stranger.session.principal = ALICE
-            for _ in range(3 * LOGGED_PER_PERIOD):
+            for _ in range(3 * LINES_MAX):
                 await desk.produce(batch(b"1"), topic="t\nfalse line")
-            assert desk.broker.acls.denials.count == 3 * LOGGED_PER_PERIOD
+            assert desk.broker.acls.denials.count == 3 * LINES_MAX
 
     with caplog.at_level(logging.INFO, logger="stablelog.authorizer"):
         run(conversation)
@@ -270,7 +271,7 @@ def test_changes_and_denied_requests_are_logged_and_a_client_cannot_fill_the_log
     who = "by 'User:root' from host nowhere: 'ALLOW User:alice from host * WRITE on TOPIC:LITERAL:t'"
     assert lines[:2] == [f"created, {who}", f"deleted, {who}"]
     denied = [line for line in lines if line.startswith("denied")]
-    assert len(denied) == LOGGED_PER_PERIOD
+    assert len(denied) == LINES_MAX
     assert denied[0] == (r"denied: 'User:alice' from host nowhere, Produce: WRITE on TOPIC 't\nfalse line'")
 
 
@@ -278,11 +279,11 @@ def test_the_denials_that_were_not_logged_are_counted_in_the_log(caplog):
     now = [0]
     denials = DenialLog(lambda: now[0])
     with caplog.at_level(logging.INFO, logger="stablelog.authorizer"):
-        for _ in range(LOGGED_PER_PERIOD + 5):
+        for _ in range(LINES_MAX + 5):
             denials.denied("User:a", "h", "Fetch", Operation.READ, ResourceType.TOPIC, "x" * 1000)
         now[0] = PERIOD_MS
         denials.denied("User:a", "h", "Fetch", Operation.READ, ResourceType.TOPIC, "x")
     lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) == LOGGED_PER_PERIOD + 2
+    assert len(lines) == LINES_MAX + 2
     assert lines[-2] == "5 denied requests were not logged"
     assert max(map(len, lines)) < 400

@@ -21,20 +21,18 @@ async def handle(
     broker: Broker, request: SaslAuthenticateRequest, context: Context
 ) -> SaslAuthenticateResponse:
     """Handle the request."""
-    # The lock holds back the requests that the client has sent after this one without waiting for the answer.
-    async with context.appending:
-        try:
-            answer = await authenticate(broker, context.session, request.auth_bytes)
-        except RefusedError as refused:
-            return SaslAuthenticateResponse(
-                error_code=ErrorCode(refused.code), error_message=str(refused), auth_bytes=b""
-            )
+    try:
+        answer = await authenticate(broker, context.session, request.auth_bytes)
+    except RefusedError as refused:
         return SaslAuthenticateResponse(
-            error_code=ErrorCode.none,
-            error_message="",  # as in Kafka, where it is not null
-            auth_bytes=answer.token,
-            session_lifetime=timedelta(milliseconds=answer.lifetime_ms),
+            error_code=ErrorCode(refused.code), error_message=str(refused), auth_bytes=b""
         )
+    return SaslAuthenticateResponse(
+        error_code=ErrorCode.none,
+        error_message="",  # as in Kafka, where it is not null
+        auth_bytes=answer.token,
+        session_lifetime=timedelta(milliseconds=answer.lifetime_ms),
+    )
 
 
 async def authenticate(broker: Broker, session: Session, token: bytes) -> Answer:

@@ -22,14 +22,13 @@ async def handle(broker: Broker, request: SaslHandshakeRequest, context: Context
     login, begun_s = context.session.login, asyncio.get_running_loop().time()
     if login is None:
         return SaslHandshakeResponse(error_code=ErrorCode.illegal_sasl_state, mechanisms=())
-    async with context.appending:
-        code = ErrorCode.none
-        try:
-            login.handshake(request.mechanism, context.api_version, broker.now_ms())
-        except LoginError as failed:
-            broker.logins.failed(context.client_host, login, failed)
-            await broker.logins.delay_failure(begun_s)
-            code = ErrorCode(failed.code)
-        except RefusedError as refused:
-            code = ErrorCode(refused.code)
-        return SaslHandshakeResponse(error_code=code, mechanisms=tuple(login.mechanisms))
+    code = ErrorCode.none
+    try:
+        login.handshake(request.mechanism, context.api_version, broker.now_ms())
+    except LoginError as failed:
+        broker.logins.failed(context.client_host, login, failed)
+        await broker.logins.delay_failure(begun_s)
+        code = ErrorCode(failed.code)
+    except RefusedError as refused:
+        code = ErrorCode(refused.code)
+    return SaslHandshakeResponse(error_code=code, mechanisms=tuple(login.mechanisms))

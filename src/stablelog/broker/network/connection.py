@@ -8,7 +8,6 @@ response bytes, no request is begun.
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import cast
@@ -26,8 +25,6 @@ from stablelog.broker.network.session import Session
 from stablelog.env.disk import Buffer
 from stablelog.errors import StablelogError
 from stablelog.wire.api import ApiKey
-
-log = logging.getLogger(__name__)
 
 FREE_IN_FLIGHT_COUNT = 8
 # The number of requests of one connection that are begun in one turn of the event loop, before other connections get
@@ -129,7 +126,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
         reached = limit_reached(self._members, self._limits, self.host)
         if reached is not None:
-            log.warning("closing %s: %s", self.peer, reached)
+            self._limits.log_close(self.peer, reached)
             self._transport.close()
             return
         self._members.add(self)
@@ -163,7 +160,7 @@ class Connection(asyncio.BufferedProtocol):
     def close(self, why: str | None = None) -> None:
         """Close the connection. If a reason is given, the client has caused the close, and the reason is logged."""
         if why is not None:
-            log.warning("closing %s: %s", self.peer, why)
+            self._limits.log_close(self.peer, why)
         if self._transport is not None and not self.is_closing:
             self._transport.abort()
 

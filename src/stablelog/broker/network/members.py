@@ -1,6 +1,7 @@
 """The open connections of a broker, and their limits."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
@@ -20,6 +21,9 @@ class Arrival(NamedTuple):
     why_closed: str | None = None
 
 
+log = logging.getLogger(__name__)
+
+CLOSING: Final = "closing %s: %s"
 AT_ONCE: Final = Arrival(0)
 
 
@@ -29,6 +33,7 @@ class Limits:
 
     Attributes:
         arrive: counts a new connection from a host, and decides when it is served.
+        log_close: logs why a connection is closed: the address and port of the client, and the reason.
     """
 
     request_size_max: int
@@ -40,6 +45,7 @@ class Limits:
     handshake_ms_max: int = 10_000
     login_size_max: int = 524_288  # of a request before the login
     arrive: Callable[[str], Arrival] = lambda _host: AT_ONCE
+    log_close: Callable[[str, str], None] = lambda peer, why: log.warning(CLOSING, peer, why)
 
     def first_check_s(self, *, has_login: bool) -> float:
         """The time after which a new connection is checked: whether it is idle, or has not logged in."""

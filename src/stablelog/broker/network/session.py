@@ -1,5 +1,6 @@
 """Session: who the client of a connection is, and on which listener it has connected."""
 
+import asyncio
 from dataclasses import dataclass, field
 
 from stablelog.broker.listener import LOCAL, Listener
@@ -16,9 +17,12 @@ class Session:
         host: the address of the client.
         principal: the identity of the client. A login changes it.
         login: the login of the client; None if the listener has no SASL.
+        authenticating: lock that a request of the login holds from its arrival until its answer is known, so that the
+            requests which the client sends behind it without waiting come after it.
     """
 
     listener: Listener = field(default=LOCAL)
     host: str = "?"
     principal: Principal = ANONYMOUS
     login: Login | None = None
+    authenticating: asyncio.Lock = field(default_factory=asyncio.Lock)

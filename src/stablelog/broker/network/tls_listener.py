@@ -28,10 +28,13 @@ PAUSE_AFTER_ERROR_S: Final = (
 class _Handshake:
     """A client that has connected, until its TLS handshake is done."""
 
-    def __init__(self, host: str, peer: str, accepted: socket.socket) -> None:
+    def __init__(
+        self, host: str, peer: str, accepted: socket.socket, log_close: Callable[[str, str], None]
+    ) -> None:
         self.host = host
         self.peer = peer
         self.accepted = accepted
+        self._log_close = log_close
         self.is_begun = False
         self.task: asyncio.Task[None] | None = None
 
@@ -41,7 +44,7 @@ class _Handshake:
 
     def close(self, why: str | None = None) -> None:
         if why is not None:
-            log.warning("closing %s: %s", self.peer, why)
+            self._log_close(self.peer, why)
         if self.task is not None:
             self.task.cancel()
         if not self.is_begun:
@@ -124,12 +127,12 @@ class TlsListener:
     def _begin(self, accepted: socket.socket, host: str, peer: str) -> None:
         reached = limit_reached(self._members, self._limits, host)
         if reached is not None:
-            log.warning("closing %s: %s", peer, reached)
+            self._limits.log_close(peer, reached)
             accepted.close()
             return
         accepted.setblocking(False)
         arrival = self._limits.arrive(host)
-        handshake = _Handshake(host, peer, accepted)
+        handshake = _Handshake(host, peer, accepted, self._limits.log_close)
         self._members.add(handshake)
         handshake.task = self._tasks.start(
             "handshake", lambda: self._shake(handshake, arrival), scope=handshake.scope
@@ -145,7 +148,7 @@ class TlsListener:
         if arrival.why_closed is not None:
             self._members.discard(handshake)
             handshake.accepted.close()
-            log.warning("closing %s: %s", handshake.peer, arrival.why_closed)
+            self._limits.log_close(handshake.peer, arrival.why_closed)
             return
         handshake.is_begun = True  # from now on, the transport closes the socket
 
@@ -161,7 +164,7 @@ class TlsListener:
                 ssl_handshake_timeout=self._limits.handshake_ms_max / 1000,
             )
         except OSError as error:  # ssl.SSLError and the errors of a lost connection are OSErrors
-            log.warning("closing %s: the TLS handshake failed: %s", handshake.peer, _reason(error))
+            self._limits.log_close(handshake.peer, f"the TLS handshake failed: {_reason(error)}")
         finally:
             self._members.discard(handshake)
 

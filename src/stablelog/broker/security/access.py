@@ -4,30 +4,25 @@ import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from stablelog.broker.limited_log import LimitedLog, shown
 from stablelog.security.acls import SUPPORTED_OPERATIONS, Operation, ResourceType, bits
 from stablelog.security.authorizer import Authorizer
 
 # The name of Kafka's logger of the same purpose is kafka.authorizer.logger.
 log = logging.getLogger("stablelog.authorizer")
 
-LOGGED_PER_PERIOD: Final = 100
-PERIOD_MS: Final = 10_000
-SHOWN_SIZE_MAX: Final = 200
-
 _SUPPORTED: Final = {kind: bits(operations) for kind, operations in SUPPORTED_OPERATIONS.items()}
 
 
 class DenialLog:
-    """Logs denied requests, at most LOGGED_PER_PERIOD in PERIOD_MS, so that a client cannot fill the log.
+    """Logs and counts denied requests.
 
     Attributes:
         count: the number of operations that were denied to requests which asked for them.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
-        self._now_ms = now_ms
-        self._begin_ms = now_ms()
-        self._in_period = 0
+        self._log = LimitedLog(log, logging.INFO, "denied requests", now_ms)
         self.count = 0
 
     def denied(
@@ -35,28 +30,15 @@ class DenialLog:
     ) -> None:
         """Log and count a denied request."""
         self.count += 1
-        now_ms = self._now_ms()
-        if not 0 <= now_ms - self._begin_ms < PERIOD_MS:
-            if self._in_period > LOGGED_PER_PERIOD:
-                log.info("%d denied requests were not logged", self._in_period - LOGGED_PER_PERIOD)
-            self._begin_ms, self._in_period = now_ms, 0
-        self._in_period += 1
-        if self._in_period <= LOGGED_PER_PERIOD:
-            log.info(
-                "denied: %s from host %s, %s: %s on %s %s",
-                shown(principal),
-                host,
-                api,
-                operation.name,
-                kind.name,
-                shown(name),
-            )
-
-
-def shown(text: str) -> str:
-    """Text of a client for a line of the log: in quotes, with escapes, and cut if it is long."""
-    cut = text if len(text) <= SHOWN_SIZE_MAX else f"{text[:SHOWN_SIZE_MAX]}..."
-    return ascii(cut)
+        self._log.write(
+            "denied: %s from host %s, %s: %s on %s %s",
+            shown(principal),
+            host,
+            api,
+            operation.name,
+            kind.name,
+            shown(name),
+        )
 
 
 class Access(NamedTuple):

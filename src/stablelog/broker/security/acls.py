@@ -17,8 +17,9 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.directory.acl_file import acl_file, encode_acls
 from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.limited_log import shown
 from stablelog.broker.loop.tasks import Tasks, in_thread_to_its_end
-from stablelog.broker.security.access import Access, DenialLog, shown
+from stablelog.broker.security.access import Access, DenialLog
 from stablelog.broker.security.file_writer import FileWriter
 from stablelog.env.disk import Disk
 from stablelog.errors import RefusedError

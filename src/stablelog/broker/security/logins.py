@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+from stablelog.broker.limited_log import LimitedLog, shown
 from stablelog.broker.loop.tasks import Tasks, in_thread
 from stablelog.broker.metrics import Sample
 from stablelog.broker.security.token_keys import TokenKeys
@@ -35,10 +36,6 @@ log = logging.getLogger(__name__)
 
 HASH_THREADS: Final = 2
 NONCE_SIZE: Final = 24
-# At most this many failed logins are logged in each interval.
-LOGGED_MAX: Final = 20
-LOG_INTERVAL_MS: Final = 10_000
-NAME_SHOWN_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +92,7 @@ class Logins:
             if one.token_rules is not None
         }
         self._counts: Counter[tuple[str, str]] = Counter()
-        self._logged_since_ms = 0
-        self._logged_count = 0
+        self._log = LimitedLog(log, logging.WARNING, "failed logins", now_ms)
 
     async def open(self) -> None:
         """Load the keys of tokens: see `TokenKeys.open`."""
@@ -166,18 +162,8 @@ class Logins:
     def _failed(self, host: str, mechanism: str, user: str, why: str) -> None:
         mechanism = mechanism if mechanism in MECHANISMS else "unknown"
         self._counts[mechanism, "failure"] += 1
-        name = f" of user {_shown(user)}" if user else ""
-        self._log(f"a login{name} from {host} with {mechanism} has failed: {why}")
-
-    def _log(self, message: str) -> None:
-        now_ms = self._now_ms()
-        if not 0 <= now_ms - self._logged_since_ms < LOG_INTERVAL_MS:
-            if self._logged_count > LOGGED_MAX:
-                log.warning("%d more failed logins were not logged", self._logged_count - LOGGED_MAX)
-            self._logged_since_ms, self._logged_count = now_ms, 0
-        self._logged_count += 1
-        if self._logged_count <= LOGGED_MAX:
-            log.warning("%s", message)
+        name = f" of user {shown(user)}" if user else ""
+        self._log.write("a login%s from %s with %s has failed: %s", name, host, mechanism, why)
 
     def samples(self) -> Iterator[Sample]:
         """The numbers of logins."""
@@ -201,8 +187,3 @@ def _is_right(question: PasswordQuestion, passwords: Mapping[str, str], found: F
     if listed is not None and hmac.compare_digest(given, listed.encode()):
         return True
     return is_password(found, question.password) and listed is None
-
-
-def _shown(user: str) -> str:
-    """A user name for the log: a client can choose any text and length."""
-    return repr(user if len(user) <= NAME_SHOWN_MAX else f"{user[:NAME_SHOWN_MAX]}...")

@@ -1,0 +1,46 @@
+"""Limited log: lines that any client can cause. A client cannot fill the log with them, nor the disk."""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+# At most so many lines of one limited log are written in each period.
+LINES_MAX: Final = 100
+PERIOD_MS: Final = 10_000
+SHOWN_SIZE_MAX: Final = 200
+
+
+class LimitedLog:
+    """Writes at most LINES_MAX lines in PERIOD_MS. The first line after the period says how many were left out.
+
+    Args:
+        logger: where the lines are written.
+        level: the level of the lines.
+        what: what a line tells of, in the plural, such as "denied requests".
+        now_ms: the broker's time.
+    """
+
+    def __init__(self, logger: logging.Logger, level: int, what: str, now_ms: Callable[[], int]) -> None:
+        self._logger = logger
+        self._level = level
+        self._what = what
+        self._now_ms = now_ms
+        self._begin_ms = now_ms()
+        self._count = 0
+
+    def write(self, message: str, *values: object) -> None:
+        """Write a line, as `logging.Logger.log` does, or count it."""
+        now_ms = self._now_ms()
+        if not 0 <= now_ms - self._begin_ms < PERIOD_MS:
+            if self._count > LINES_MAX:
+                self._logger.log(self._level, "%d %s were not logged", self._count - LINES_MAX, self._what)
+            self._begin_ms, self._count = now_ms, 0
+        self._count += 1
+        if self._count <= LINES_MAX:
+            self._logger.log(self._level, message, *values)
+
+
+def shown(text: str) -> str:
+    """Text of a client for a line of the log: in quotes, with escapes, and cut if it is long."""
+    cut = text if len(text) <= SHOWN_SIZE_MAX else f"{text[:SHOWN_SIZE_MAX]}..."
+    return ascii(cut)
