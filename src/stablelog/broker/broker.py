@@ -8,14 +8,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.damage_log import DamageLog
-from stablelog.broker.directory.acl_file import acl_file
 from stablelog.broker.directory.data_directory import DataDirectory
 from stablelog.broker.directory.dynamic_settings import DynamicSettings
-from stablelog.broker.directory.noted_file import ACLS
+from stablelog.broker.directory.noted_file import ACLS, USERS, has_noted_file
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.durability.journal import Journal
@@ -23,11 +24,7 @@ from stablelog.broker.fetch_sessions import FetchSessions
 from stablelog.broker.groups import Groups
 from stablelog.broker.loop.tasks import Arguments, Result, Tasks, in_thread_to_its_end
 from stablelog.broker.metrics import Metrics, Sample
-from stablelog.broker.security.acls import Acls
-from stablelog.broker.security.listener_logins import listener_logins
-from stablelog.broker.security.logins import Logins
 from stablelog.broker.security.quotas import Quotas
-from stablelog.broker.security.users import Users
 from stablelog.broker.tiering.tiering import Tiering
 from stablelog.broker.topic_changes import TopicChanges
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, commit_log_of, is_coordinator_log
@@ -47,6 +44,11 @@ from stablelog.env.disk import Disk
 from stablelog.errors import DiskError, UnavailableError, UsageError
 from stablelog.log.partition import Partition
 from stablelog.wire.extension.transaction_groups import group_in_words
+
+if TYPE_CHECKING:
+    from stablelog.broker.security.acls import Acls
+    from stablelog.broker.security.logins import Logins
+    from stablelog.broker.security.users import Users
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +71,7 @@ class Broker:
 
     Attributes:
         acls: the ACLs; None if the broker has no authorizer, so that every client may do everything.
+        logins: the logins; None if no listener has SASL.
 
     Raises:
         UnavailableError: another broker uses the directory.
@@ -155,8 +158,9 @@ class Broker:
         self.reserve.open()
         self._dynamic_settings.load_into(self.config)
         self.acls = self._load_acls(self.directory.path)
-        self.users = Users(self.disk, self.directory.path, self.reserve)
         self.logins = self._make_logins()
+        if self.logins is not None or has_noted_file(USERS, self.disk, self.directory.path):
+            self.users  # noqa: B018 - a damaged file must end the start, not the first login
         self.quotas = Quotas(
             self.config,
             self.disk,
@@ -171,15 +175,19 @@ class Broker:
         if self.acls is not None:
             self.acls.note()
 
-    def _load_acls(self, directory: Path) -> Acls | None:
+    def _load_acls(self, directory: Path) -> "Acls | None":
         if not self.config["authorizer.class.name"]:
-            path = directory / ACLS.name
-            if self.disk.exists(path) and acl_file(self.disk, directory).load():
-                raise UsageError(
-                    f"{path} has ACLs, and authorizer.class.name is not set: every client could do everything. Set "
-                    "authorizer.class.name, or remove the ACLs first"
-                )
+            if has_noted_file(ACLS, self.disk, directory):
+                from stablelog.broker.directory.acl_file import acl_file
+
+                if acl_file(self.disk, directory).load():
+                    raise UsageError(
+                        f"{directory / ACLS.name} has ACLs, and authorizer.class.name is not set: every client could do "
+                        "everything. Set authorizer.class.name, or remove the ACLs first"
+                    )
             return None
+        from stablelog.broker.security.acls import Acls
+
         return Acls(
             self.config,
             self.disk,
@@ -231,7 +239,19 @@ class Broker:
         self.topics.directories.attach_remote = tiering.attach
         return tiering
 
-    def _make_logins(self) -> Logins:
+    @cached_property
+    def users(self) -> "Users":
+        """The users. A broker without logins reads them only if there are any: the start imports only what it needs."""
+        from stablelog.broker.security.users import Users
+
+        return Users(self.disk, self.directory.path, self.reserve)
+
+    def _make_logins(self) -> "Logins | None":
+        if not any(listener.is_sasl for listener in self.config.listeners):
+            return None
+        from stablelog.broker.security.listener_logins import listener_logins
+        from stablelog.broker.security.logins import Logins
+
         return Logins(
             listener_logins(self.config),
             lambda: self.users.credentials,
@@ -279,7 +299,8 @@ class Broker:
             yield Sample("stablelog_acls", (), len(self.acls.authorizer.index))
             yield Sample("stablelog_denied_operations", (), self.acls.denials.count)
         yield from self.tiering.samples()
-        yield from self.logins.samples()
+        if self.logins is not None:
+            yield from self.logins.samples()
         yield from self.quotas.samples()
         for group in self.transactions:
             last, resolved = group.coordinator.table.sequences.last, group.resolved_commit_sequence
@@ -298,7 +319,8 @@ class Broker:
             # producer id that a partition already contains.
             await self._opening.open_all()
             self.topics.taken_over()
-        await self.logins.open()
+        if self.logins is not None:
+            await self.logins.open()
         self._is_started = True
         self.tasks.start("flush", self.flush.run)
         last_commits = LastCommits(self.topics, self.transactions, self.tasks)
@@ -451,7 +473,8 @@ class Broker:
         if not failed:
             self.transactions.write_decided()
         self.groups.close()
-        self.logins.close()
+        if self.logins is not None:
+            self.logins.close()
         self.maintenance.close()
         self.flush.close()
         self.compactor.close()

@@ -8,22 +8,21 @@ import importlib
 import logging
 import struct
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import Broker, Context
-from stablelog.broker.apis.sasl_authenticate import authenticate
 from stablelog.broker.network.connection import Connection
 from stablelog.broker.network.long_messages import encoded
-from stablelog.broker.network.request_head import REQUEST_SIZE_MIN
-from stablelog.broker.security.gate import SASL_APIS, admit
 from stablelog.broker.security.throttle import StepTimer
 from stablelog.env.disk import Buffer
 from stablelog.errors import RefusedError
-from stablelog.security.login import LoginError
 from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.messages import decode_request, encode_response, import_messages
+
+if TYPE_CHECKING:
+    from stablelog.broker.gate import Gate
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +40,7 @@ class Router:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._gate: Gate | None = None  # made for the first client that has to log in
         self.handlers: dict[int, Handler] = {}
         # The (API key, version) pairs whose handler and message classes are imported.
         self._prepared: set[tuple[int, int]] = set()
@@ -61,34 +61,13 @@ class Router:
             StablelogError: the broker does not support the API or its version, or the frame is not a valid request. The
                 caller has to close the connection.
         """
-        login = connection.session.login
-        if login is None:
+        if connection.session.login is None:
             return await self._respond(connection, frame)
-        async with connection.session.authenticating:
-            if login.takes_bare_messages:
-                return await self._bare_answer(connection, frame)
-            if login.has_failed:
-                return None
-            if len(frame) < REQUEST_SIZE_MIN:
-                raise RefusedError(
-                    ErrorCode.illegal_sasl_state, "the end of a login has a request without a header"
-                )
-            api_key, version, _ = API_AND_VERSION.unpack_from(frame)
-            admit(connection.session, api_key, version, self._broker.now_ms())
-            if not login.is_open or api_key in SASL_APIS:
-                buffers = await self._respond(connection, frame)
-                if login.has_failed:
-                    connection.close_when_sent()
-                return buffers
-        return await self._respond(connection, frame)
+        if self._gate is None:
+            from stablelog.broker.gate import Gate
 
-    async def _bare_answer(self, connection: Connection, frame: Buffer) -> Sequence[Buffer] | None:
-        """Answer a message of a mechanism without a request header. As in Kafka, a failure closes the connection."""
-        try:
-            return [(await authenticate(self._broker, connection.session, bytes(frame))).token]
-        except LoginError:
-            connection.close()
-            return None
+            self._gate = Gate(self._broker, self._respond)
+        return await self._gate.respond(connection, frame)
 
     async def _respond(
         self, connection: Connection, frame: Buffer, timer: StepTimer | None = None

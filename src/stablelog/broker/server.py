@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stablelog.broker.broker import Broker
 from stablelog.broker.config import BrokerConfig
@@ -19,10 +20,8 @@ from stablelog.broker.loop.garbage import collect_often
 from stablelog.broker.metrics import Sample
 from stablelog.broker.network.budget import Budget
 from stablelog.broker.network.connection import Connection, OnMade
-from stablelog.broker.network.members import CLOSING, Limits, Member
+from stablelog.broker.network.members import BACKLOG, CLOSING, Limits, Member
 from stablelog.broker.network.session import Session
-from stablelog.broker.network.tls import Tls
-from stablelog.broker.network.tls_listener import BACKLOG, TlsListener
 from stablelog.broker.router import Router
 from stablelog.env.clock import Clock, SystemClock
 from stablelog.env.disk import Disk
@@ -30,6 +29,10 @@ from stablelog.env.local_disk import LocalDisk
 from stablelog.env.malloc import use_arenas
 from stablelog.errors import DiskError, UnavailableError, in_words
 from stablelog.types import SecurityProtocol
+
+if TYPE_CHECKING:
+    from stablelog.broker.network.tls import Tls
+    from stablelog.broker.network.tls_listener import TlsListener
 
 log = logging.getLogger(__name__)
 
@@ -90,13 +93,8 @@ class Server:
         """
         metrics_host: str = config["stablelog.metrics.host"]
         metrics_port: int = config["stablelog.metrics.port"]
-        loop = asyncio.get_running_loop()
         # Made before the data directory, because a listener without a valid certificate ends the start.
-        tls = {
-            listener: Tls(config, listener, loop.time)
-            for listener in config.listeners
-            if listener.protocol.is_tls
-        }
+        tls = _certificates(config)
         for listener in config.listeners:
             with _naming(f"cannot listen on {listener.address}"):
                 await _check_address(listener.host, listener.port)
@@ -122,7 +120,7 @@ class Server:
             log.info("metrics are served at http://%s:%d/metrics", metrics_host, server.broker.metrics.port)
         return server
 
-    async def _listen(self, config: BrokerConfig, tls: Mapping[Listener, Tls]) -> None:
+    async def _listen(self, config: BrokerConfig, tls: "Mapping[Listener, Tls]") -> None:
         """Listen for connections on each listener."""
         closings = LimitedLog(log, logging.WARNING, "closed connections", self.broker.now_ms)
         in_flight_size_max: int = config["queued.max.request.bytes"]
@@ -150,11 +148,14 @@ class Server:
             listening = [listener]  # with the port, once it is bound
 
             def connect(on_made: OnMade | None = None, at: list[Listener] = listening) -> Connection:
-                session = Session(at[0], login=self.broker.logins.new_login(at[0].name))
+                logins = self.broker.logins
+                session = Session(at[0], login=None if logins is None else logins.new_login(at[0].name))
                 return Connection(router.respond, limits, budget, self.connections, tasks, session, on_made)
 
             with _naming(f"cannot listen on {listener.address}"):
                 if listener.protocol.is_tls:
+                    from stablelog.broker.network.tls_listener import TlsListener
+
                     accepting = TlsListener(tls[listener], limits, self.connections, tasks, connect)
                     self._listening.append(accepting)
                     await accepting.open(listener.host, listener.port)
@@ -203,6 +204,17 @@ class Server:
             connection.close()
         self.broker.metrics.close()
         await self.broker.stop()
+
+
+def _certificates(config: BrokerConfig) -> "dict[Listener, Tls]":
+    """The certificates of each listener with TLS."""
+    secured = [listener for listener in config.listeners if listener.protocol.is_tls]
+    if not secured:
+        return {}
+    from stablelog.broker.network.tls import Tls
+
+    now_s = asyncio.get_running_loop().time
+    return {listener: Tls(config, listener, now_s) for listener in secured}
 
 
 async def _check_address(host: str, port: int) -> None:

@@ -4,7 +4,6 @@ import contextlib
 import gc
 import json
 import logging
-import logging.handlers
 import os
 import selectors
 import signal
@@ -178,11 +177,11 @@ def run_process(arguments: Sequence[str]) -> None:
         arguments: the process id of the parent, data directory, host and port, in this order. The first line of the
             standard input is a JSON object with the settings.
     """
+    from logging.handlers import RotatingFileHandler
+
     parent_id, data, host, port = arguments
     # The file is also the standard error of the process, which is how a crash of the interpreter gets into it.
-    handler = logging.handlers.RotatingFileHandler(
-        Path(data) / LOG_FILE, maxBytes=LOG_SIZE_MAX, backupCount=1, delay=True
-    )
+    handler = RotatingFileHandler(Path(data) / LOG_FILE, maxBytes=LOG_SIZE_MAX, backupCount=1, delay=True)
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, handlers=[handler])
     # Read without a buffer, because `stop_with_parent` waits for the end of the pipe.
     with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as from_parent:

@@ -208,9 +208,10 @@ def test_a_lost_file_is_noticed_although_no_rule_was_ever_created():
         async with opened(disk, **SECURED):
             pass
         disk.remove(DATA / "acls.json")
-        with pytest.raises(DamageError, match="it is missing"):
-            async with opened(disk, **SECURED):
-                pass
+        for settings in (SECURED, {}):  # without an authorizer, too
+            with pytest.raises(DamageError, match="it is missing"):
+                async with opened(disk, **settings):
+                    pass
 
     run(conversation)
 

@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 import random
+import socket
 import ssl
 import struct
 
@@ -14,6 +15,7 @@ import trustme
 
 from stablelog.broker.apis import api_versions
 from stablelog.broker.config import BrokerConfig
+from stablelog.broker.network.connection import Connection
 from stablelog.broker.server import Server
 from stablelog.errors import UsageError
 from tests.broker.desk import frame, read_answer
@@ -115,6 +117,31 @@ def test_requests_are_answered_over_tls(tmp_path, authority, new_loop, version):
             assert len(answer.api_keys) == len(api_versions.answer(0).api_keys)
 
     run(conversation, new_loop)
+
+
+def test_no_response_waits_for_an_acknowledgement(tmp_path, authority, new_loop, monkeypatch):
+    """Nagle's algorithm would delay each second response of a login by about 40 ms."""
+    options, made = [], Connection.connection_made
+
+    def connection_made(self, transport):
+        accepted = transport.get_extra_info("socket")
+        options.append(bool(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
+        made(self, transport)
+
+    monkeypatch.setattr(Connection, "connection_made", connection_made)
+
+    async def conversation():
+        settings = {
+            "listeners": "PLAINTEXT://127.0.0.1:0,OUT://127.0.0.1:0",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OUT:SSL",
+        }
+        async with serving(tmp_path, authority, **settings) as server:
+            plain, out = (listener.port for listener in server.listeners)
+            for port, context in ((plain, None), (out, trusting(authority))):
+                await ask(port, context, versions_request())
+
+    run(conversation, new_loop)
+    assert options == [True, True]
 
 
 def test_each_listener_advertises_its_own_address(tmp_path, authority, new_loop):

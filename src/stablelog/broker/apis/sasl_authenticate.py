@@ -47,6 +47,7 @@ async def authenticate(broker: Broker, session: Session, token: bytes) -> Answer
         raise RefusedError(
             ErrorCode.illegal_sasl_state, "SaslAuthenticate request received after successful authentication"
         )
+    assert broker.logins is not None
     try:
         answer = await broker.logins.authenticate(session.listener.name, session.host, login, token)
     except LoginError as failed:

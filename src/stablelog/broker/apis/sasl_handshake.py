@@ -22,6 +22,7 @@ async def handle(broker: Broker, request: SaslHandshakeRequest, context: Context
     login, begun_s = context.session.login, asyncio.get_running_loop().time()
     if login is None:
         return SaslHandshakeResponse(error_code=ErrorCode.illegal_sasl_state, mechanisms=())
+    assert broker.logins is not None
     code = ErrorCode.none
     try:
         login.handshake(request.mechanism, context.api_version, broker.now_ms())

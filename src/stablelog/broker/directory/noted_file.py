@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -112,6 +113,20 @@ def decode_json(kind: FileKind, content: bytes, read: Callable[[int, Mapping[str
         raise DamageError(f"it does not hold {kind.what}: {in_words(error)}") from error
 
 
+def has_noted_file(kind: FileKind, disk: Disk, directory: Path) -> bool:
+    """Whether a data directory has the file, or had it."""
+    return disk.exists(directory / kind.name) or is_noted(kind, disk, directory)
+
+
+def is_noted(kind: FileKind, disk: Disk, directory: Path) -> bool:
+    """Whether `meta.properties` says that a data directory has the file."""
+    try:
+        meta = disk.read_bytes(directory / META_FILE)
+    except FileNotFoundError:
+        return False
+    return kind.meta_line in meta.decode(errors="replace").splitlines()
+
+
 class NotedFile(Generic[Content]):
     """A noted file of one data directory.
 
@@ -138,6 +153,7 @@ class NotedFile(Generic[Content]):
         self._empty = empty
         self._reserve = reserve or DiskReserve(disk, directory, 0)
         self._meta = directory / META_FILE
+        self._is_noted = partial(is_noted, kind, disk, directory)
 
     def load(self) -> Content:
         """Read the file; the content without entries if the file was never written. Nothing is written.
@@ -198,10 +214,3 @@ class NotedFile(Generic[Content]):
             raise RefusedError(
                 ErrorCode.kafka_storage_error, f"{self._kind.what} cannot be stored: {error}"
             ) from error
-
-    def _is_noted(self) -> bool:
-        try:
-            meta = self._disk.read_bytes(self._meta)
-        except FileNotFoundError:
-            return False
-        return self._kind.meta_line in meta.decode(errors="replace").splitlines()

@@ -23,6 +23,7 @@ class Arrival(NamedTuple):
 
 log = logging.getLogger(__name__)
 
+BACKLOG: Final = 1024  # of connections that the operating system keeps until they are accepted
 CLOSING: Final = "closing %s: %s"
 AT_ONCE: Final = Arrival(0)
 

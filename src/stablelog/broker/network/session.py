@@ -2,10 +2,13 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from stablelog.broker.listener import LOCAL, Listener
-from stablelog.security.login import Login
 from stablelog.security.principal import ANONYMOUS, Principal
+
+if TYPE_CHECKING:
+    from stablelog.security.login import Login
 
 
 @dataclass(slots=True)
@@ -24,5 +27,5 @@ class Session:
     listener: Listener = field(default=LOCAL)
     host: str = "?"
     principal: Principal = ANONYMOUS
-    login: Login | None = None
+    login: "Login | None" = None
     authenticating: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -14,12 +14,11 @@ from typing import Final
 
 from stablelog.broker.loop.tasks import Scope, Tasks
 from stablelog.broker.network.connection import Connection, OnMade
-from stablelog.broker.network.members import Arrival, Limits, Member, limit_reached
+from stablelog.broker.network.members import BACKLOG, Arrival, Limits, Member, limit_reached
 from stablelog.broker.network.tls import Tls
 
 log = logging.getLogger(__name__)
 
-BACKLOG: Final = 1024
 PAUSE_AFTER_ERROR_S: Final = (
     1.0  # as asyncio's own listeners pause when the process has no free file descriptors
 )
@@ -131,6 +130,9 @@ class TlsListener:
             accepted.close()
             return
         accepted.setblocking(False)
+        # A response must not wait for the client's acknowledgement of the one before. Event loops set this option only
+        # for sockets that they have accepted themselves.
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         arrival = self._limits.arrive(host)
         handshake = _Handshake(host, peer, accepted, self._limits.log_close)
         self._members.add(handshake)

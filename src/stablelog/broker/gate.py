@@ -1,0 +1,110 @@
+"""The gate of a listener with SASL: which requests of a connection are answered before the login and after its session.
+
+As in Kafka, only ApiVersions, SaslHandshake and SaslAuthenticate are answered before the login. After the end of a
+session only a re-authentication is. Any other request closes the connection.
+"""
+
+import struct
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import Broker
+from stablelog.broker.apis.sasl_authenticate import authenticate
+from stablelog.broker.network.connection import Connection
+from stablelog.broker.network.request_head import REQUEST_SIZE_MIN
+from stablelog.broker.network.session import Session
+from stablelog.env.disk import Buffer
+from stablelog.errors import RefusedError
+from stablelog.security.login import LoginError, State
+from stablelog.wire.api import APIS, ApiKey
+
+SASL_APIS: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+API_AND_VERSION: Final = struct.Struct(">hh")
+
+Respond = Callable[[Connection, Buffer], Awaitable[Sequence[Buffer] | None]]
+
+
+class Gate:
+    """The gate of all listeners with SASL.
+
+    Args:
+        respond: handles a request that may come now.
+    """
+
+    def __init__(self, broker: Broker, respond: Respond) -> None:
+        self._broker = broker
+        self._respond = respond
+
+    async def respond(self, connection: Connection, frame: Buffer) -> Sequence[Buffer] | None:
+        """Handle one request, or one message of a login without a request header.
+
+        Raises:
+            StablelogError: the request may not come now, or as `respond`. The caller has to close the connection.
+        """
+        session, login = connection.session, connection.session.login
+        assert login is not None
+        async with session.authenticating:
+            if login.takes_bare_messages:
+                return await self._bare_answer(connection, frame)
+            if login.has_failed:
+                return None
+            if len(frame) < REQUEST_SIZE_MIN:
+                raise RefusedError(
+                    ErrorCode.illegal_sasl_state, "the end of a login has a request without a header"
+                )
+            api_key, version = API_AND_VERSION.unpack_from(frame)
+            admit(session, api_key, version, self._broker.now_ms())
+            if not login.is_open or api_key in SASL_APIS:
+                buffers = await self._respond(connection, frame)
+                if login.has_failed:
+                    connection.close_when_sent()
+                return buffers
+        return await self._respond(connection, frame)
+
+    async def _bare_answer(self, connection: Connection, frame: Buffer) -> Sequence[Buffer] | None:
+        """Answer a message of a mechanism without a request header. As in Kafka, a failure closes the connection."""
+        try:
+            return [(await authenticate(self._broker, connection.session, bytes(frame))).token]
+        except LoginError:
+            connection.close()
+            return None
+
+
+def admit(session: Session, api_key: int, version: int, now_ms: int) -> None:
+    """Decide about a request that has arrived, before it is decoded.
+
+    Args:
+        session: the session of the connection.
+        api_key: the API of the request.
+        version: the version of the request.
+        now_ms: the broker's time.
+
+    Raises:
+        RefusedError: the request may not come now. The caller closes the connection.
+    """
+    login = session.login
+    if login is None or api_key in SASL_APIS:
+        return
+    if login.is_open:
+        if login.is_expired(now_ms):
+            raise RefusedError(
+                ErrorCode.illegal_sasl_state,
+                f"the session of {login.principal} has ended: the client has to authenticate again in time",
+            )
+        return
+    if api_key == ApiKey.API_VERSIONS:
+        api = APIS[api_key]
+        is_known = api.first_version <= version <= api.last_version
+        # A client that gets an error for its version of ApiVersions sends another one.
+        if login.state is State.INITIAL and not is_known:
+            return
+        if login.accept_versions_request():
+            return
+    name = ApiKey(api_key).snake_name if api_key in APIS else f"API key {api_key}"
+    raise RefusedError(
+        ErrorCode.illegal_sasl_state,
+        f"an unexpected request ({name}) on listener {session.listener.name} before the login: set security.protocol and "
+        "sasl.mechanism in the client",
+    )
