@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stablelog.broker.limited_log import LimitedLog, shown
 from stablelog.security.acls import SUPPORTED_OPERATIONS, Operation, ResourceType, bits
-from stablelog.security.authorizer import Authorizer
+
+if TYPE_CHECKING:
+    from stablelog.security.authorizer import Authorizer
 
 # The name of Kafka's logger of the same purpose is kafka.authorizer.logger.
 log = logging.getLogger("stablelog.authorizer")
@@ -50,7 +52,7 @@ class Access(NamedTuple):
         api: the name of the API of the request, for the log.
     """
 
-    authorizer: Authorizer
+    authorizer: "Authorizer"
     denials: DenialLog
     principal: str
     host: str
