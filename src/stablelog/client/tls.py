@@ -3,7 +3,6 @@
 import os
 import ssl
 from functools import lru_cache
-from pathlib import Path
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -12,12 +11,16 @@ from stablelog.client.core.connection import CERTIFICATE_ALERTS
 from stablelog.client.core.login import certificate_message
 from stablelog.client.core.security import Security, Tls
 from stablelog.client.responses import ClosedError
-from stablelog.env.pem import pem_file, reason_of
+from stablelog.env.pem import PemError, load_authorities, load_key
 from stablelog.errors import AuthenticationError, UnavailableError, UsageError
 
 # The sign that a file has changed: inode, size and time of the last change; None for a missing file.
 Sign = tuple[int, int, int] | None
 CONTEXTS_MAX: Final = 16
+NOT_NOW: Final = (
+    9,
+    10,
+)  # OpenSSL's numbers of a certificate that is not yet valid, and of one that has expired
 
 
 def context_of(tls: Tls) -> ssl.SSLContext:
@@ -55,24 +58,21 @@ def _load_authorities(context: ssl.SSLContext, tls: Tls) -> None:
         context.load_default_certs()
         return
     try:
-        text = tls.trust or Path(tls.trust_path).read_text(encoding="ascii", errors="replace")
-        context.load_verify_locations(cadata=text)
-    except (OSError, ValueError) as error:
+        load_authorities(context, tls.trust_path, tls.trust)
+    except PemError as error:
         raise UsageError(
-            f"{tls.trust_path or 'ssl.truststore.certificates'} cannot be used: {reason_of(error)}"
+            f"{tls.trust_path or 'ssl.truststore.certificates'} cannot be used: {error}"
         ) from None
 
 
 def _load_keys(context: ssl.SSLContext, tls: Tls) -> None:
     if not tls.key_path and not tls.key:
         return
-    what = tls.key_path or "ssl.keystore.key with ssl.keystore.certificate.chain"
     try:
-        with pem_file(tls.key_path, f"{tls.key}\n{tls.chain}\n") as path:
-            # A function, because OpenSSL would ask for the password of an encrypted key on the terminal.
-            context.load_cert_chain(path, password=lambda: tls.key_password)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{what} cannot be used: {reason_of(error)}") from None
+        load_key(context, tls.key_path, f"{tls.key}\n{tls.chain}\n", tls.key_password)
+    except PemError as error:
+        what = tls.key_path or "ssl.keystore.key with ssl.keystore.certificate.chain"
+        raise UsageError(f"{what} cannot be used: {error}") from None
 
 
 def connection_error(
@@ -98,6 +98,8 @@ def _verification(error: ssl.SSLCertVerificationError) -> str:
             f"the broker's certificate is for another host ({why}): use an address that the certificate contains, or "
             "another certificate"
         )
+    if error.verify_code in NOT_NOW:
+        return f"the broker's certificate is not accepted ({why}): renew it at the broker, or correct the clock of this machine"
     return (
         f"the broker's certificate is not accepted ({why}): set ssl.truststore.location to a PEM file with the certificate "
         "of its authority"
