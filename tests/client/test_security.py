@@ -1,21 +1,28 @@
 """TLS and logins of the native client, by each of its faces."""
 
+import contextlib
+import datetime as dt
 import pickle
 import re
+import socket
+import ssl
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import trustme
 from kio.schema.errors import ErrorCode
 
 import stablelog
 from stablelog.client.cluster import Cluster
 from stablelog.client.core import connection as core
 from stablelog.client.core.frames import Frames
-from stablelog.client.core.login import token_of
-from stablelog.client.core.security import SECRETS, SETTINGS, security_of
+from stablelog.client.core.login import log_in, token_of
+from stablelog.client.core.security import ALIASES, SECRETS, SETTINGS, UNSUPPORTED, security_of
 from stablelog.errors import AuthenticationError, UsageError
+from stablelog.wire.sasl import SaslMessageError
 from tests.client.faces import FACES
 from tests.client.transactions import create
 from tests.secured import NAMES, PASSWORD, USER, jaas, secured
@@ -267,6 +274,11 @@ WRONG = [
     ({**SASL, "sasl.mechanism": "OAUTHBEARER", "oauth_cb": SECRET}, "oauth_cb is not a function"),
     ({**SASL, "sasl.username": "a", "sasl.password": 5}, "the value of sasl.password is not text"),
     ({"security.protocol": "SSL", "ssl.truststore.type": "JKS"}, "convert the store to a PEM file"),
+    ({"security.protocol": "SSL", "ssl.truststore.password": SECRET}, "convert a JKS or PKCS12 store"),
+    ({"security.protocol": "SSL", "ssl.keystore.password": SECRET}, "an encrypted key is ssl.key.password"),
+    ({"security.protocol": "SSL", "ssl.enabled.protocols": "TLSv1.3"}, "accepts TLS 1.2 and 1.3"),
+    ({**SASL, "sasl.kerberos.service.name": "kafka"}, "Kerberos (GSSAPI) is not supported"),
+    ({"kafka.sasl.password": SECRET}, "kafka.sasl.password is unknown; did you mean sasl.password"),
     ({"security.protocol": "SSL", "ssl.keystore.key": SECRET}, "belong together"),
     ({"security.protocol": "SSL", "ssl.ca.location": "a", "ssl.truststore.location": "b"}, "given twice"),
     ({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "no"}, "neither https nor empty"),
@@ -344,6 +356,10 @@ def test_many_threads_share_a_client_with_a_login(server):
     assert not failures
 
 
+def test_no_setting_is_both_supported_and_not():
+    assert not UNSUPPORTED.keys() & {*SETTINGS, *ALIASES}
+
+
 def test_each_setting_is_described():
     documented = re.findall(r"^\| `([a-z_.]+)` \| (.+) \|$", DOC.read_text(), re.MULTILINE)
     assert dict(SETTINGS).items() <= dict(documented).items()
@@ -360,3 +376,119 @@ def test_frames_set_aside_are_in_flight_again():
     assert not frames.is_awaiting
     frames.resume(held)
     assert frames.awaited_count == 1
+
+
+@contextlib.contextmanager
+def listening(certificate):
+    """The address of a TLS listener that has this certificate, and serves nobody."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate.configure_cert(context)
+
+    def accept():
+        with contextlib.suppress(OSError):
+            while True:
+                accepted, _ = server.accept()
+                with contextlib.suppress(OSError):
+                    context.wrap_socket(accepted, server_side=True).close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def test_an_expired_certificate_is_told_with_what_to_do(tmp_path, connect):
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "trust.pem")
+    expired = authority.issue_cert("127.0.0.1", not_after=dt.datetime(2020, 1, 1, tzinfo=dt.UTC))
+    settings = {"security.protocol": "SSL", "ssl.truststore.location": str(tmp_path / "trust.pem")}
+    with listening(expired) as address:
+        told = str(refusal(connect, address, settings))
+    assert "certificate has expired): renew it at the broker" in told
+
+
+class FalseBroker:
+    """A connection to a broker that answers a login by `answers`: functions of the client's message."""
+
+    address = "h:1"
+    security = None
+
+    def __init__(self, *answers):
+        self.versions = {36: (0, 2)}
+        self.answers = iter(answers)
+        self.received = []
+
+    def call_steps(self, _handshake):
+        return SimpleNamespace(error_code=ErrorCode.none, mechanisms=())
+        yield
+
+    def ask_steps(self, request):
+        self.received.append(bytes(request.auth_bytes))
+        found = next(self.answers)(self.received[-1].decode())
+        if isinstance(found, bytes):
+            found = SimpleNamespace(
+                error_code=ErrorCode.none, auth_bytes=found, session_lifetime=dt.timedelta(0)
+            )
+        return found
+        yield
+
+
+def log_in_at(broker, **settings):
+    """Log in, and return the message of the refusal."""
+    steps = log_in(broker, security_of({**SASL, "sasl.username": "a", **settings}).credentials)
+    with pytest.raises(AuthenticationError) as refused:
+        effect = next(steps)
+        while True:
+            try:
+                answer = effect.function()
+            except SaslMessageError as error:
+                effect = steps.throw(error)
+            else:
+                effect = steps.send(answer)
+    return str(refused.value)
+
+
+def nonce_of(message):
+    return message.rpartition("r=")[2]
+
+
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [
+        (lambda message: f"r={nonce_of(message)}x,s=AAAA,i=4095".encode(), "asks for 4095 iterations"),
+        (
+            lambda message: f"r={nonce_of(message)}x,s=AAAA,i=99999999".encode(),
+            "asks for 99999999 iterations",
+        ),
+        (lambda _: b"r=other,s=AAAA,i=4096", "nonce does not continue the client's"),
+        (lambda message: f"r={nonce_of(message)},s=AAAA,i=4096".encode(), "nonce does not continue"),
+        (lambda _: b"", "not a server-first message"),
+    ],
+)
+def test_a_false_broker_gets_no_proof_of_the_password(first, told):
+    broker = FalseBroker(first)
+    message = log_in_at(broker, **{"sasl.password": SECRET})
+    assert told in message
+    assert len(broker.received) == 1
+    assert "Check user name" not in message  # another password would not help
+
+
+@pytest.mark.parametrize("final", [b"v=AAAA", b"", b"r=x"])
+def test_a_broker_that_does_not_know_the_credential_is_refused(final):
+    broker = FalseBroker(lambda one: f"r={nonce_of(one)}x,s=AAAA,i=4096".encode(), lambda _: final)
+    message = log_in_at(broker, **{"sasl.password": SECRET})
+    assert "signature is wrong" in message or "not a server-final message" in message
+    assert "Check user name" not in message
+
+
+def test_a_brokers_reason_is_short_and_harmless_in_a_message():
+    """The reason is shown on terminals, which obey control characters."""
+    reason = f"\x1b]0;title\x07\r\n{SECRET}{'x' * 5000}"
+    refused = SimpleNamespace(error_code=ErrorCode.sasl_authentication_failed, error_message=reason)
+    message = log_in_at(
+        FalseBroker(lambda _: refused), **{"sasl.mechanism": "PLAIN", "sasl.password": SECRET}
+    )
+    assert message.isprintable()
+    assert len(message) < 600
+    assert SECRET not in message
+    assert "Check user name and password" in message

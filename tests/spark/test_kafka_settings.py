@@ -72,12 +72,14 @@ def test_the_settings_of_tls_and_sasl_are_those_of_the_client():
         ({"kafka.security.protocol": "tls"}, "kafka.security.protocol is none of PLAINTEXT, SSL"),
         (
             {"kafka.ssl.key.pasword": "secret!"},
-            "kafka.ssl.key.pasword is unknown; did you mean ssl.key.password",
+            "kafka.ssl.key.pasword is unknown; did you mean kafka.ssl.key.password",
         ),
         (
             {"kafka.security.protocol": "PLAINTEXT"},
             "kafka.sasl.jaas.config has no effect|kafka.ssl.truststore.location",
         ),
+        ({"sasl.password": "secret!"}, "have the prefix kafka., so give kafka.sasl.password"),
+        ({"kafka.ssl.truststore.password": "secret!"}, "kafka.ssl.truststore.password is not supported"),
         ({"kafka.sasl.mechanism": "GSSAPI"}, "kafka.sasl.mechanism is none of PLAIN"),
     ],
 )

@@ -28,6 +28,8 @@ MILLISECOND: Final = timedelta(milliseconds=1)
 NONCE_SIZE: Final = 24
 TOKEN_SIZE_MAX: Final = 1 << 16
 HIDDEN: Final = "[hidden]"
+# Characters of a broker's reason in a message. It is shown on terminals and in logs, so it has no control characters.
+REASON_SIZE_MAX: Final = 300
 PROBE_COUNT: Final = 3
 PROBE_PAUSE_S: Final = 0.1
 NO_CERTIFICATE: Final = "requires a client certificate: set ssl.keystore.location"
@@ -79,7 +81,10 @@ class _Exchange:
                 return (yield from self._say(message))[1]
             return (yield from self._prove())
         except SaslMessageError as error:
-            raise self._refusal(str(error)) from None
+            # A broker that breaks the rules of SCRAM, or that does not know the credential, may be a false one. Another
+            # password would not help.
+            is_token = mechanism == OAUTHBEARER
+            raise self._refusal(str(error), is_users_fault=is_token) from None
 
     def _prove(self) -> Steps[int]:
         """Log in with SCRAM."""
@@ -116,16 +121,21 @@ class _Exchange:
         return bytes(answer.auth_bytes), answer.session_lifetime // MILLISECOND
 
     def _refusal(
-        self, why: str, code: ErrorCode = ErrorCode.sasl_authentication_failed
+        self,
+        why: str,
+        code: ErrorCode = ErrorCode.sasl_authentication_failed,
+        *,
+        is_users_fault: bool = True,
     ) -> AuthenticationError:
         given = self._credentials
         whose = f" as user {given.user!r}" if given.user else ""
         for secret in self._secrets:  # a broker could send a secret back
             why = why.replace(secret, HIDDEN)
+        why = "".join(one if one.isprintable() else " " for one in why)[:REASON_SIZE_MAX]
         check = f"Check user name and password ({JAAS}, or sasl.username and sasl.password)"
         if given.mechanism == OAUTHBEARER:
             check = "Get a valid token"
-        hint = f". {check}" if code is ErrorCode.sasl_authentication_failed else ""
+        hint = f". {check}" if code is ErrorCode.sasl_authentication_failed and is_users_fault else ""
         return AuthenticationError(
             code,
             f"login at {self._connection.address}{whose} with {given.mechanism} failed: {why.rstrip('.')}{hint}",
