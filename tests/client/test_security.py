@@ -25,6 +25,7 @@ from stablelog.errors import AuthenticationError, UsageError
 from stablelog.wire.sasl import SaslMessageError
 from tests.client.faces import FACES
 from tests.client.transactions import create
+from tests.commands import run
 from tests.secured import NAMES, PASSWORD, USER, jaas, secured
 
 DOC = Path(__file__).parents[2] / "docs" / "client.md"
@@ -130,6 +131,7 @@ def test_another_security_protocol_is_told_at_once(server, connect, mine, listen
         assert "ssl.keystore.location" in told
     else:
         assert f"set security.protocol={listener}, or use another port" in told
+        assert ("Without TLS" in told) == (mine.endswith("SSL") and not listener.endswith("SSL"))
 
 
 def test_certificates_that_are_not_accepted_are_told_at_once(server, connect):
@@ -492,3 +494,28 @@ def test_a_brokers_reason_is_short_and_harmless_in_a_message():
     assert len(message) < 600
     assert SECRET not in message
     assert "Check user name and password" in message
+
+
+def test_a_password_that_has_changed_is_needed_for_the_next_connection(tmp_path, connect):
+    """Also if the broker was restarted meanwhile. A client that has the password goes on."""
+    with secured(tmp_path) as server:
+        create(server.at["PLAINTEXT"], name="orders")
+        with connect(server.at["SASL_SSL"], server.login) as client:
+            write(client)
+            server.broker.stop()
+            server.broker.start()
+            write(client)
+            words = ("users", "add", USER, "--mechanism", "SCRAM-SHA-512", "--password-file", "-")
+            changed = run(*words, bootstrap=server.at["PLAINTEXT"], given=SECRET)
+            assert changed.returncode == 0, changed.stderr
+            write(client)  # on the connection that has logged in
+            server.broker.stop()
+            server.broker.start()
+            began = time.monotonic()
+            with pytest.raises(AuthenticationError, match="Check user name and password") as refused:
+                write(client)
+            assert time.monotonic() - began < AT_ONCE_S
+            assert PASSWORD not in str(refused.value)
+        new = server.login | {"sasl.jaas.config": jaas(password=SECRET)}
+        with connect(server.at["SASL_SSL"], new) as client:
+            write(client)

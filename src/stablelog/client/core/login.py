@@ -30,6 +30,9 @@ TOKEN_SIZE_MAX: Final = 1 << 16
 HIDDEN: Final = "[hidden]"
 # Characters of a broker's reason in a message. It is shown on terminals and in logs, so it has no control characters.
 REASON_SIZE_MAX: Final = 300
+NO_TLS: Final = (
+    ". Without TLS, who reads the network reads all records, and any program can pretend to be the broker"
+)
 PROBE_COUNT: Final = 3
 PROBE_PAUSE_S: Final = 0.1
 NO_CERTIFICATE: Final = "requires a client certificate: set ssl.keystore.location"
@@ -200,10 +203,12 @@ def explain(address: str, security: Security) -> Steps[None]:
         if found in (_Listener.OPEN, _Listener.LOGIN):
             spoken = SecurityProtocol.of(is_tls=is_tls, is_sasl=found is _Listener.LOGIN)
             if spoken is not security.protocol:
+                # Who can change the traffic can pretend this, so the message does not only give the advice.
+                loses_tls = security.protocol.is_tls and not spoken.is_tls
                 raise AuthenticationError(
                     ErrorCode.invalid_config,
                     f"the listener at {address} has the security protocol {spoken}, and the client is set to "
-                    f"{security.protocol}: set security.protocol={spoken}, or use another port",
+                    f"{security.protocol}: set security.protocol={spoken}, or use another port{NO_TLS if loses_tls else ''}",
                 )
         if found is not _Listener.SILENT:
             return
