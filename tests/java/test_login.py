@@ -13,6 +13,7 @@ from tests.commands import run
 from tests.java.dump import SHORT_LIVED
 from tests.secured import PASSWORD, USER, Certificates, jaas, login
 from tests.spark.reading import make
+from tests.spark.starting import in_time
 
 pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
 
@@ -128,13 +129,20 @@ def test_what_is_wrong_is_told(kafka):
 
 @pytest.mark.spark
 @pytest.mark.parametrize("protocol", ["SASL_SSL", "SSL"])
-def test_spark_reads_and_writes(spark, kafka, protocol):
-    topic = f"spark-{protocol.lower()}"
+def test_spark_reads_and_writes(spark, kafka, tmp_path, protocol):
+    topic, target = f"spark-{protocol.lower()}", f"copied-{protocol.lower()}"
     given = {f"kafka.{name}": value for name, value in kafka.settings[protocol].items()}
     given["kafka.bootstrap.servers"] = kafka.at[protocol]
-    make(kafka.broker.bootstrap, topic, 2)
+    for name in (topic, target):
+        make(kafka.broker.bootstrap, name, 2)
     rows = spark.range(20).selectExpr("cast(id as string) value")
     writer = rows.write.format("stablelog").mode("append").options(**given, topic=topic)
     writer.option("guarantee", "at-least-once").save()
-    read = spark.read.format("stablelog").options(**given, subscribe=topic).load()
-    assert sorted(int(row.value) for row in read.collect()) == list(range(20))
+    stream = spark.readStream.format("stablelog").options(startingOffsets="earliest", **given)
+    copier = stream.option("subscribe", topic).load().select("value").writeStream.format("stablelog")
+    copier = copier.options(**given, topic=target, guarantee="at-least-once")
+    copier = copier.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    assert in_time(copier.start).awaitTermination(300)
+    for name in (topic, target):
+        read = spark.read.format("stablelog").options(**given, subscribe=name).load()
+        assert sorted(int(row.value) for row in read.collect()) == list(range(20))
