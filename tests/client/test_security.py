@@ -21,7 +21,7 @@ from stablelog.client.core import connection as core
 from stablelog.client.core.frames import Frames
 from stablelog.client.core.login import log_in, token_of
 from stablelog.client.core.security import ALIASES, SECRETS, SETTINGS, UNSUPPORTED, security_of
-from stablelog.errors import AuthenticationError, UsageError
+from stablelog.errors import AuthenticationError, UnavailableError, UsageError
 from stablelog.wire.sasl import SaslMessageError
 from tests.client.faces import FACES
 from tests.client.transactions import create
@@ -381,10 +381,11 @@ def test_frames_set_aside_are_in_flight_again():
 
 
 @contextlib.contextmanager
-def listening(certificate):
+def listening(certificate, adjust=lambda _context: None):
     """The address of a TLS listener that has this certificate, and serves nobody."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     certificate.configure_cert(context)
+    adjust(context)
 
     def accept():
         with contextlib.suppress(OSError):
@@ -519,3 +520,45 @@ def test_a_password_that_has_changed_is_needed_for_the_next_connection(tmp_path,
         new = server.login | {"sasl.jaas.config": jaas(password=SECRET)}
         with connect(server.at["SASL_SSL"], new) as client:
             write(client)
+
+
+def test_a_listener_that_does_not_agree_on_tls_is_told_at_once(tmp_path, connect):
+    """With TLS 1.2, OpenSSL answers so also to a client without a certificate."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "trust.pem")
+    settings = {"security.protocol": "SSL", "ssl.truststore.location": str(tmp_path / "trust.pem")}
+
+    def requiring(context):
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.verify_mode = ssl.CERT_REQUIRED
+        authority.configure_trust(context)
+
+    def with_other_ciphers(context):
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers("AES128-SHA:@SECLEVEL=0")
+
+    for adjust in (requiring, with_other_ciphers):
+        with listening(authority.issue_cert("127.0.0.1"), adjust) as address:
+            told = str(refusal(connect, address, settings))
+        assert "may require a client certificate (ssl.keystore.location), or accepts no TLS version" in told
+
+
+def test_a_listener_that_closes_in_the_handshake_is_told_with_what_may_be_wrong(tmp_path, connect):
+    """The broker does so with TLS 1.2 if the client has no certificate. It may also be stopping, so the client retries."""
+    with secured(tmp_path, **{"ssl.enabled.protocols": "TLSv1.2"}) as server:
+        create(server.at["PLAINTEXT"], name="orders")
+        with connect(server.at["SSL"], server.mutual) as client:
+            write(client)
+        for changed, told in (
+            ({"ssl.keystore.location": ""}, "may require a client certificate"),
+            (
+                {"ssl.keystore.location": str(server.certificates.foreign)},
+                "may not accept the client's certificate",
+            ),
+        ):
+            security = security_of(server.mutual | changed)
+            with (
+                Cluster(server.at["SSL"], deadline_s=1, security=security) as cluster,
+                pytest.raises(UnavailableError, match=told),
+            ):
+                cluster.metadata()

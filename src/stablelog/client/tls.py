@@ -17,6 +17,16 @@ from stablelog.errors import AuthenticationError, UnavailableError, UsageError
 # The sign that a file has changed: inode, size and time of the last change; None for a missing file.
 Sign = tuple[int, int, int] | None
 CONTEXTS_MAX: Final = 16
+# The reasons of OpenSSL for which client and broker do not agree on TLS. With TLS 1.2, the first one may also be the
+# answer to a client without a certificate.
+NO_AGREEMENT: Final = frozenset(
+    {
+        "SSLV3_ALERT_HANDSHAKE_FAILURE",
+        "TLSV1_ALERT_PROTOCOL_VERSION",
+        "TLSV1_ALERT_INSUFFICIENT_SECURITY",
+        "UNSUPPORTED_PROTOCOL",
+    }
+)
 NOT_NOW: Final = (
     9,
     10,
@@ -85,10 +95,30 @@ def connection_error(
         if error.reason in CERTIFICATE_ALERTS:
             return AuthenticationError(ErrorCode.invalid_config, certificate_message(address, security))
         why = (error.reason or "the broker closed the connection").replace("_", " ").lower()
-        return ClosedError(address, f"no broker responds at {address}: the TLS handshake failed: {why}")
+        if error.reason in NO_AGREEMENT:
+            return AuthenticationError(
+                ErrorCode.invalid_config,
+                f"{address}: the TLS handshake failed: {why}: {_key_hint(security)}, or accepts no TLS version and cipher "
+                "suite of the client, which has TLS 1.2 and 1.3",
+            )
+        return ClosedError(
+            address,
+            f"no broker responds at {address}: the TLS handshake failed: {why}. The listener may have no TLS, or "
+            f"{_key_hint(security)}",
+        )
     if isinstance(error, ConnectionResetError | ConnectionAbortedError | BrokenPipeError):
-        return ClosedError(address, f"no broker responds at {address}: the broker closed the connection")
+        hint = "" if security.tls is None else f" in the TLS handshake. The listener {_key_hint(security)}"
+        return ClosedError(
+            address, f"no broker responds at {address}: the broker closed the connection{hint}"
+        )
     return UnavailableError(f"no broker responds at {address}: {error}")
+
+
+def _key_hint(security: Security) -> str:
+    """Return what may be wrong with the client's certificate. A broker with TLS 1.2 does not say so."""
+    if security.tls is not None and (security.tls.key_path or security.tls.key):
+        return "may not accept the client's certificate (ssl.keystore.location)"
+    return "may require a client certificate (ssl.keystore.location)"
 
 
 def _verification(error: ssl.SSLCertVerificationError) -> str:
