@@ -226,6 +226,9 @@ def test_a_token_comes_from_a_file_or_a_function_at_each_login(tmp_path):
         "sasl.oauthbearer.token.endpoint.url": (tmp_path / "a token").as_uri(),
     }
     assert token_of(security_of(by_file).credentials, "h:1") == SECRET
+    (tmp_path / "a token").write_text("\n")
+    with pytest.raises(AuthenticationError, match="a token is empty"):
+        token_of(security_of(by_file).credentials, "h:1")
     (tmp_path / "a token").unlink()
     with pytest.raises(AuthenticationError, match="a token: No such file"):
         token_of(security_of(by_file).credentials, "h:1")

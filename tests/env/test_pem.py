@@ -1,6 +1,8 @@
 """Keys and certificates: what is loaded, and what is said of a file that cannot be used."""
 
+import os
 import ssl
+import tempfile
 
 import pytest
 import trustme
@@ -89,3 +91,24 @@ def test_an_encrypted_key_needs_its_password(files, name):
 
 def test_a_password_for_a_key_that_is_not_encrypted_has_no_effect(files):
     load_key(context(), files["good"], "", PASSWORD)
+
+
+@pytest.mark.parametrize("has_memory_files", [True, False])
+def test_a_key_as_text_stays_in_no_file(files, tmp_path, monkeypatch, has_memory_files):
+    made = []
+
+    def make(**options):
+        made.append(options)
+        return make_file(dir=tmp_path, **options)
+
+    make_file = tempfile.mkstemp
+    monkeypatch.setattr(tempfile, "mkstemp", make)
+    if not has_memory_files:
+        monkeypatch.delattr(os, "memfd_create", raising=False)
+    has_memory_files = hasattr(os, "memfd_create")
+    with open(files["good"]) as file:
+        load_key(context(), "", file.read(), "")
+    assert bool(made) is not has_memory_files
+    with pytest.raises(PemError, match="it has no key or no certificate in PEM format"):
+        load_key(context(), "", "text", "")
+    assert list(tmp_path.iterdir()) == []

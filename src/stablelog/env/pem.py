@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 BEGIN: Final = b"-----BEGIN "
+DESCRIPTORS: Final = "/proc/self/fd"  # the open files of this process, by their descriptors
 JKS: Final = b"\xfe\xed\xfe\xed"
 DER: Final = tuple(bytes((0x30, size)) for size in range(0x80, 0x85))  # PKCS12 stores are DER, too
 NOT_PEM: Final = (
@@ -76,9 +77,17 @@ def load_authorities(context: ssl.SSLContext, path: str, text: str) -> None:
 
 @contextlib.contextmanager
 def _pem_file(path: str, text: str) -> Iterator[str]:
-    """Return a file that OpenSSL can read, because OpenSSL reads keys from files only."""
+    """Return a file that OpenSSL can read, because OpenSSL reads keys from files only. On Linux the text is not on a disk,
+    from which a process that is killed would not remove it.
+    """
     if path:
         yield path
+        return
+    if hasattr(os, "memfd_create") and os.path.isdir(DESCRIPTORS):
+        with open(os.memfd_create("pem"), "w", encoding="utf-8") as memory:
+            memory.write(text)
+            memory.flush()
+            yield f"{DESCRIPTORS}/{memory.fileno()}"
         return
     handle, name = tempfile.mkstemp(prefix="stablelog-", suffix=".pem")  # mode 0600
     try:

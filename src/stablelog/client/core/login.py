@@ -152,7 +152,7 @@ def token_of(credentials: Credentials, address: str) -> str:
     if credentials.token is None:
         try:
             with Path(credentials.token_path).open(encoding="ascii") as file:
-                return file.read(TOKEN_SIZE_MAX).strip()
+                found = file.read(TOKEN_SIZE_MAX).strip()
         except OSError as error:
             raise AuthenticationError(
                 failed, f"{where}the token cannot be read: {credentials.token_path}: {error.strerror}"
@@ -162,6 +162,9 @@ def token_of(credentials: Credentials, address: str) -> str:
                 failed,
                 f"{where}{credentials.token_path} has characters that are not ASCII, so it has no token",
             ) from None
+        if not found:
+            raise AuthenticationError(failed, f"{where}{credentials.token_path} is empty")
+        return found
     try:
         found = credentials.token("")
     except Exception as error:  # noqa: BLE001 - any error of the user's function
