@@ -1,6 +1,7 @@
 """The native client, the commands and Spark against Apache Kafka with TLS and SCRAM."""
 
 import subprocess
+import time
 
 import pytest
 
@@ -16,6 +17,9 @@ from tests.spark.reading import make
 from tests.spark.starting import in_time
 
 pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
+
+
+SESSION_S = 3.0  # the sessions of SASL_SSL end after this time
 
 
 class Kafka:
@@ -45,6 +49,7 @@ class Kafka:
             "listener.name.ssl.ssl.client.auth": "required",
             "sasl.enabled.mechanisms": "SCRAM-SHA-512",
             "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": scram,
+            "listener.name.sasl_ssl.scram-sha-512.connections.max.reauth.ms": str(int(1000 * SESSION_S)),
         }
         self.broker = apache_kafka.KafkaBroker(folder / "kafka", given, SHORT_LIVED, more_listeners=self.at)
 
@@ -125,6 +130,21 @@ def test_what_is_wrong_is_told(kafka):
             with pytest.raises(AuthenticationError) as refused:
                 cluster.metadata()
             assert told in str(refused.value)
+
+
+def test_the_client_authenticates_again_before_its_session_ends(kafka):
+    with Cluster(kafka.at["SASL_SSL"], security=security_of(kafka.settings["SASL_SSL"])) as cluster:
+        first = cluster.any_connection()
+        ends = time.monotonic() + 3 * SESSION_S
+        logins = {first.renew_at}
+        while time.monotonic() < ends:
+            cluster.metadata()
+            logins.add(first.renew_at)
+        assert cluster.any_connection() is first
+        assert len(logins) > 3
+        time.sleep(SESSION_S + 0.5)  # the session has ended, and no request was sent
+        cluster.metadata()
+        assert cluster.any_connection() is first
 
 
 @pytest.mark.spark
