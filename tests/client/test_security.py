@@ -20,7 +20,7 @@ from stablelog.client.cluster import Cluster
 from stablelog.client.core import connection as core
 from stablelog.client.core.frames import Frames
 from stablelog.client.core.login import log_in, token_of
-from stablelog.client.core.security import ALIASES, SECRETS, SETTINGS, UNSUPPORTED, security_of
+from stablelog.client.core.security import ACCEPTED, ALIASES, SECRETS, SETTINGS, UNSUPPORTED, security_of
 from stablelog.errors import AuthenticationError, UnavailableError, UsageError
 from stablelog.wire.sasl import SaslMessageError
 from tests.client.faces import FACES
@@ -361,7 +361,26 @@ def test_many_threads_share_a_client_with_a_login(server):
     assert not failures
 
 
+def test_a_file_of_java_s_clients_may_say_what_the_client_does_in_any_case():
+    handler = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+    given = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": "file:///token",
+    }
+    harmless = {
+        "ssl.protocol": "TLSv1.3",
+        "ssl.enabled.protocols": "TLSv1.2,TLSv1.3",
+        "sasl.login.callback.handler.class": handler,
+    }
+    assert security_of(given | harmless) == security_of(given)
+    for name in harmless:
+        with pytest.raises(UsageError, match=f"{name} is not supported"):
+            security_of(given | {name: "TLSv1.1"})
+
+
 def test_no_setting_is_both_supported_and_not():
+    assert ACCEPTED.keys() <= UNSUPPORTED.keys()
     assert not UNSUPPORTED.keys() & {*SETTINGS, *ALIASES}
 
 

@@ -67,6 +67,16 @@ UNSUPPORTED: Final[Mapping[str, str]] = MappingProxyType(
         "sasl.kerberos.service.name": _NO_KERBEROS,
     }
 )
+_HANDLER: Final = "org.apache.kafka.common.security.oauthbearer.{}OAuthBearerLoginCallbackHandler"
+# Values of such settings that say what the client does in any case. Java's clients need some of them, and their files are
+# used with the commands, too.
+ACCEPTED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "ssl.protocol": ("TLS", "TLSv1.3"),
+        "ssl.enabled.protocols": ("TLSv1.2,TLSv1.3", "TLSv1.3,TLSv1.2"),
+        "sasl.login.callback.handler.class": (_HANDLER.format(""), _HANDLER.format("secured.")),
+    }
+)
 SECRETS: Final = frozenset({JAAS, "sasl.password", "ssl.keystore.key", "ssl.key.password"})
 PREFIXES: Final = ("security.", "ssl.", "sasl.")
 
@@ -164,6 +174,8 @@ class _Reader:
         self._values: dict[str, Any] = {}
         for name, value in settings.items():
             known = ALIASES.get(name, name)
+            if value in ACCEPTED.get(known, ()):
+                continue
             if known in UNSUPPORTED:
                 raise self._refusal(f"{prefix}{known} is not supported: {UNSUPPORTED[known]}")
             if known not in SETTINGS:
