@@ -4,7 +4,12 @@ import contextlib
 
 import trustme
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
 
 import stablelog
 from peers.apache_kafka import reserve_ports
@@ -43,6 +48,12 @@ class Certificates:
         _write(self.foreign, other.issue_cert("client", common_name="mallory"))
         self.key = key_of(self.issued).decode()
         self.chain = b"".join(part.bytes() for part in self.issued.cert_chain_pems).decode()
+
+    def encrypted_key(self, password):
+        """The client's key in PEM format, encrypted with a password."""
+        key = serialization.load_pem_private_key(self.key.encode(), None)
+        hidden = BestAvailableEncryption(password.encode())
+        return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, hidden).decode()
 
     def trusting(self, **more):
         """The settings of a client that trusts the authority, with `_` for each `.` of a name."""

@@ -1,6 +1,8 @@
 """The public classes of errors, and what messages of errors have in common."""
 
+import copy
 import inspect
+import pickle
 import re
 from pathlib import Path
 
@@ -9,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 import stablelog
 from stablelog import errors
-from stablelog.client.responses import check
+from stablelog.client.responses import ClosedError, check
 from stablelog.errors import did_you_mean
 
 PUBLIC = {
@@ -27,6 +29,28 @@ PUBLIC = {
 }
 # Each of these tells a program to do something else, so no class may be another one's base.
 KINDS = ("DamageError", "DataLossError", "FencedError", "RefusedError", "UnavailableError", "UsageError")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.RefusedError(3, "why"),
+        errors.AuthenticationError(58, "why"),
+        errors.ProducerFencedError(90, "why"),
+        errors.RecordsRefusedError(ErrorCode.invalid_record, "why", []),
+        errors.OffsetOutOfRangeError("why"),
+        errors.NewerFormatError("a summary", 2, 1, "x.log"),
+        errors.DiskError("writing failed", 28, undone=False, size=12),
+        errors.StoreError("why", is_rejected=True),
+        ClosedError("h:1", "why"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_passes_from_one_process_to_another(error):
+    """A pool of processes waits without end for an error that cannot be restored."""
+    for restored in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(restored) is type(error)
+        assert (str(restored), restored.args, vars(restored)) == (str(error), error.args, vars(error))
 
 
 def test_a_wrong_name_is_answered_with_the_most_similar_ones():

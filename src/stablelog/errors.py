@@ -32,7 +32,7 @@ import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -43,7 +43,17 @@ NEWER_MAX: Final = 100  # a version number above the highest known one by more t
 
 
 class StablelogError(Exception):
-    """The base class of all errors of stablelog."""
+    """The base class of all errors of stablelog. An error can be pickled, so it passes from one process to another."""
+
+    def __reduce__(self) -> Any:
+        # Exception would call the class with the message only, and most classes have more arguments.
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(kind: type[StablelogError], args: tuple[Any, ...], attributes: dict[str, Any]) -> StablelogError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 class RefusedError(StablelogError):

@@ -122,6 +122,7 @@ def test_properties_are_read_as_java_reads_them(tmp_path):
     path.write_text(
         "  # comment\n\n! comment\na=1\n b : two words \nc three\nd=one \\\n   line\ne\\=f=g\\\\h\ni=\\u00e4\\n\n"
         'j=x required \\\n  username="a" \\\n  password="b=c";\nk=\n'
+        "l=5%:=\u2028\x85\xa0\r\nm \t:\xa0n\rn:=o\n"
     )
     assert login.read_client_properties(path) == {
         "a": "1",
@@ -132,7 +133,31 @@ def test_properties_are_read_as_java_reads_them(tmp_path):
         "i": "ä\n",
         "j": 'x required username="a" password="b=c";',
         "k": "",
+        "l": "5%:=\u2028\x85\xa0",
+        "m": "\xa0n",
+        "n": "=o",
     }
+
+
+@pytest.mark.parametrize("name", ["kafka.security.protocol", "Security.Protocol", "security.protocl"])
+def test_a_misspelt_setting_does_not_switch_tls_off(tmp_path, name):
+    (tmp_path / "c").write_text(f"{name}=SSL\n")
+    with pytest.raises(UsageError, match=f"{name} is unknown; did you mean security.protocol"):
+        login.read_security(tmp_path / "c", {})
+
+
+def test_a_misspelt_variable_is_refused_without_its_value(monkeypatch):
+    monkeypatch.setenv("STABLELOG_SASL_PASWORD", SECRET)
+    with pytest.raises(
+        UsageError, match=r"PASWORD is not .+; did you mean STABLELOG_SASL_PASSWORD"
+    ) as refused:
+        login.read_security(None, {})
+    assert SECRET not in str(refused.value)
+
+
+def test_the_mark_of_windows_at_the_beginning_of_a_file_is_no_part_of_a_name(tmp_path):
+    (tmp_path / "c").write_bytes(b"\xef\xbb\xbfsecurity.protocol=SSL\r\n")
+    assert login.read_security(tmp_path / "c", {}) == security_of({"security.protocol": "SSL"})
 
 
 def test_librdkafka_gets_its_own_names(tmp_path):

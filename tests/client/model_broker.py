@@ -2,6 +2,7 @@
 
 import io
 from collections import defaultdict, deque
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -50,6 +51,7 @@ class ModelBroker:
         visible: what readers see: the values of each partition by position.
         asked: the API keys of the requests, in order.
         unresolved: the commit sequences of commits whose markers are not all durable.
+        throttle_ms: the throttle time of the responses. Fetch responses with one are empty.
         wait_until: called with a condition and seconds: waits in the time of the shell.
     """
 
@@ -57,6 +59,7 @@ class ModelBroker:
         self.visible = {}
         self.asked = []
         self.unresolved = set()
+        self.throttle_ms = 0
         self.wait_until = lambda _condition, _seconds: None
         self.addresses = [ADDRESS, *(f"broker{n}:9092" for n in range(1, leader_count))]
         self._last_sequence = 0
@@ -76,11 +79,17 @@ class ModelBroker:
         request_class = message_class(key, version, "request")
         at = PREFIX.size + CLIENT_ID_SIZE.size + size + bool(request_class.__flexible__)
         if key == ApiKey.FETCH:
-            topics = self.fetch(decode_fetch_request(version, frame, at))
-            return b"".join(encode_fetch_response(version, correlation_id, ErrorCode.none, 0, topics))
+            topics = [] if self.throttle_ms else self.fetch(decode_fetch_request(version, frame, at))
+            return b"".join(
+                encode_fetch_response(
+                    version, correlation_id, ErrorCode.none, 0, topics, throttle_ms=self.throttle_ms
+                )
+            )
         request = entity_reader(request_class)(frame, at)[0]
         messages = SimpleNamespace(response=message_class(key, version, "response"))
         response = getattr(self, ApiKey(key).snake_name)(request, messages.response)
+        if hasattr(response, "throttle_time"):
+            response = replace(response, throttle_time=timedelta(milliseconds=self.throttle_ms))
         body = io.BytesIO()
         entity_writer(messages.response)(body, response)
         tags = b"\0" if messages.response.__flexible__ and key != ApiKey.API_VERSIONS else b""

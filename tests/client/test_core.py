@@ -113,6 +113,50 @@ def test_the_key_s_next_transaction_gets_the_next_version():
     assert list(shell.broker.visible.values()) == [b"0", b"1", b"2"]
 
 
+def test_a_client_above_a_quota_waits_before_its_next_request_to_the_broker():
+    """As Kafka's clients: the broker begins no request before, so the request would time out."""
+    sent = []
+
+    def note(key):
+        sent.append((key, shell.now))
+        if [key for key, _ in sent].count(ApiKey.FETCH) == 2:
+            broker.throttle_ms = 0
+
+    broker = ModelBroker()
+    shell = ModelShell(broker, note)
+    broker.write_outside(0, [b"x"])
+    broker.throttle_ms = 12_000  # longer than a client waits for a response
+    fetched = shell.run(Cluster(ADDRESS, deadline_s=30).fetch(TOPIC, 0, 0))
+    assert fetched.records
+    times = [time for key, time in sent if key is not None]
+    assert all(later - earlier >= 12 for earlier, later in itertools.pairwise(times))
+    assert [key for key, _ in sent if key == ApiKey.FETCH] == [ApiKey.FETCH] * 2
+
+
+def test_the_wait_for_a_quota_has_a_limit():
+    broker = ModelBroker()
+    broker.throttle_ms = 2**31 - 1  # 24 days
+    shell = ModelShell(broker, lambda _key: setattr(broker, "throttle_ms", 0) if shell.now else None)
+    shell.run(Cluster(ADDRESS).metadata([TOPIC]))
+    assert shell.now == 60
+
+
+def test_a_writer_above_a_quota_waits_after_its_batches():
+    broker, sent = ModelBroker(), []
+    shell = ModelShell(broker, lambda key: sent.append((key, shell.now)))
+    txn = Transaction(shell, WriterKey(""))
+    txn.write(0, b"1")
+    broker.throttle_ms = 4_000
+    shell.run(txn.writing.flush())
+    at = shell.now
+    broker.throttle_ms = 0
+    txn.write(0, b"2")
+    shell.run(txn.writing.commit())
+    produced = [time for key, time in sent if key == ApiKey.PRODUCE]
+    assert produced[-1] >= at + 4
+    assert len(broker.visible) == 2
+
+
 # What becomes of some of the requests, by their number.
 FATES = st.dictionaries(
     st.integers(0, 30), st.sampled_from(["request", "answer", "late", "away"]), max_size=5

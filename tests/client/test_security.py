@@ -1,23 +1,31 @@
 """TLS and logins of the native client, by each of its faces."""
 
+import contextlib
+import datetime as dt
 import pickle
 import re
+import socket
+import ssl
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import trustme
 from kio.schema.errors import ErrorCode
 
 import stablelog
 from stablelog.client.cluster import Cluster
 from stablelog.client.core import connection as core
 from stablelog.client.core.frames import Frames
-from stablelog.client.core.login import token_of
-from stablelog.client.core.security import SECRETS, SETTINGS, security_of
-from stablelog.errors import AuthenticationError, UsageError
+from stablelog.client.core.login import log_in, token_of
+from stablelog.client.core.security import ACCEPTED, ALIASES, SECRETS, SETTINGS, UNSUPPORTED, security_of
+from stablelog.errors import AuthenticationError, UnavailableError, UsageError
+from stablelog.wire.sasl import SaslMessageError
 from tests.client.faces import FACES
 from tests.client.transactions import create
+from tests.commands import run
 from tests.secured import NAMES, PASSWORD, USER, jaas, secured
 
 DOC = Path(__file__).parents[2] / "docs" / "client.md"
@@ -123,6 +131,7 @@ def test_another_security_protocol_is_told_at_once(server, connect, mine, listen
         assert "ssl.keystore.location" in told
     else:
         assert f"set security.protocol={listener}, or use another port" in told
+        assert ("Without TLS" in told) == (mine.endswith("SSL") and not listener.endswith("SSL"))
 
 
 def test_certificates_that_are_not_accepted_are_told_at_once(server, connect):
@@ -217,6 +226,9 @@ def test_a_token_comes_from_a_file_or_a_function_at_each_login(tmp_path):
         "sasl.oauthbearer.token.endpoint.url": (tmp_path / "a token").as_uri(),
     }
     assert token_of(security_of(by_file).credentials, "h:1") == SECRET
+    (tmp_path / "a token").write_text("\n")
+    with pytest.raises(AuthenticationError, match="a token is empty"):
+        token_of(security_of(by_file).credentials, "h:1")
     (tmp_path / "a token").unlink()
     with pytest.raises(AuthenticationError, match="a token: No such file"):
         token_of(security_of(by_file).credentials, "h:1")
@@ -267,6 +279,11 @@ WRONG = [
     ({**SASL, "sasl.mechanism": "OAUTHBEARER", "oauth_cb": SECRET}, "oauth_cb is not a function"),
     ({**SASL, "sasl.username": "a", "sasl.password": 5}, "the value of sasl.password is not text"),
     ({"security.protocol": "SSL", "ssl.truststore.type": "JKS"}, "convert the store to a PEM file"),
+    ({"security.protocol": "SSL", "ssl.truststore.password": SECRET}, "convert a JKS or PKCS12 store"),
+    ({"security.protocol": "SSL", "ssl.keystore.password": SECRET}, "an encrypted key is ssl.key.password"),
+    ({"security.protocol": "SSL", "ssl.enabled.protocols": "TLSv1.3"}, "accepts TLS 1.2 and 1.3"),
+    ({**SASL, "sasl.kerberos.service.name": "kafka"}, "Kerberos (GSSAPI) is not supported"),
+    ({"kafka.sasl.password": SECRET}, "kafka.sasl.password is unknown; did you mean sasl.password"),
     ({"security.protocol": "SSL", "ssl.keystore.key": SECRET}, "belong together"),
     ({"security.protocol": "SSL", "ssl.ca.location": "a", "ssl.truststore.location": "b"}, "given twice"),
     ({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "no"}, "neither https nor empty"),
@@ -344,6 +361,29 @@ def test_many_threads_share_a_client_with_a_login(server):
     assert not failures
 
 
+def test_a_file_of_java_s_clients_may_say_what_the_client_does_in_any_case():
+    handler = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+    given = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": "file:///token",
+    }
+    harmless = {
+        "ssl.protocol": "TLSv1.3",
+        "ssl.enabled.protocols": "TLSv1.2,TLSv1.3",
+        "sasl.login.callback.handler.class": handler,
+    }
+    assert security_of(given | harmless) == security_of(given)
+    for name in harmless:
+        with pytest.raises(UsageError, match=f"{name} is not supported"):
+            security_of(given | {name: "TLSv1.1"})
+
+
+def test_no_setting_is_both_supported_and_not():
+    assert ACCEPTED.keys() <= UNSUPPORTED.keys()
+    assert not UNSUPPORTED.keys() & {*SETTINGS, *ALIASES}
+
+
 def test_each_setting_is_described():
     documented = re.findall(r"^\| `([a-z_.]+)` \| (.+) \|$", DOC.read_text(), re.MULTILINE)
     assert dict(SETTINGS).items() <= dict(documented).items()
@@ -360,3 +400,187 @@ def test_frames_set_aside_are_in_flight_again():
     assert not frames.is_awaiting
     frames.resume(held)
     assert frames.awaited_count == 1
+
+
+@contextlib.contextmanager
+def listening(certificate, adjust=lambda _context: None):
+    """The address of a TLS listener that has this certificate, and serves nobody."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate.configure_cert(context)
+    adjust(context)
+
+    def accept():
+        with contextlib.suppress(OSError):
+            while True:
+                accepted, _ = server.accept()
+                with contextlib.suppress(OSError):
+                    context.wrap_socket(accepted, server_side=True).close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def test_an_expired_certificate_is_told_with_what_to_do(tmp_path, connect):
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "trust.pem")
+    expired = authority.issue_cert("127.0.0.1", not_after=dt.datetime(2020, 1, 1, tzinfo=dt.UTC))
+    settings = {"security.protocol": "SSL", "ssl.truststore.location": str(tmp_path / "trust.pem")}
+    with listening(expired) as address:
+        told = str(refusal(connect, address, settings))
+    assert "certificate has expired): renew it at the broker" in told
+
+
+class FalseBroker:
+    """A connection to a broker that answers a login by `answers`: functions of the client's message."""
+
+    address = "h:1"
+    security = None
+
+    def __init__(self, *answers):
+        self.versions = {36: (0, 2)}
+        self.answers = iter(answers)
+        self.received = []
+
+    def call_steps(self, _handshake):
+        return SimpleNamespace(error_code=ErrorCode.none, mechanisms=())
+        yield
+
+    def ask_steps(self, request):
+        self.received.append(bytes(request.auth_bytes))
+        found = next(self.answers)(self.received[-1].decode())
+        if isinstance(found, bytes):
+            found = SimpleNamespace(
+                error_code=ErrorCode.none, auth_bytes=found, session_lifetime=dt.timedelta(0)
+            )
+        return found
+        yield
+
+
+def log_in_at(broker, **settings):
+    """Log in, and return the message of the refusal."""
+    steps = log_in(broker, security_of({**SASL, "sasl.username": "a", **settings}).credentials)
+    with pytest.raises(AuthenticationError) as refused:
+        effect = next(steps)
+        while True:
+            try:
+                answer = effect.function()
+            except SaslMessageError as error:
+                effect = steps.throw(error)
+            else:
+                effect = steps.send(answer)
+    return str(refused.value)
+
+
+def nonce_of(message):
+    return message.rpartition("r=")[2]
+
+
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [
+        (lambda message: f"r={nonce_of(message)}x,s=AAAA,i=4095".encode(), "asks for 4095 iterations"),
+        (
+            lambda message: f"r={nonce_of(message)}x,s=AAAA,i=99999999".encode(),
+            "asks for 99999999 iterations",
+        ),
+        (lambda _: b"r=other,s=AAAA,i=4096", "nonce does not continue the client's"),
+        (lambda message: f"r={nonce_of(message)},s=AAAA,i=4096".encode(), "nonce does not continue"),
+        (lambda _: b"", "not a server-first message"),
+    ],
+)
+def test_a_false_broker_gets_no_proof_of_the_password(first, told):
+    broker = FalseBroker(first)
+    message = log_in_at(broker, **{"sasl.password": SECRET})
+    assert told in message
+    assert len(broker.received) == 1
+    assert "Check user name" not in message  # another password would not help
+
+
+@pytest.mark.parametrize("final", [b"v=AAAA", b"", b"r=x"])
+def test_a_broker_that_does_not_know_the_credential_is_refused(final):
+    broker = FalseBroker(lambda one: f"r={nonce_of(one)}x,s=AAAA,i=4096".encode(), lambda _: final)
+    message = log_in_at(broker, **{"sasl.password": SECRET})
+    assert "signature is wrong" in message or "not a server-final message" in message
+    assert "Check user name" not in message
+
+
+def test_a_brokers_reason_is_short_and_harmless_in_a_message():
+    """The reason is shown on terminals, which obey control characters."""
+    reason = f"\x1b]0;title\x07\r\n{SECRET}{'x' * 5000}"
+    refused = SimpleNamespace(error_code=ErrorCode.sasl_authentication_failed, error_message=reason)
+    message = log_in_at(
+        FalseBroker(lambda _: refused), **{"sasl.mechanism": "PLAIN", "sasl.password": SECRET}
+    )
+    assert message.isprintable()
+    assert len(message) < 600
+    assert SECRET not in message
+    assert "Check user name and password" in message
+
+
+def test_a_password_that_has_changed_is_needed_for_the_next_connection(tmp_path, connect):
+    """Also if the broker was restarted meanwhile. A client that has the password goes on."""
+    with secured(tmp_path) as server:
+        create(server.at["PLAINTEXT"], name="orders")
+        with connect(server.at["SASL_SSL"], server.login) as client:
+            write(client)
+            server.broker.stop()
+            server.broker.start()
+            write(client)
+            words = ("users", "add", USER, "--mechanism", "SCRAM-SHA-512", "--password-file", "-")
+            changed = run(*words, bootstrap=server.at["PLAINTEXT"], given=SECRET)
+            assert changed.returncode == 0, changed.stderr
+            write(client)  # on the connection that has logged in
+            server.broker.stop()
+            server.broker.start()
+            began = time.monotonic()
+            with pytest.raises(AuthenticationError, match="Check user name and password") as refused:
+                write(client)
+            assert time.monotonic() - began < AT_ONCE_S
+            assert PASSWORD not in str(refused.value)
+        new = server.login | {"sasl.jaas.config": jaas(password=SECRET)}
+        with connect(server.at["SASL_SSL"], new) as client:
+            write(client)
+
+
+def test_a_listener_that_does_not_agree_on_tls_is_told_at_once(tmp_path, connect):
+    """With TLS 1.2, OpenSSL answers so also to a client without a certificate."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "trust.pem")
+    settings = {"security.protocol": "SSL", "ssl.truststore.location": str(tmp_path / "trust.pem")}
+
+    def requiring(context):
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.verify_mode = ssl.CERT_REQUIRED
+        authority.configure_trust(context)
+
+    def with_other_ciphers(context):
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers("AES128-SHA:@SECLEVEL=0")
+
+    for adjust in (requiring, with_other_ciphers):
+        with listening(authority.issue_cert("127.0.0.1"), adjust) as address:
+            told = str(refusal(connect, address, settings))
+        assert "may require a client certificate (ssl.keystore.location), or accepts no TLS version" in told
+
+
+def test_a_listener_that_closes_in_the_handshake_is_told_with_what_may_be_wrong(tmp_path, connect):
+    """The broker does so with TLS 1.2 if the client has no certificate. It may also be stopping, so the client retries."""
+    with secured(tmp_path, **{"ssl.enabled.protocols": "TLSv1.2"}) as server:
+        create(server.at["PLAINTEXT"], name="orders")
+        with connect(server.at["SSL"], server.mutual) as client:
+            write(client)
+        for changed, told in (
+            ({"ssl.keystore.location": ""}, "may require a client certificate"),
+            (
+                {"ssl.keystore.location": str(server.certificates.foreign)},
+                "may not accept the client's certificate",
+            ),
+        ):
+            security = security_of(server.mutual | changed)
+            with (
+                Cluster(server.at["SSL"], deadline_s=1, security=security) as cluster,
+                pytest.raises(UnavailableError, match=told),
+            ):
+                cluster.metadata()

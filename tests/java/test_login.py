@@ -1,6 +1,7 @@
 """The native client, the commands and Spark against Apache Kafka with TLS and SCRAM."""
 
 import subprocess
+import time
 
 import pytest
 
@@ -13,8 +14,12 @@ from tests.commands import run
 from tests.java.dump import SHORT_LIVED
 from tests.secured import PASSWORD, USER, Certificates, jaas, login
 from tests.spark.reading import make
+from tests.spark.starting import in_time
 
 pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
+
+
+SESSION_S = 3.0  # the sessions of SASL_SSL end after this time
 
 
 class Kafka:
@@ -44,6 +49,7 @@ class Kafka:
             "listener.name.ssl.ssl.client.auth": "required",
             "sasl.enabled.mechanisms": "SCRAM-SHA-512",
             "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": scram,
+            "listener.name.sasl_ssl.scram-sha-512.connections.max.reauth.ms": str(int(1000 * SESSION_S)),
         }
         self.broker = apache_kafka.KafkaBroker(folder / "kafka", given, SHORT_LIVED, more_listeners=self.at)
 
@@ -126,15 +132,37 @@ def test_what_is_wrong_is_told(kafka):
             assert told in str(refused.value)
 
 
+def test_the_client_authenticates_again_before_its_session_ends(kafka):
+    with Cluster(kafka.at["SASL_SSL"], security=security_of(kafka.settings["SASL_SSL"])) as cluster:
+        first = cluster.any_connection()
+        ends = time.monotonic() + 3 * SESSION_S
+        logins = {first.renew_at}
+        while time.monotonic() < ends:
+            cluster.metadata()
+            logins.add(first.renew_at)
+        assert cluster.any_connection() is first
+        assert len(logins) > 3
+        time.sleep(SESSION_S + 0.5)  # the session has ended, and no request was sent
+        cluster.metadata()
+        assert cluster.any_connection() is first
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize("protocol", ["SASL_SSL", "SSL"])
-def test_spark_reads_and_writes(spark, kafka, protocol):
-    topic = f"spark-{protocol.lower()}"
+def test_spark_reads_and_writes(spark, kafka, tmp_path, protocol):
+    topic, target = f"spark-{protocol.lower()}", f"copied-{protocol.lower()}"
     given = {f"kafka.{name}": value for name, value in kafka.settings[protocol].items()}
     given["kafka.bootstrap.servers"] = kafka.at[protocol]
-    make(kafka.broker.bootstrap, topic, 2)
+    for name in (topic, target):
+        make(kafka.broker.bootstrap, name, 2)
     rows = spark.range(20).selectExpr("cast(id as string) value")
     writer = rows.write.format("stablelog").mode("append").options(**given, topic=topic)
     writer.option("guarantee", "at-least-once").save()
-    read = spark.read.format("stablelog").options(**given, subscribe=topic).load()
-    assert sorted(int(row.value) for row in read.collect()) == list(range(20))
+    stream = spark.readStream.format("stablelog").options(startingOffsets="earliest", **given)
+    copier = stream.option("subscribe", topic).load().select("value").writeStream.format("stablelog")
+    copier = copier.options(**given, topic=target, guarantee="at-least-once")
+    copier = copier.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    assert in_time(copier.start).awaitTermination(300)
+    for name in (topic, target):
+        read = spark.read.format("stablelog").options(**given, subscribe=name).load()
+        assert sorted(int(row.value) for row in read.collect()) == list(range(20))

@@ -1,18 +1,23 @@
 """What is said of the settings of Kafka's clients that a job of Spark's Kafka connector brings along."""
 
 import logging
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from stablelog.client.core.security import security_of
 from stablelog.errors import UsageError
 from stablelog.spark import kafka_settings
+from stablelog.spark.data_source import StablelogDataSource
 from stablelog.spark.kafka_settings import REFUSED, WITHOUT_EFFECT
+from stablelog.spark.local_session import SETTINGS
 from stablelog.spark.option_table import OPTIONS
 from stablelog.spark.options import read_options, warn_without_effect, write_options
 
+DOC = Path(__file__).parents[2] / "docs" / "spark.md"
 READ = {"bootstrap": "h:1", "subscribe": "x"}
 WRITE = {"bootstrap": "h:1", "topic": "x"}
 
@@ -72,12 +77,14 @@ def test_the_settings_of_tls_and_sasl_are_those_of_the_client():
         ({"kafka.security.protocol": "tls"}, "kafka.security.protocol is none of PLAINTEXT, SSL"),
         (
             {"kafka.ssl.key.pasword": "secret!"},
-            "kafka.ssl.key.pasword is unknown; did you mean ssl.key.password",
+            "kafka.ssl.key.pasword is unknown; did you mean kafka.ssl.key.password",
         ),
         (
             {"kafka.security.protocol": "PLAINTEXT"},
             "kafka.sasl.jaas.config has no effect|kafka.ssl.truststore.location",
         ),
+        ({"sasl.password": "secret!"}, "have the prefix kafka., so give kafka.sasl.password"),
+        ({"kafka.ssl.truststore.password": "secret!"}, "kafka.ssl.truststore.password is not supported"),
         ({"kafka.sasl.mechanism": "GSSAPI"}, "kafka.sasl.mechanism is none of PLAIN"),
     ],
 )
@@ -86,6 +93,49 @@ def test_a_wrong_setting_of_tls_or_sasl_is_refused_without_a_secret(more, told):
         with pytest.raises(UsageError, match=told) as refused:
             ask({**given, **LOGIN, **more})
         assert "secret!" not in str(refused.value)
+
+
+def test_a_private_key_that_spark_would_show_is_refused():
+    """Spark hides passwords in plans and in its event log, and shows keys."""
+    key = "-----BEGIN {0}PRIVATE KEY-----\\nsecret!\\n-----END {0}PRIVATE KEY-----"
+    for name in ("kafka.ssl.keystore.key", "kafka.SSL.keystore.key"):
+        with pytest.raises(UsageError, match=r"give a file as kafka\.ssl\.keystore\.location") as refused:
+            StablelogDataSource({name: key.format("")})
+        assert "secret!" not in str(refused.value)
+        StablelogDataSource({name: key.format("ENCRYPTED ")})
+
+
+def test_the_documented_patterns_hide_options():
+    """The form in which Spark Connect logs options was seen in the event log of Spark 4.3."""
+    text = DOC.read_text()
+    pattern = text.partition("'spark.redaction.string.regex=")[2].partition("'\n")[0]
+    logged = """options {
+  key: "kafka.sasl.jaas.config"
+  value: "ScramLoginModule required password=\\"secret! \\\\\\"secret!\\";"
+}
+options {
+  key: "subscribe"
+  value: "orders"
+}
+options {
+  key: "store.account_key"
+  value: "secret!"
+}"""
+    hidden = re.sub(pattern, "*", logged)
+    assert "secret!" in logged
+    assert "secret!" not in hidden
+    assert 'value: "orders"' in hidden
+    pattern = SETTINGS["spark.sql.redaction.options.regex"]
+    assert pattern.replace("|", r"\|") in text
+    shown = (
+        "kafka.ssl.keystore.key",
+        "kafka.sasl.jaas.config",
+        "kafka.sasl.password",
+        "store.account_key",
+        "URL",
+    )
+    assert all(re.search(pattern, name) for name in shown)
+    assert not any(re.search(pattern, name) for name in ("kafka.bootstrap.servers", "subscribe", "topic"))
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import traceback
+import urllib.request
 
 import pytest
 
@@ -17,34 +18,80 @@ from tests.spark.starting import in_time
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::FutureWarning")]
 WRONG = "wrong-S3cret-wrong"
-SECRETS = (PASSWORD, WRONG, "PRIVATE KEY")
+KEY_PASSWORD = "key-S3cret-key"
+SECRETS = (PASSWORD, WRONG, KEY_PASSWORD, "BEGIN PRIVATE KEY")
 TIMEOUT_S = 300
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with secured(tmp_path_factory.mktemp("secured")) as server:
+    with secured(tmp_path_factory.mktemp("secured"), **{"stablelog.metrics.port": "0"}) as server:
         yield server
 
 
-def options(server, protocol, **more):
-    """The options of a read or write at this listener."""
-    settings = {f"kafka.{name}": value for name, value in server.settings(protocol).items()}
-    return {"kafka.bootstrap.servers": server.at[protocol], **settings, **more}
+@pytest.fixture
+def event_log(spark, tmp_path):
+    """Spark's event log, which its history server shows: a function that returns its text up to now."""
+    folder = tmp_path / "events"
+    folder.mkdir()
+    context = spark.sparkContext._jsc.sc()
+    conf = context.conf().clone()
+    conf.set("spark.eventLog.compress", "false").set("spark.eventLog.rolling.enabled", "false")
+    jvm = spark._jvm
+    listener = jvm.org.apache.spark.scheduler.EventLoggingListener(
+        "security",
+        jvm.scala.Option.empty(),
+        jvm.java.net.URI(folder.as_uri()),
+        conf,
+        context.hadoopConfiguration(),
+    )
+    listener.start()
+    context.addSparkListener(listener)
+
+    def text():
+        context.listenerBus().waitUntilEmpty()
+        listener.stop()
+        (path,) = (path for path in folder.iterdir() if not path.name.startswith("."))
+        return path.read_text()
+
+    yield text
+    context.removeSparkListener(listener)
 
 
-def copy(spark, server, protocol, tmp_path):
+def options(server, way):
+    """The options of a read or write: at the listener of this security protocol, or in one of two other ways to give the
+    same secrets.
+    """
+    protocol = way.partition(", ")[0]
+    settings = dict(server.settings(protocol))
+    if way == "SASL_SSL, password":
+        del settings["sasl.jaas.config"]
+        settings |= {"sasl.username": USER, "sasl.password": PASSWORD}
+    if way == "SSL, text":
+        del settings["ssl.keystore.location"]
+        settings |= {
+            "ssl.keystore.key": server.certificates.encrypted_key(KEY_PASSWORD),
+            "ssl.keystore.certificate.chain": server.certificates.chain,
+            "ssl.key.password": KEY_PASSWORD,
+        }
+    named = {f"kafka.{name}": value for name, value in settings.items()}
+    return {"kafka.bootstrap.servers": server.at[protocol], **named}
+
+
+def copy(spark, server, way, tmp_path):
     """Write rows in a batch, and copy them by a stream. Return the texts of the plans."""
     source, target = (create(server.at["PLAINTEXT"]) for _ in range(2))
     rows = spark.range(40).selectExpr("cast(id as string) key", "cast(id as string) value")
-    given = options(server, protocol)
+    given = options(server, way)
     rows.write.format("stablelog").mode("append").options(**given, topic=source).save()
     read = spark.read.format("stablelog").options(**given, subscribe=source).load()
+    read.createOrReplaceTempView("secured")
     assert sorted(int(row.value) for row in read.collect()) == list(range(40))
     stream = spark.readStream.format("stablelog").options(
         startingOffsets="earliest", **given, subscribe=source
     )
-    writer = stream.load().select("key", "value").writeStream.format("stablelog")
+    streamed = stream.load()
+    writer = streamed.select("key", "value").writeStream.format("stablelog")
     writer = writer.options(**given, topic=target, checkpointLocation=str(tmp_path / "checkpoint"))
     query = in_time(lambda: writer.trigger(availableNow=True).start())
     assert query.awaitTermination(TIMEOUT_S)
@@ -55,24 +102,78 @@ def copy(spark, server, protocol, tmp_path):
         for mode in ("simple", "extended", "codegen", "cost", "formatted"):
             read.explain(mode=mode)
         query.explain(extended=True)
+        streamed.explain(extended=True)
+        spark.sql("explain extended select value from secured").show(truncate=False)
     progress = [json.dumps(one, default=str) for one in query.recentProgress]
     return "\n".join([told.getvalue(), repr(read), repr(query), str(query.status), *progress])
 
 
-@pytest.mark.parametrize("protocol", ["SASL_SSL", "SSL"])
-def test_source_and_sink_connect_on_the_driver_and_in_tasks(spark, server, tmp_path, protocol):
-    plans = copy(spark, server, protocol, tmp_path)
+@pytest.mark.parametrize(
+    "way",
+    [
+        "SASL_SSL",
+        "SSL, text",
+        pytest.param("SASL_SSL, password", marks=pytest.mark.slow),
+        pytest.param("SSL", marks=pytest.mark.slow),
+    ],
+)
+def test_source_and_sink_connect_on_the_driver_and_in_tasks(spark, server, tmp_path, event_log, way):
+    plans = copy(spark, server, way, tmp_path)
     assert "stablelog" in plans
+    events = event_log()
+    assert "SparkListenerSQLExecutionStart" in events
+    assert "kafka.ssl.truststore.location" in events  # Spark shows the options that it takes for harmless
     files = [path for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
     assert files
     texts = {str(path): path.read_bytes().decode(errors="replace") for path in files}
-    check_no_secret({"plans": plans, **texts}, server)
+    metrics = metrics_page(server)
+    assert "stablelog_logins" in metrics
+    texts |= {"plans": plans, "event log": events, "metrics": metrics}
+    check_no_secret(texts, server)
+
+
+def metrics_page(server):
+    log = server.broker.log_path.read_text()
+    port = log.partition("metrics are served at http://127.0.0.1:")[2].partition("/")[0]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as page:
+        return page.read().decode()
+
+
+def test_a_private_key_that_is_not_encrypted_is_refused(spark, server, event_log):
+    given = options(server, "SSL, text") | {"kafka.ssl.keystore.key": server.certificates.key}
+    given["subscribe"] = "t"
+    rows = spark.range(1).selectExpr("cast(id as string) value")
+    write = rows.write.format("stablelog").mode("append").options(**given, topic="t")
+    texts = {
+        "batch": failure(spark.read.format("stablelog").options(**given).load),
+        "stream": failure(spark.readStream.format("stablelog").options(**given).load),
+        "write": failure(write.save),
+    }
+    # If the columns are given, Spark does not ask the source before it shows a plan. The settings of `session` hide the
+    # key in it.
+    read = spark.read.schema("value binary").format("stablelog").options(**given).load()
+    read.createOrReplaceTempView("refused")
+    texts["batch with columns"] = failure(read.collect)
+    for where, text in texts.items():
+        assert "Spark would show it" in text, where
+    stream = spark.readStream.schema("value binary").format("stablelog").options(**given).load()
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told):
+        stream.explain(extended=True)
+    assert "kafka.ssl.keystore.key=*" in told.getvalue()
+    check_no_secret(texts | {"plan": told.getvalue(), "event log": event_log()}, server)
 
 
 def check_no_secret(texts, server):
     key = server.certificates.key.splitlines()[1]  # a part of the key itself
     for where, text in texts.items():
-        for secret in (*SECRETS, key, PASSWORD.replace('"', '\\"')):
+        # Texts in JSON and in a JAAS configuration have their quotation marks escaped.
+        for secret in (
+            *SECRETS,
+            key,
+            PASSWORD.replace('"', '\\"'),
+            PASSWORD.partition('"')[2].partition('"')[0],
+        ):
             assert secret not in text, where
 
 
@@ -80,6 +181,11 @@ def test_no_secret_stands_in_an_error_a_log_or_a_metric(spark, server, tmp_path,
     caplog.set_level(logging.DEBUG, "stablelog")
     texts = {}
     login, mutual = server.login, server.mutual
+    mutual_by_text = {
+        name.removeprefix("kafka."): value
+        for name, value in options(server, "SSL, text").items()
+        if "bootstrap" not in name
+    }
     wrong = (
         ("password", "SASL_SSL", login | {"sasl.jaas.config": jaas(password=WRONG)}),
         ("authority", "SASL_SSL", login | {"ssl.truststore.location": str(server.certificates.stranger)}),
@@ -87,7 +193,9 @@ def test_no_secret_stands_in_an_error_a_log_or_a_metric(spark, server, tmp_path,
         ("quotes", "SASL_SSL", login | {"sasl.jaas.config": jaas(password=WRONG)[:-2]}),
         ("module", "SASL_SSL", login | {"sasl.jaas.config": jaas(password=WRONG, module="x.OtherModule")}),
         ("unknown", "SASL_SSL", login | {"sasl.jass.config": jaas(password=WRONG)}),
-        ("key", "SSL", mutual | {"ssl.keystore.location": "", "ssl.keystore.key": server.certificates.key}),
+        ("both", "SSL", mutual | {"ssl.keystore.key": server.certificates.key}),
+        ("key", "SSL", mutual_by_text | {"ssl.keystore.key": server.certificates.key[:-60]}),
+        ("key password", "SSL", mutual_by_text | {"ssl.key.password": WRONG}),
     )
     for name, protocol, settings in wrong:
         texts[f"native client, {name}"] = failure(
@@ -115,6 +223,7 @@ def test_no_secret_stands_in_an_error_a_log_or_a_metric(spark, server, tmp_path,
     # py4j, Spark's bridge to Java, logs every option of a query at the level DEBUG, and is nothing of stablelog.
     ours = [one.getMessage() for one in caplog.records if one.name.startswith("stablelog")]
     texts["log of the client"] = "\n".join(ours)
+    texts["metrics"] = metrics_page(server)
     texts["log of the broker"] = server.broker.log_path.read_text()
     assert "has failed" in texts["log of the broker"]  # the wrong password is in the log as a failed login
     texts["settings"] = run("config", "show", "--json", bootstrap=server.at["PLAINTEXT"]).stdout

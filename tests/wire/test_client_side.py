@@ -58,12 +58,13 @@ answers = st.builds(
 )
 def test_a_client_reads_what_a_broker_answers(version, written, error):
     topics = [FetchedTopic(name, None, partitions) for name, partitions in written.items()]
-    parts = encode_fetch_response(version, 9, error, 5, topics)
+    parts = encode_fetch_response(version, 9, error, 5, topics, throttle_ms=7)
     body = b"".join(parts)[len(response_header(ApiKey.FETCH, version, 9)) :]
     response = read_fetch_response(version, memoryview(body))
     assert response.error is (error if version >= 7 else ErrorCode.none)
     expected = {(name, one.index): one for name, partitions in written.items() for one in partitions}
     assert response.partitions.keys() == expected.keys()
+    assert response.throttle_ms == 7
     for target, answer in expected.items():
         fetched = response.partitions[target]
         assert bytes(fetched.records) == b"".join(answer.records)

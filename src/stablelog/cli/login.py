@@ -11,15 +11,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from stablelog.errors import UsageError
+from stablelog.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from stablelog.client.core.security import Security
 
 ENVIRONMENT_PREFIX: Final = "STABLELOG_"
+SPARK_PREFIX: Final = "kafka."
 TOKEN_LIFETIME_S: Final = 300.0  # after 0.8 of this time librdkafka reads the file with the token again
 _ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_KEY: Final = re.compile(r"((?:\\.|[^\\=:\s])+)\s*[=:\s]?\s*(.*)", re.S)
+_BLANK: Final = (
+    " \t\f"  # what Java takes for white space: not the other characters of Unicode, which a password may have
+)
+_KEY: Final = re.compile(rf"((?:\\.|[^\\=:{_BLANK}])+)[{_BLANK}]*[=:]?[{_BLANK}]*(.*)", re.S)
+_LINE_END: Final = re.compile(r"\r\n|\n|\r")
 
 
 class _Login:
@@ -69,10 +74,15 @@ def variable_of(name: str) -> str:
 
 
 def _of_environment() -> dict[str, str]:
-    from stablelog.client.core.security import ALIASES, SETTINGS, TOKEN_FUNCTION
+    from stablelog.client.core.security import ALIASES, PREFIXES, SETTINGS, TOKEN_FUNCTION
 
-    names = [name for name in (*SETTINGS, *ALIASES) if name != TOKEN_FUNCTION]
-    return {name: value for name in names if (value := os.environ.get(variable_of(name)))}
+    variables = {variable_of(name): name for name in (*SETTINGS, *ALIASES) if name != TOKEN_FUNCTION}
+    beginnings = tuple(map(variable_of, PREFIXES))
+    for given in os.environ:
+        if given.startswith(beginnings) and given not in variables:
+            hint = did_you_mean(given, variables) or "; docs/client.md lists the settings"
+            raise UsageError(f"the environment variable {given} is not that of a security setting{hint}")
+    return {name: value for variable, name in variables.items() if (value := os.environ.get(variable))}
 
 
 def _in_config(path: Path) -> dict[str, str]:
@@ -80,7 +90,13 @@ def _in_config(path: Path) -> dict[str, str]:
     from stablelog.client.core.security import PREFIXES
 
     found = read_client_properties(path)
-    return {name: value for name, value in found.items() if name.startswith(PREFIXES)}
+    # A name that has the prefix of Spark, or upper case letters, would otherwise be left out: the command would connect
+    # without TLS.
+    return {
+        name: value
+        for name, value in found.items()
+        if name.lower().removeprefix(SPARK_PREFIX).startswith(PREFIXES)
+    }
 
 
 def read_client_properties(path: Path) -> dict[str, str]:
@@ -91,7 +107,7 @@ def read_client_properties(path: Path) -> dict[str, str]:
         UsageError: the file cannot be read, or is not such a file. The message quotes no line, which may be a secret.
     """
     try:
-        text = path.expanduser().read_text(encoding="utf-8")
+        text = path.expanduser().read_bytes().decode("utf-8-sig")  # Windows writes a mark at the beginning
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -108,8 +124,8 @@ def read_client_properties(path: Path) -> dict[str, str]:
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield each setting with the number of its first line."""
     begun, first = "", 0
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.lstrip()
+    for number, line in enumerate(_LINE_END.split(text), 1):
+        line = line.lstrip(_BLANK)
         if not begun and (not line or line[0] in "#!"):
             continue
         first = first if begun else number

@@ -3,7 +3,6 @@
 import os
 import ssl
 from functools import lru_cache
-from pathlib import Path
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -12,12 +11,26 @@ from stablelog.client.core.connection import CERTIFICATE_ALERTS
 from stablelog.client.core.login import certificate_message
 from stablelog.client.core.security import Security, Tls
 from stablelog.client.responses import ClosedError
-from stablelog.env.pem import pem_file, reason_of
+from stablelog.env.pem import PemError, load_authorities, load_key
 from stablelog.errors import AuthenticationError, UnavailableError, UsageError
 
 # The sign that a file has changed: inode, size and time of the last change; None for a missing file.
 Sign = tuple[int, int, int] | None
 CONTEXTS_MAX: Final = 16
+# The reasons of OpenSSL for which client and broker do not agree on TLS. With TLS 1.2, the first one may also be the
+# answer to a client without a certificate.
+NO_AGREEMENT: Final = frozenset(
+    {
+        "SSLV3_ALERT_HANDSHAKE_FAILURE",
+        "TLSV1_ALERT_PROTOCOL_VERSION",
+        "TLSV1_ALERT_INSUFFICIENT_SECURITY",
+        "UNSUPPORTED_PROTOCOL",
+    }
+)
+NOT_NOW: Final = (
+    9,
+    10,
+)  # OpenSSL's numbers of a certificate that is not yet valid, and of one that has expired
 
 
 def context_of(tls: Tls) -> ssl.SSLContext:
@@ -55,24 +68,21 @@ def _load_authorities(context: ssl.SSLContext, tls: Tls) -> None:
         context.load_default_certs()
         return
     try:
-        text = tls.trust or Path(tls.trust_path).read_text(encoding="ascii", errors="replace")
-        context.load_verify_locations(cadata=text)
-    except (OSError, ValueError) as error:
+        load_authorities(context, tls.trust_path, tls.trust)
+    except PemError as error:
         raise UsageError(
-            f"{tls.trust_path or 'ssl.truststore.certificates'} cannot be used: {reason_of(error)}"
+            f"{tls.trust_path or 'ssl.truststore.certificates'} cannot be used: {error}"
         ) from None
 
 
 def _load_keys(context: ssl.SSLContext, tls: Tls) -> None:
     if not tls.key_path and not tls.key:
         return
-    what = tls.key_path or "ssl.keystore.key with ssl.keystore.certificate.chain"
     try:
-        with pem_file(tls.key_path, f"{tls.key}\n{tls.chain}\n") as path:
-            # A function, because OpenSSL would ask for the password of an encrypted key on the terminal.
-            context.load_cert_chain(path, password=lambda: tls.key_password)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{what} cannot be used: {reason_of(error)}") from None
+        load_key(context, tls.key_path, f"{tls.key}\n{tls.chain}\n", tls.key_password)
+    except PemError as error:
+        what = tls.key_path or "ssl.keystore.key with ssl.keystore.certificate.chain"
+        raise UsageError(f"{what} cannot be used: {error}") from None
 
 
 def connection_error(
@@ -85,10 +95,30 @@ def connection_error(
         if error.reason in CERTIFICATE_ALERTS:
             return AuthenticationError(ErrorCode.invalid_config, certificate_message(address, security))
         why = (error.reason or "the broker closed the connection").replace("_", " ").lower()
-        return ClosedError(address, f"no broker responds at {address}: the TLS handshake failed: {why}")
+        if error.reason in NO_AGREEMENT:
+            return AuthenticationError(
+                ErrorCode.invalid_config,
+                f"{address}: the TLS handshake failed: {why}: {_key_hint(security)}, or accepts no TLS version and cipher "
+                "suite of the client, which has TLS 1.2 and 1.3",
+            )
+        return ClosedError(
+            address,
+            f"no broker responds at {address}: the TLS handshake failed: {why}. The listener may have no TLS, or "
+            f"{_key_hint(security)}",
+        )
     if isinstance(error, ConnectionResetError | ConnectionAbortedError | BrokenPipeError):
-        return ClosedError(address, f"no broker responds at {address}: the broker closed the connection")
+        hint = "" if security.tls is None else f" in the TLS handshake. The listener {_key_hint(security)}"
+        return ClosedError(
+            address, f"no broker responds at {address}: the broker closed the connection{hint}"
+        )
     return UnavailableError(f"no broker responds at {address}: {error}")
+
+
+def _key_hint(security: Security) -> str:
+    """Return what may be wrong with the client's certificate. A broker with TLS 1.2 does not say so."""
+    if security.tls is not None and (security.tls.key_path or security.tls.key):
+        return "may not accept the client's certificate (ssl.keystore.location)"
+    return "may require a client certificate (ssl.keystore.location)"
 
 
 def _verification(error: ssl.SSLCertVerificationError) -> str:
@@ -98,6 +128,8 @@ def _verification(error: ssl.SSLCertVerificationError) -> str:
             f"the broker's certificate is for another host ({why}): use an address that the certificate contains, or "
             "another certificate"
         )
+    if error.verify_code in NOT_NOW:
+        return f"the broker's certificate is not accepted ({why}): renew it at the broker, or correct the clock of this machine"
     return (
         f"the broker's certificate is not accepted ({why}): set ssl.truststore.location to a PEM file with the certificate "
         "of its authority"

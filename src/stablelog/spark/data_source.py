@@ -25,9 +25,14 @@ class StablelogDataSource(DataSource):
 
     parallelism: int | None = None
 
+    @one_line
     def __init__(self, options: dict[str, str]) -> None:
+        from stablelog.spark.kafka_settings import refuse_shown_key
         from stablelog.spark.options import warn_without_effect
 
+        refuse_shown_key(
+            options
+        )  # here, because Spark can show a plan before it asks for the columns or a reader
         super().__init__(options)
         # Spark makes one object for a read. It passes this object to the processes that plan and run the read.
         warn_without_effect(options)

@@ -13,6 +13,8 @@ from stablelog.errors import UsageError
 
 PREFIX: Final = "kafka."
 SECURITY_PREFIXES: Final = tuple(PREFIX + one for one in PREFIXES)
+SHOWN_KEY: Final = "kafka.ssl.keystore.key"
+ENCRYPTED: Final = "ENCRYPTED"  # stands in the first lines of each encrypted key in PEM format
 _GROUP = "the source uses no consumer group"
 _RETRIES = "`kafka.request.timeout.ms` limits the retries"
 _WAIT = "`kafka.request.timeout.ms` limits the wait"
@@ -102,6 +104,24 @@ def security_settings(given: Mapping[str, str]) -> Security:
         UsageError: a setting is unknown, missing or not valid. The message contains no secret.
     """
     return security_of({name.removeprefix(PREFIX): text for name, text in given.items()}, PREFIX)
+
+
+def refuse_shown_key(given: Mapping[str, str]) -> None:
+    """Refuse a private key that Spark would show: in plans, in its user interface and in its event log. Spark hides an
+    option if its name or its value contains `password`, `secret` or `token`, so passwords and login modules are hidden.
+
+    Args:
+        given: all options of a read or write; names in any case.
+
+    Raises:
+        UsageError: the options contain a private key that is not encrypted.
+    """
+    for name, text in given.items():
+        if name.lower() == SHOWN_KEY and text.strip() and ENCRYPTED not in text:
+            raise UsageError(
+                f"{SHOWN_KEY} is not encrypted, and Spark would show it in plans and in its event log: give a file as "
+                "kafka.ssl.keystore.location, or an encrypted key with kafka.ssl.key.password"
+            )
 
 
 def check_kafka_setting(name: str) -> None:

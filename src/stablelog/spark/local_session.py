@@ -40,6 +40,9 @@ SETTINGS = {
     "spark.driver.extraJavaOptions": ARROW_FLAGS,
     "spark.executor.extraJavaOptions": ARROW_FLAGS,
     "spark.python.unix.domain.socket.enabled": "true",
+    # Spark shows the options of a read in plans and in its event log. By default it hides those with a URL, and those
+    # with a password, a secret or a token, but not the key of a storage account.
+    "spark.sql.redaction.options.regex": "(?i)url|^store[.]|^kafka[.]sasl[.]|^kafka[.]ssl[.].*key",
     # Spark's default manager starts the program `readlink` for renames on a local disk: 16 processes in each
     # micro-batch.
     "spark.sql.streaming.checkpointFileManagerClass": f"{CHECKPOINTS}.FileSystemBasedCheckpointFileManager",

@@ -11,6 +11,7 @@ from typing import Any
 from stablelog.client.core.security import Security
 from stablelog.errors import UsageError, did_you_mean
 from stablelog.spark.kafka_settings import (
+    PREFIX,
     WITHOUT_EFFECT,
     check_kafka_setting,
     is_security_setting,
@@ -324,6 +325,8 @@ class _Values:
 
 
 def _unknown(name: str, known: Mapping[str, str]) -> str:
+    if is_security_setting(PREFIX + name):
+        return f"stablelog has no option {name!r}: settings of TLS and SASL have the prefix {PREFIX}, so give {PREFIX}{name}"
     hint = did_you_mean(name, known.values())
     if not hint and name.startswith("kafka."):
         return (

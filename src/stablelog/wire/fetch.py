@@ -334,10 +334,17 @@ class Fetched:
 
 
 class FetchResponse(NamedTuple):
-    """A Fetch response, as the client reads it: the error code of the whole request, and the data of each partition."""
+    """A Fetch response, as the client reads it.
+
+    Attributes:
+        error: the error code of the whole request.
+        partitions: the data of each partition; empty if the client is above a quota.
+        throttle_ms: how long the client has to wait before its next request to this broker.
+    """
 
     error: ErrorCode
     partitions: dict[TopicPartition, Fetched]
+    throttle_ms: int
 
 
 def read_fetch_response(version: int, body: memoryview) -> FetchResponse:
@@ -347,7 +354,8 @@ def read_fetch_response(version: int, body: memoryview) -> FetchResponse:
         ValueError, struct.error: the bytes are not a Fetch response.
     """
     flexible = version >= VERSION_FLEXIBLE
-    at = INT32.size  # Skip the throttle time.
+    (throttle_ms,) = INT32.unpack_from(body)
+    at = INT32.size
     error = ErrorCode.none
     if version >= VERSION_WITH_SESSIONS:
         code, _ = _ERROR_AND_SESSION.unpack_from(body, at)
@@ -363,7 +371,7 @@ def read_fetch_response(version: int, body: memoryview) -> FetchResponse:
             found[name or "", partition] = fetched
         if flexible:
             at = skip_tagged_fields(body, at)
-    return FetchResponse(error, found)
+    return FetchResponse(error, found, throttle_ms)
 
 
 def _read_partition(version: int, body: memoryview, at: int) -> tuple[int, Fetched, int]:

@@ -22,6 +22,25 @@ def test_the_form_of_kafkas_documentation():
     assert check_module("SCRAM-SHA-512", parse_jaas("x.ScramLoginModule required;")).options == {}
 
 
+@pytest.mark.parametrize(
+    ("text", "password"),
+    [
+        ('password="a\\tb\\nc"', "a\tb\nc"),
+        (r'password="\"\\ \x"', '"\\ x'),
+        (r'password="\101\0\477\08"', "A\0'7\0" + "8"),
+        ("password='it\\'s \"'", "it's \""),
+        ("password=bare-5", "bare-5"),
+        ('// "quoted\n password="a // b" /* user_a="c"; \n */', "a // b"),
+        ('\r\n\tpassword = "a"\n', "a"),
+    ],
+)
+def test_texts_are_read_as_java_reads_them(text, password):
+    """Compared with java.io.StreamTokenizer, as Kafka's JaasConfig sets it up."""
+    for flag in ("required", "REQUIRED"):
+        jaas = parse_jaas(f'{PLAIN} {flag} username="a" {text}; // the end')
+        assert jaas.options == {"username": "a", "password": password}
+
+
 @given(st.text(min_size=1))
 def test_any_password_can_be_quoted(password):
     quoted = password.replace("\\", "\\\\").replace('"', '\\"')

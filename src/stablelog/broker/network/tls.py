@@ -6,12 +6,11 @@ import logging
 import os
 import ssl
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.listener import Listener
-from stablelog.env.pem import pem_file, reason_of
+from stablelog.env.pem import PemError, load_authorities, load_key
 from stablelog.errors import UsageError
 from stablelog.security.distinguished_name import subject_of
 from stablelog.security.mapping_rules import principal_name
@@ -133,14 +132,11 @@ class Tls:
                 f"{self._listener.protocol.value} needs the broker's key and certificate: set ssl.keystore.location to a PEM "
                 "file, or set ssl.keystore.key and ssl.keystore.certificate.chain"
             )
-        # A function, because OpenSSL would ask for the password of an encrypted key on the terminal.
-        password: str = self._value("ssl.key.password")
-        with pem_file(location, f"{key}\n{chain}\n") as path:
-            try:
-                context.load_cert_chain(path, password=lambda: password)
-            except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-                what = location or "ssl.keystore.key with ssl.keystore.certificate.chain"
-                raise self._refusal(f"{what} cannot be used: {reason_of(error)}") from error
+        try:
+            load_key(context, location, f"{key}\n{chain}\n", self._value("ssl.key.password"))
+        except PemError as error:
+            what = location or "ssl.keystore.key with ssl.keystore.certificate.chain"
+            raise self._refusal(f"{what} cannot be used: {error}") from error
 
     def _load_authorities(self, context: ssl.SSLContext) -> None:
         context.verify_mode = VERIFY_MODES[self._client_auth]
@@ -154,12 +150,10 @@ class Tls:
                 "ssl.truststore.location or ssl.truststore.certificates"
             )
         try:
-            context.load_verify_locations(
-                cadata=certificates or Path(location).read_text(encoding="ascii", errors="replace")
-            )
-        except (OSError, ValueError) as error:
+            load_authorities(context, location, certificates)
+        except PemError as error:
             raise self._refusal(
-                f"{location or 'ssl.truststore.certificates'} cannot be used: {reason_of(error)}"
+                f"{location or 'ssl.truststore.certificates'} cannot be used: {error}"
             ) from error
 
 

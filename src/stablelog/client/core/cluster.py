@@ -469,6 +469,11 @@ class Cluster:
             response = yield from receive_fetch(connection)
             check(response.error, f"fetching from {topic}-{partition}")
             fetched = response.partitions.get(target)
+            if fetched is None and response.throttle_ms:
+                raise RetriableError(
+                    f"{connection.address} returns no records before {response.throttle_ms} ms have passed: the client is "
+                    "above its quota"
+                )
             if fetched is None:
                 raise RetriableError(
                     f"the response of {connection.address} does not contain {topic}-{partition}"

@@ -21,7 +21,7 @@ from kio.serial.errors import SerialError
 from stablelog.client.core.frames import SIZE, Frames
 from stablelog.client.core.login import certificate_message, log_in
 from stablelog.client.core.security import PLAINTEXT, Security
-from stablelog.client.core.steps import NOW, Receive, Send, Steps
+from stablelog.client.core.steps import NOW, Pause, Receive, Send, Steps
 from stablelog.client.responses import ClosedError
 from stablelog.errors import AuthenticationError, UnavailableError
 from stablelog.wire.api import APIS, ApiKey
@@ -52,6 +52,8 @@ CERTIFICATE_ALERTS: Final = frozenset(
 RENEW_AFTER: Final = 0.85
 # The requests to which a listener responds before the login.
 BEFORE_LOGIN: Final = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+# Maximum of the wait for a quota: a false broker could stop the client for weeks.
+THROTTLE_MAX_S: Final = 60.0
 RENEW_MIN_S: Final = 1.05  # brokers refuse to authenticate a connection twice in a second
 
 
@@ -76,6 +78,7 @@ class Connection(ABC):
         self._versions: dict[int, tuple[int, int]] | None = None
         self._features: dict[str, int] = {}
         self.renew_at: float | None = None
+        self._throttled_until: float | None = None  # before this time no request is sent
         self._has_answered = (
             False  # whether the broker has responded to a request that needs the right protocol
         )
@@ -218,7 +221,29 @@ class Connection(ABC):
         ):
             # A broker that does not know this version of ApiVersions responds in version 0.
             return (yield from self.call_steps(message_class(api_key, 0, "request")()))
-        return self.read(response_class, data)
+        response = self.read(response_class, data)
+        throttle_time = getattr(response, "throttle_time", None)
+        if throttle_time:
+            yield from self.note_throttle(throttle_time.total_seconds())
+        return response
+
+    def note_throttle(self, throttle_s: float) -> Steps[None]:
+        """Take note of a response's throttle time: the client is above a quota. The next request is sent after this time,
+        but at most after THROTTLE_MAX_S, as Kafka's clients do (KIP-219). The broker begins no request before. A client
+        that did not wait would time out, connect anew and use up still more of its quota.
+        """
+        if throttle_s > 0:
+            until = (yield NOW) + min(throttle_s, THROTTLE_MAX_S)
+            self._throttled_until = max(until, self._throttled_until or until)
+
+    def _wait_for_quota(self) -> Steps[None]:
+        """Wait until the throttle time is over. The wait ends early if the call is cancelled."""
+        if self._throttled_until is None:
+            return
+        left = self._throttled_until - (yield NOW)
+        if left > 0:
+            yield Pause(left)
+        self._throttled_until = None
 
     def read(self, response_class: Any, data: Buffer) -> Any:
         """Decode the body of a response.
@@ -281,6 +306,8 @@ class Connection(ABC):
         Raises:
             UnavailableError: the request could not be sent completely. The broker may have carried it out.
         """
+        if self._throttled_until is not None:
+            yield from self._wait_for_quota()
         if self.renew_at is not None:
             yield from self._renew()
         frame = self._frames.encode(api_key, version, pieces, flexible=flexible)

@@ -43,4 +43,6 @@ def receive_fetch(connection: Connection) -> Steps[FetchResponse]:
     version = connection.version(ApiKey.FETCH, newest=TOPIC_NAMES_MAX)
     response = yield from connection.receive_steps(flexible=version >= VERSION_FLEXIBLE)
     with connection.reading(ApiKey.FETCH):
-        return read_fetch_response(version, response)
+        fetched = read_fetch_response(version, response)
+    yield from connection.note_throttle(fetched.throttle_ms / 1000)
+    return fetched

@@ -28,6 +28,11 @@ MILLISECOND: Final = timedelta(milliseconds=1)
 NONCE_SIZE: Final = 24
 TOKEN_SIZE_MAX: Final = 1 << 16
 HIDDEN: Final = "[hidden]"
+# Characters of a broker's reason in a message. It is shown on terminals and in logs, so it has no control characters.
+REASON_SIZE_MAX: Final = 300
+NO_TLS: Final = (
+    ". Without TLS, who reads the network reads all records, and any program can pretend to be the broker"
+)
 PROBE_COUNT: Final = 3
 PROBE_PAUSE_S: Final = 0.1
 NO_CERTIFICATE: Final = "requires a client certificate: set ssl.keystore.location"
@@ -79,7 +84,10 @@ class _Exchange:
                 return (yield from self._say(message))[1]
             return (yield from self._prove())
         except SaslMessageError as error:
-            raise self._refusal(str(error)) from None
+            # A broker that breaks the rules of SCRAM, or that does not know the credential, may be a false one. Another
+            # password would not help.
+            is_token = mechanism == OAUTHBEARER
+            raise self._refusal(str(error), is_users_fault=is_token) from None
 
     def _prove(self) -> Steps[int]:
         """Log in with SCRAM."""
@@ -116,16 +124,21 @@ class _Exchange:
         return bytes(answer.auth_bytes), answer.session_lifetime // MILLISECOND
 
     def _refusal(
-        self, why: str, code: ErrorCode = ErrorCode.sasl_authentication_failed
+        self,
+        why: str,
+        code: ErrorCode = ErrorCode.sasl_authentication_failed,
+        *,
+        is_users_fault: bool = True,
     ) -> AuthenticationError:
         given = self._credentials
         whose = f" as user {given.user!r}" if given.user else ""
         for secret in self._secrets:  # a broker could send a secret back
             why = why.replace(secret, HIDDEN)
+        why = "".join(one if one.isprintable() else " " for one in why)[:REASON_SIZE_MAX]
         check = f"Check user name and password ({JAAS}, or sasl.username and sasl.password)"
         if given.mechanism == OAUTHBEARER:
             check = "Get a valid token"
-        hint = f". {check}" if code is ErrorCode.sasl_authentication_failed else ""
+        hint = f". {check}" if code is ErrorCode.sasl_authentication_failed and is_users_fault else ""
         return AuthenticationError(
             code,
             f"login at {self._connection.address}{whose} with {given.mechanism} failed: {why.rstrip('.')}{hint}",
@@ -139,7 +152,7 @@ def token_of(credentials: Credentials, address: str) -> str:
     if credentials.token is None:
         try:
             with Path(credentials.token_path).open(encoding="ascii") as file:
-                return file.read(TOKEN_SIZE_MAX).strip()
+                found = file.read(TOKEN_SIZE_MAX).strip()
         except OSError as error:
             raise AuthenticationError(
                 failed, f"{where}the token cannot be read: {credentials.token_path}: {error.strerror}"
@@ -149,6 +162,9 @@ def token_of(credentials: Credentials, address: str) -> str:
                 failed,
                 f"{where}{credentials.token_path} has characters that are not ASCII, so it has no token",
             ) from None
+        if not found:
+            raise AuthenticationError(failed, f"{where}{credentials.token_path} is empty")
+        return found
     try:
         found = credentials.token("")
     except Exception as error:  # noqa: BLE001 - any error of the user's function
@@ -190,10 +206,12 @@ def explain(address: str, security: Security) -> Steps[None]:
         if found in (_Listener.OPEN, _Listener.LOGIN):
             spoken = SecurityProtocol.of(is_tls=is_tls, is_sasl=found is _Listener.LOGIN)
             if spoken is not security.protocol:
+                # Who can change the traffic can pretend this, so the message does not only give the advice.
+                loses_tls = security.protocol.is_tls and not spoken.is_tls
                 raise AuthenticationError(
                     ErrorCode.invalid_config,
                     f"the listener at {address} has the security protocol {spoken}, and the client is set to "
-                    f"{security.protocol}: set security.protocol={spoken}, or use another port",
+                    f"{security.protocol}: set security.protocol={spoken}, or use another port{NO_TLS if loses_tls else ''}",
                 )
         if found is not _Listener.SILENT:
             return

@@ -368,6 +368,7 @@ class Producer:
         response_class = message_class(ApiKey.PRODUCE, leader.version, "response")
         data = yield from leader.connection.receive_steps(flexible=response_class.__flexible__)
         answer = leader.connection.read(response_class, data)
+        yield from leader.connection.note_throttle(answer.throttle_time.total_seconds())
         batches = {(p.topic, p.partition): p for p in leader.requests.popleft()}
         failed: list[str] = []
         now = yield NOW

@@ -44,6 +44,39 @@ SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         TOKEN_FUNCTION: "For OAUTHBEARER, in Python only: a function that gets one argument, the empty text, and returns the token, or a tuple with the token first. The form is that of confluent-kafka.",
     }
 )
+_PEM_ONLY: Final = "stores are PEM files, which have no password: convert a JKS or PKCS12 store to a PEM file, for example with `openssl pkcs12`, and leave the password out"
+_NO_CLASS: Final = (
+    "the client loads no class of Java: leave it out. For a token, give sasl.oauthbearer.token.endpoint.url"
+)
+_NO_KERBEROS: Final = "Kerberos (GSSAPI) is not supported: leave it out, and set sasl.mechanism"
+_VERSIONS: Final = "the client accepts TLS 1.2 and 1.3, and OpenSSL chooses the cipher suite: leave it out"
+_ONE_FILE: Final = "give one PEM file with the key and the certificates as ssl.keystore.location"
+# Settings of Kafka's clients and of librdkafka that users have, and what to do without them.
+UNSUPPORTED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "ssl.truststore.password": _PEM_ONLY,
+        "ssl.keystore.password": f"{_PEM_ONLY}. The password of an encrypted key is ssl.key.password",
+        "ssl.enabled.protocols": _VERSIONS,
+        "ssl.protocol": _VERSIONS,
+        "ssl.cipher.suites": _VERSIONS,
+        "ssl.key.location": _ONE_FILE,
+        "ssl.certificate.location": _ONE_FILE,
+        "sasl.login.callback.handler.class": _NO_CLASS,
+        "sasl.client.callback.handler.class": _NO_CLASS,
+        "sasl.login.class": _NO_CLASS,
+        "sasl.kerberos.service.name": _NO_KERBEROS,
+    }
+)
+_HANDLER: Final = "org.apache.kafka.common.security.oauthbearer.{}OAuthBearerLoginCallbackHandler"
+# Values of such settings that say what the client does in any case. Java's clients need some of them, and their files are
+# used with the commands, too.
+ACCEPTED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "ssl.protocol": ("TLS", "TLSv1.3"),
+        "ssl.enabled.protocols": ("TLSv1.2,TLSv1.3", "TLSv1.3,TLSv1.2"),
+        "sasl.login.callback.handler.class": (_HANDLER.format(""), _HANDLER.format("secured.")),
+    }
+)
 SECRETS: Final = frozenset({JAAS, "sasl.password", "ssl.keystore.key", "ssl.key.password"})
 PREFIXES: Final = ("security.", "ssl.", "sasl.")
 
@@ -141,8 +174,12 @@ class _Reader:
         self._values: dict[str, Any] = {}
         for name, value in settings.items():
             known = ALIASES.get(name, name)
+            if value in ACCEPTED.get(known, ()):
+                continue
+            if known in UNSUPPORTED:
+                raise self._refusal(f"{prefix}{known} is not supported: {UNSUPPORTED[known]}")
             if known not in SETTINGS:
-                hint = did_you_mean(name, [*SETTINGS, *ALIASES])
+                hint = did_you_mean(self._named(name), map(self._named, (*SETTINGS, *ALIASES)))
                 raise UsageError(
                     f"the security setting {prefix}{name} is unknown{hint or '; docs/client.md lists the settings'}"
                 )

@@ -24,9 +24,15 @@ MODULES: Final[Mapping[str, str]] = MappingProxyType(
 )
 FLAGS: Final = ("required", "requisite", "sufficient", "optional")
 
+_SKIPPED = re.compile(r"(?:\s|//[^\r\n]*|/\*.*?\*/)*", re.S)  # white space and comments
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
 _TOKEN = re.compile(
-    rf"""\s*(?:(?P<quoted>{_QUOTED}|'(?:[^'\\]|\\.)*')|(?P<sign>[=;])|(?P<word>[^\s="';]+))""", re.S
+    rf"""(?:(?P<quoted>{_QUOTED}|'(?:[^'\\]|\\.)*')|(?P<sign>[=;])|(?P<word>[^\s="';]+))""", re.S
+)
+# The escapes in quotation marks, which are those of java.io.StreamTokenizer. Any other character stands for itself.
+_ESCAPE = re.compile(r"\\(?:([0-3][0-7]{0,2}|[4-7][0-7]?)|(.))", re.S)
+_CONTROLS: Final[Mapping[str, str]] = MappingProxyType(
+    {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 )
 
 
@@ -65,7 +71,7 @@ def parse_jaas(text: str) -> Jaas:
     end = len(words) - 1
     if end < 2 or signs[end] != ";" or ";" in signs[:end] or any(signs[:2]):
         raise ValueError("write one login module, a flag, its options and a semicolon at the end")
-    if texts[1] not in FLAGS:
+    if texts[1].lower() not in FLAGS:
         raise ValueError(f"after the login module comes one of {', '.join(FLAGS)}")
     if signs[2:end] != ["", "=", ""] * ((end - 2) // 3):
         raise ValueError('an option is name="value"')
@@ -83,16 +89,24 @@ def parse_jaas(text: str) -> Jaas:
 def _words(text: str) -> list[tuple[str, bool]]:
     """Split a text into words. Each item has the text, and whether it is one of the signs `=` and `;`."""
     words, at = [], 0
-    text = text.strip()
-    while at < len(text):
+    while (at := _end_of(_SKIPPED.match(text, at))) < len(text):
         found = _TOKEN.match(text, at)
         if found is None:
             raise ValueError("a quotation mark is missing")
         quoted = found["quoted"]
-        word = re.sub(r"\\(.)", r"\1", quoted[1:-1], flags=re.S) if quoted is not None else found["word"]
+        word = _ESCAPE.sub(_unescaped, quoted[1:-1]) if quoted is not None else found["word"]
         words.append((found["sign"] or word, found["sign"] is not None))
         at = found.end()
     return words
+
+
+def _end_of(found: re.Match[str] | None) -> int:
+    assert found is not None, "the pattern matches the empty text"
+    return found.end()
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return chr(int(match[1], 8)) if match[1] else _CONTROLS.get(match[2], match[2])
 
 
 def check_module(mechanism: str, jaas: Jaas) -> Jaas:
