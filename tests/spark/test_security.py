@@ -11,6 +11,7 @@ import pytest
 import stablelog
 from stablelog.client.core.security import security_of
 from tests.client.transactions import create
+from tests.clients.logins import TokenEndpoint, bearer, token_settings
 from tests.commands import run
 from tests.secured import PASSWORD, USER, jaas, secured
 from tests.spark.starting import in_time
@@ -23,7 +24,8 @@ TIMEOUT_S = 300
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with secured(tmp_path_factory.mktemp("secured")) as server:
+    folder = tmp_path_factory.mktemp("secured")
+    with secured(folder, **token_settings(folder)) as server:
         yield server
 
 
@@ -33,11 +35,21 @@ def options(server, protocol, **more):
     return {"kafka.bootstrap.servers": server.at[protocol], **settings, **more}
 
 
-def copy(spark, server, protocol, tmp_path):
+def token_options(server, url):
+    """The options of a read or write that logs in with a token."""
+    return {
+        "kafka.bootstrap.servers": server.at["SASL_SSL"],
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.ssl.truststore.location": str(server.certificates.trust),
+        "kafka.sasl.mechanism": "OAUTHBEARER",
+        "kafka.sasl.oauthbearer.token.endpoint.url": url,
+    }
+
+
+def copy(spark, server, given, tmp_path):
     """Write rows in a batch, and copy them by a stream. Return the texts of the plans."""
     source, target = (create(server.at["PLAINTEXT"]) for _ in range(2))
     rows = spark.range(40).selectExpr("cast(id as string) key", "cast(id as string) value")
-    given = options(server, protocol)
     rows.write.format("stablelog").mode("append").options(**given, topic=source).save()
     read = spark.read.format("stablelog").options(**given, subscribe=source).load()
     assert sorted(int(row.value) for row in read.collect()) == list(range(40))
@@ -61,19 +73,43 @@ def copy(spark, server, protocol, tmp_path):
 
 @pytest.mark.parametrize("protocol", ["SASL_SSL", "SSL"])
 def test_source_and_sink_connect_on_the_driver_and_in_tasks(spark, server, tmp_path, protocol):
-    plans = copy(spark, server, protocol, tmp_path)
+    check_copy(spark, server, options(server, protocol), tmp_path)
+
+
+def check_copy(spark, server, given, tmp_path, *secrets):
+    plans = copy(spark, server, given, tmp_path)
     assert "stablelog" in plans
     files = [path for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
     assert files
     texts = {str(path): path.read_bytes().decode(errors="replace") for path in files}
-    check_no_secret({"plans": plans, **texts}, server)
+    check_no_secret({"plans": plans, **texts}, server, *secrets)
 
 
-def check_no_secret(texts, server):
+def check_no_secret(texts, server, *more):
     key = server.certificates.key.splitlines()[1]  # a part of the key itself
     for where, text in texts.items():
-        for secret in (*SECRETS, key, PASSWORD.replace('"', '\\"')):
+        for secret in (*SECRETS, key, PASSWORD.replace('"', '\\"'), *more):
             assert secret not in text, where
+
+
+@pytest.mark.parametrize("source", ["file", "endpoint"])
+def test_source_and_sink_log_in_with_a_token(spark, server, tmp_path, source):
+    text, foreign, path = bearer(), bearer(key=1), tmp_path / "token"
+    path.write_text(text)
+    with TokenEndpoint() as endpoint:
+        given = token_options(server, path.as_uri() if source == "file" else endpoint.url)
+        if source == "endpoint":
+            names = {"id": "alice", "secret": endpoint.SECRET}
+            given |= {
+                f"kafka.sasl.oauthbearer.client.credentials.client.{name}": names[name] for name in names
+            }
+        check_copy(spark, server, given, tmp_path, text, endpoint.SECRET)
+        assert bool(endpoint.given) == (source == "endpoint")
+    path.write_text(foreign)
+    wrong = token_options(server, path.as_uri())
+    told = failure(lambda: spark.read.format("stablelog").options(**wrong, subscribe="t").load().collect())
+    assert "Get a valid token" in told
+    check_no_secret({"error": told, "log": server.broker.log_path.read_text()}, server, text, foreign)
 
 
 def test_no_secret_stands_in_an_error_a_log_or_a_metric(spark, server, tmp_path, caplog):
