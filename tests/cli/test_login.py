@@ -1,6 +1,7 @@
 """Commands connect with TLS and log in, by a file, the environment or a profile; and tell no secret."""
 
 import json
+import time
 
 import pytest
 
@@ -8,6 +9,7 @@ from stablelog.cli import login
 from stablelog.client.core.security import security_of
 from stablelog.errors import UsageError
 from tests.client.transactions import create
+from tests.clients.logins import bearer
 from tests.commands import run
 from tests.secured import NAMES, PASSWORD, USER, jaas, secured
 
@@ -182,6 +184,23 @@ def test_librdkafka_gets_its_own_names(tmp_path):
     finally:
         login.use(None)
     assert login.librdkafka_settings() == {}
+
+
+def test_librdkafka_is_told_when_its_token_ends(tmp_path):
+    """It asks for the next one before that. It says to nobody that a token is expired: the broker does."""
+    path = tmp_path / "token"
+    sasl = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+    login.use(security_of({**sasl, "sasl.oauthbearer.token.endpoint.url": path.as_uri()}))
+    try:
+        callback = login.librdkafka_settings()["oauth_cb"]
+        now_s = time.time()
+        for text, seconds in ((bearer(lifetime_s=50), 50), (bearer(lifetime_s=-50), 300), (SECRET, 300)):
+            path.write_text(text)
+            token, expiry_s = callback("")
+            assert token == text
+            assert seconds - 2 < expiry_s - now_s < seconds + 30
+    finally:
+        login.use(None)
 
 
 def test_a_profile_with_settings_that_are_no_text_is_refused(tmp_path, monkeypatch):

@@ -19,8 +19,19 @@ import stablelog
 from stablelog.client.cluster import Cluster
 from stablelog.client.core import connection as core
 from stablelog.client.core.frames import Frames
-from stablelog.client.core.login import log_in, token_of
-from stablelog.client.core.security import ACCEPTED, ALIASES, SECRETS, SETTINGS, UNSUPPORTED, security_of
+from stablelog.client.core.login import log_in
+from stablelog.client.core.security import (
+    ACCEPTED,
+    ALIASES,
+    CLIENT_ID,
+    CLIENT_SECRET,
+    SECRETS,
+    SETTINGS,
+    TOKEN_URL,
+    UNSUPPORTED,
+    security_of,
+)
+from stablelog.client.core.tokens import token_of
 from stablelog.errors import AuthenticationError, UnavailableError, UsageError
 from stablelog.wire.sasl import SaslMessageError
 from tests.client.faces import FACES
@@ -248,6 +259,10 @@ def test_a_token_comes_from_a_file_or_a_function_at_each_login(tmp_path):
             assert SECRET not in str(refused.value)
 
 
+OAUTH = {**SASL, "sasl.mechanism": "OAUTHBEARER"}
+TOKEN_JAAS = f'OAuthBearerLoginModule required clientId="a" clientSecret="{SECRET}" scope="s t";'
+
+
 WRONG = [
     ({"security.protocol": "TLS"}, "none of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
     ({"security.protocl": "SSL"}, "is unknown; did you mean security.protocol"),
@@ -272,10 +287,26 @@ WRONG = [
     ),
     ({**SASL, "sasl.username": "a", "sasl.password": SECRET, "oauth_cb": print}, "a token is given"),
     ({**SASL, "sasl.mechanism": "OAUTHBEARER"}, "the token of OAUTHBEARER is missing"),
+    ({**OAUTH, TOKEN_URL: "http://example.com/b"}, "http:// is accepted for addresses of this machine only"),
+    ({**OAUTH, TOKEN_URL: "example.com"}, "is not valid: write https://..., or file:///path"),
+    ({**OAUTH, TOKEN_URL: "https://[a/b"}, "is not valid: write https://..., or file:///path"),
+    ({**OAUTH, TOKEN_URL: "https://a:b/c"}, "is not valid: write https://..., or file:///path"),
+    ({**OAUTH, TOKEN_URL: "https://a/b"}, "client.id is missing"),
+    ({**OAUTH, TOKEN_URL: "https://a/b", CLIENT_ID: "a"}, "client.secret is missing"),
+    ({**OAUTH, TOKEN_URL: "https://a/b", CLIENT_ID: "a:b", CLIENT_SECRET: SECRET}, "cannot contain a colon"),
+    ({**OAUTH, TOKEN_URL: "file:///a", CLIENT_SECRET: SECRET}, "has no effect without a token endpoint"),
+    ({**OAUTH, "oauth_cb": print, CLIENT_SECRET: SECRET}, "has no effect without a token endpoint"),
+    ({**OAUTH, TOKEN_URL: "https://a/b", "oauth_cb": print}, "exclude each other"),
     (
-        {**SASL, "sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": "https://a/b"},
-        "not the URL of a file",
+        {**OAUTH, TOKEN_URL: "https://a/b", CLIENT_SECRET: "x", "sasl.jaas.config": TOKEN_JAAS},
+        "exclude each other",
     ),
+    (
+        {**OAUTH, "sasl.login.callback.handler.class": "a.Other", "oauth_cb": print},
+        "give the function oauth_cb",
+    ),
+    ({**OAUTH, "sasl.oauthbearer.method": "default", "oauth_cb": print}, "is not oidc"),
+    ({**SASL, "sasl.username": "a", "sasl.password": "b", CLIENT_SECRET: SECRET}, "a token is given"),
     ({**SASL, "sasl.mechanism": "OAUTHBEARER", "oauth_cb": SECRET}, "oauth_cb is not a function"),
     ({**SASL, "sasl.username": "a", "sasl.password": 5}, "the value of sasl.password is not text"),
     ({"security.protocol": "SSL", "ssl.truststore.type": "JKS"}, "convert the store to a PEM file"),
@@ -316,7 +347,8 @@ def test_no_secret_stands_in_the_text_of_an_object(server):
     texts = {name: SECRET for name in SECRETS if name.startswith("ssl.")}
     tls = {"security.protocol": "SSL", "ssl.keystore.certificate.chain": "c", **texts}
     login = {**SASL, "sasl.username": "a", "sasl.password": SECRET}
-    for settings in (tls, login):
+    token = {**OAUTH, TOKEN_URL: "https://a/b", "sasl.jaas.config": TOKEN_JAAS}
+    for settings in (tls, login, token):
         security = security_of(settings)
         cluster = Cluster("h:1", security=security)
         for shown in (

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-import os
+import re
 import shutil
 import subprocess
 import time
@@ -23,12 +23,18 @@ from tests.clients.logins import (
     PASSWORD,
     TIMEOUT_S,
     WRONG,
+    TokenEndpoint,
     bearer,
     java,
     librdkafka,
+    oidc,
+    run_kcat,
     served,
+    token_settings,
 )
 from tests.java.client import Java, RefusedError
+from tests.secured import PASSWORD as SECURED_PASSWORD
+from tests.secured import USER, secured
 from tests.waiting import until
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("logins")]
@@ -257,12 +263,96 @@ def test_kafkajs_logs_in(broker, kafkajs, mechanism):
     check_program(broker, kafkajs, mechanism)
 
 
+# -- kcat ----------------------------------------------------------------------------------------------------------
+
+
+SCRAM_SINCE = (2, 6, 1)  # an earlier librdkafka sends a wrong nonce
+
+
+@pytest.fixture(scope="module")
+def kcat():
+    """The version and the features of the librdkafka of kcat."""
+    if shutil.which("kcat") is None:
+        pytest.skip("kcat is not on the path; Debian has it: apt-get install kcat")
+    told = run_kcat({}, "-V").stdout
+    version = re.search(r"librdkafka (\d+)\.(\d+)\.(\d+)", told).groups()
+    features = re.search(r"builtin\.features=([a-z0-9_,]+)", told)[1].split(",")
+    return tuple(map(int, version)), features
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A broker with a listener of each security protocol, and every mechanism."""
+    folder = tmp_path_factory.mktemp("listeners")
+    with secured(folder, **token_settings(folder), **{"group.initial.rebalance.delay.ms": "0"}) as server:
+        yield server
+
+
+def kcat_settings(server, protocol, mechanism, **more):
+    trust = {"ssl.ca.location": str(server.certificates.trust)} if protocol == "SASL_SSL" else {}
+    return {
+        "bootstrap.servers": server.at[protocol],
+        "security.protocol": protocol,
+        "sasl.mechanism": mechanism,
+        **trust,
+        **more,
+    }
+
+
+def check_kcat(settings, wrong):
+    """kcat writes and reads with the settings, and with the wrong ones in their place it does neither."""
+    topic = unique("kcat")
+    written = run_kcat(settings, "-P", "-t", topic, "-p", "0", lines="one\ntwo\n")
+    assert written.returncode == 0, written.stderr
+    read = run_kcat(settings, "-C", "-q", "-e", "-t", topic)
+    assert read.stdout == "one\ntwo\n", read.stderr
+    group = run_kcat(settings | {"auto.offset.reset": "earliest"}, "-q", "-e", "-G", unique("group"), topic)
+    assert group.stdout == "one\ntwo\n", group.stderr
+    refused = run_kcat(settings | wrong, "-L", "-m", "2")
+    assert refused.returncode != 0
+    assert "1 brokers" not in refused.stdout
+    late = run_kcat(
+        settings | wrong | {"message.timeout.ms": 2000}, "-P", "-t", topic, "-p", "0", lines="x\n"
+    )
+    assert late.returncode != 0
+    read = run_kcat(settings, "-C", "-q", "-e", "-t", topic)
+    assert read.stdout == "one\ntwo\n", read.stderr
+
+
 @pytest.mark.night
-@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not on the path")
 @pytest.mark.parametrize("mechanism", [PLAIN, SCRAM_SHA_256, SCRAM_SHA_512])
-def test_kcat_logs_in(broker, mechanism):
-    options = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.username": "alice"}
-    command = ["kcat", "-b", broker.bootstrap, "-L", "-X", f"sasl.password={PASSWORD}"]
-    command += [word for name, value in options.items() for word in ("-X", f"{name}={value}")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=os.environ)
-    assert "1 brokers" in done.stdout, done.stderr
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+def test_kcat_logs_in(server, kcat, protocol, mechanism):
+    user = {"sasl.username": USER, "sasl.password": SECURED_PASSWORD}
+    settings = kcat_settings(server, protocol, mechanism, **user)
+    if mechanism == PLAIN or kcat[0] >= SCRAM_SINCE:
+        check_kcat(settings, {"sasl.password": WRONG})
+    else:
+        assert run_kcat(settings, "-L", "-m", "2").returncode != 0
+        assert "librdkafka does so before 2.6.1" in server.broker.log_tail(1000)
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+def test_kcat_logs_in_with_a_token(server, kcat, protocol):
+    if "oidc" not in kcat[1]:
+        pytest.skip("the librdkafka of this kcat cannot ask a token endpoint")
+    with TokenEndpoint() as endpoint:
+        token = oidc(server.at[protocol], endpoint)
+        settings = kcat_settings(server, protocol, OAUTHBEARER) | {
+            name: value for name, value in token.items() if name.startswith("sasl.")
+        }
+        check_kcat(settings, {"sasl.oauthbearer.client.id": TokenEndpoint.FOREIGN})
+
+
+@pytest.mark.night
+def test_kcat_with_a_token_without_a_signature_is_refused(server, kcat):
+    assert "sasl_oauthbearer" in kcat[1]
+    unsecured = {
+        "enable.sasl.oauthbearer.unsecure.jwt": "true",
+        "sasl.oauthbearer.config": f"principal={USER}",
+    }
+    refused = run_kcat(kcat_settings(server, "SASL_SSL", OAUTHBEARER, **unsecured), "-L", "-m", "2")
+    assert refused.returncode != 0
+    assert "1 brokers" not in refused.stdout
+    assert "its algorithm is not accepted" in server.broker.log_tail(1000)

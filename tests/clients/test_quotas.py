@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
 import time
 
@@ -14,6 +15,7 @@ import stablelog
 from stablelog.client.connection import Connection
 from tests.broker.desk import frame, read_answer
 from tests.clients.drivers import unique
+from tests.secured import secured
 
 RATE = 200_000  # bytes per second
 # What a client has free: the quota of ten windows. The tests send four times as much.
@@ -183,3 +185,53 @@ def test_connections_above_the_rate_of_their_address_are_closed(bootstrap):
             connection.close()
         opened[0].recv(1000)
         opened[0].close()
+
+
+# -- the rate of new connections on a listener with TLS ------------------------------------------------------------
+
+COUNT_FREE, COUNT_OVER = 20, 10  # what a rate of 2 has free in ten windows, and what is above it
+
+
+def handshakes(server):
+    """Open connections all at once, and then wait for the TLS handshake of each.
+
+    Returns for each connection the seconds from its opening to its handshake; None if the broker has closed it before.
+    """
+    host, _, port = server.at["SASL_SSL"].rpartition(":")
+    context = ssl.create_default_context(cafile=str(server.certificates.trust))
+    opened = [
+        (socket.create_connection((host, int(port)), 30), time.monotonic())
+        for _ in range(COUNT_FREE + COUNT_OVER)
+    ]
+    found = []
+    for connection, begun in opened:
+        try:
+            context.wrap_socket(connection, server_hostname="localhost").close()
+            found.append(time.monotonic() - begun)
+        except OSError:
+            found.append(None)
+            connection.close()
+    return found
+
+
+def test_handshakes_above_the_rate_of_the_broker_wait_and_are_done(tmp_path):
+    with (
+        secured(tmp_path, **{"max.connection.creation.rate": "2"}) as server,
+        Connection(server.at["PLAINTEXT"], timeout_s=10) as other,
+    ):
+        assert other.versions
+        found = handshakes(server)
+        assert None not in found, "no connection is closed"
+        assert min(found[-COUNT_OVER // 2 :]) > 0.5, "the last ones waited for up to a window"
+        assert min(found) < 0.5, "the first one did not wait"
+
+
+def test_handshakes_above_the_rate_of_their_address_are_not_begun(tmp_path):
+    with secured(tmp_path) as server:
+        limit(server.at["PLAINTEXT"], (("ip", "127.0.0.1"),), connection_creation_rate=2)
+        found = handshakes(server)
+        served = [seconds for seconds in found if seconds is not None]
+        assert COUNT_FREE - 5 <= len(served) <= COUNT_FREE + 5
+        assert found[0] is not None
+        assert found[-1] is None
+        assert "its address opens more than 2 connections per second" in server.broker.log_tail(1000)

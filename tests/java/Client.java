@@ -89,6 +89,7 @@ public final class Client {
             case "consumer": return openConsumer(ask);
             case "poll": return poll(ask);
             case "tool": return runTool(ask);
+            case "property": System.setProperty(ask.get("name").asText(), ask.get("value").asText()); return null;
             case "leave": consumers.remove(ask.get("name").asText()).close(TIMEOUT); return null;
             default: return administer(ask, admin(ask));
         }

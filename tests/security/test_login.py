@@ -315,6 +315,18 @@ def test_a_replayed_exchange_does_not_log_in(mechanism):
     assert not logs_in(again, final)
 
 
+@pytest.mark.parametrize("mechanism", SCRAM)
+def test_a_client_that_repeats_its_nonce_is_refused_and_named(mechanism):
+    """librdkafka did so before 2.6.1."""
+    client, login = scram_client(mechanism), new_login()
+    login.handshake(mechanism, 1, 0)
+    final = client.final(say(login, client.first(), nonce="one").token)
+    with pytest.raises(LoginError) as refused:
+        say(login, final.replace(b"r=clientnonce", b"r=clientnonceclientnonce"))
+    assert "librdkafka does so before 2.6.1" in refused.value.why
+    assert "librdkafka" not in str(refused.value)
+
+
 def test_the_proof_of_one_user_or_mechanism_is_not_that_of_another():
     one = scram_client(SCRAM_SHA_256)
     login = new_login()

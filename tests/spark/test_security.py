@@ -12,6 +12,7 @@ import pytest
 import stablelog
 from stablelog.client.core.security import security_of
 from tests.client.transactions import create
+from tests.clients.logins import TokenEndpoint, bearer, token_settings
 from tests.commands import run
 from tests.secured import PASSWORD, USER, jaas, secured
 from tests.spark.starting import in_time
@@ -25,7 +26,8 @@ TIMEOUT_S = 300
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with secured(tmp_path_factory.mktemp("secured"), **{"stablelog.metrics.port": "0"}) as server:
+    folder = tmp_path_factory.mktemp("secured")
+    with secured(folder, **token_settings(folder), **{"stablelog.metrics.port": "0"}) as server:
         yield server
 
 
@@ -78,11 +80,21 @@ def options(server, way):
     return {"kafka.bootstrap.servers": server.at[protocol], **named}
 
 
-def copy(spark, server, way, tmp_path):
+def token_options(server, url):
+    """The options of a read or write that logs in with a token."""
+    return {
+        "kafka.bootstrap.servers": server.at["SASL_SSL"],
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.ssl.truststore.location": str(server.certificates.trust),
+        "kafka.sasl.mechanism": "OAUTHBEARER",
+        "kafka.sasl.oauthbearer.token.endpoint.url": url,
+    }
+
+
+def copy(spark, server, given, tmp_path):
     """Write rows in a batch, and copy them by a stream. Return the texts of the plans."""
     source, target = (create(server.at["PLAINTEXT"]) for _ in range(2))
     rows = spark.range(40).selectExpr("cast(id as string) key", "cast(id as string) value")
-    given = options(server, way)
     rows.write.format("stablelog").mode("append").options(**given, topic=source).save()
     read = spark.read.format("stablelog").options(**given, subscribe=source).load()
     read.createOrReplaceTempView("secured")
@@ -118,7 +130,11 @@ def copy(spark, server, way, tmp_path):
     ],
 )
 def test_source_and_sink_connect_on_the_driver_and_in_tasks(spark, server, tmp_path, event_log, way):
-    plans = copy(spark, server, way, tmp_path)
+    check_copy(spark, server, options(server, way), tmp_path, event_log)
+
+
+def check_copy(spark, server, given, tmp_path, event_log, *secrets):
+    plans = copy(spark, server, given, tmp_path)
     assert "stablelog" in plans
     events = event_log()
     assert "SparkListenerSQLExecutionStart" in events
@@ -129,7 +145,7 @@ def test_source_and_sink_connect_on_the_driver_and_in_tasks(spark, server, tmp_p
     metrics = metrics_page(server)
     assert "stablelog_logins" in metrics
     texts |= {"plans": plans, "event log": events, "metrics": metrics}
-    check_no_secret(texts, server)
+    check_no_secret(texts, server, *secrets)
 
 
 def metrics_page(server):
@@ -164,7 +180,7 @@ def test_a_private_key_that_is_not_encrypted_is_refused(spark, server, event_log
     check_no_secret(texts | {"plan": told.getvalue(), "event log": event_log()}, server)
 
 
-def check_no_secret(texts, server):
+def check_no_secret(texts, server, *more):
     key = server.certificates.key.splitlines()[1]  # a part of the key itself
     for where, text in texts.items():
         # Texts in JSON and in a JAAS configuration have their quotation marks escaped.
@@ -173,8 +189,29 @@ def check_no_secret(texts, server):
             key,
             PASSWORD.replace('"', '\\"'),
             PASSWORD.partition('"')[2].partition('"')[0],
+            *more,
         ):
             assert secret not in text, where
+
+
+@pytest.mark.parametrize("source", ["file", "endpoint"])
+def test_source_and_sink_log_in_with_a_token(spark, server, tmp_path, event_log, source):
+    text, foreign, path = bearer(), bearer(key=1), tmp_path / "token"
+    path.write_text(text)
+    with TokenEndpoint() as endpoint:
+        given = token_options(server, path.as_uri() if source == "file" else endpoint.url)
+        if source == "endpoint":
+            names = {"id": "alice", "secret": endpoint.SECRET}
+            given |= {
+                f"kafka.sasl.oauthbearer.client.credentials.client.{name}": names[name] for name in names
+            }
+        check_copy(spark, server, given, tmp_path, event_log, text, endpoint.SECRET)
+        assert bool(endpoint.given) == (source == "endpoint")
+    path.write_text(foreign)
+    wrong = token_options(server, path.as_uri())
+    told = failure(lambda: spark.read.format("stablelog").options(**wrong, subscribe="t").load().collect())
+    assert "Get a valid token" in told
+    check_no_secret({"error": told, "log": server.broker.log_path.read_text()}, server, text, foreign)
 
 
 def test_no_secret_stands_in_an_error_a_log_or_a_metric(spark, server, tmp_path, caplog):

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, ResourceType
 
-from stablelog.cli.broker import NoBrokerError
+from stablelog.cli.broker import NoBrokerError, connect
 from stablelog.cli.login import librdkafka_settings
 from stablelog.cli.output import fail
 from stablelog.errors import did_you_mean
@@ -76,12 +76,28 @@ def known_topic(bootstrap: str, name: str) -> Any:
     """Return a topic's metadata.
 
     Raises:
-        UnavailableError: the topic does not exist; the message suggests topics with similar names.
+        UnavailableError: the topic does not exist, and the message suggests topics with similar names; or the user of
+            the command has no right to it.
     """
     topics = cluster(bootstrap).topics
     if name not in topics:
+        check_right(bootstrap, name)
         fail(f"there is no topic {name!r}{did_you_mean(name, topics, count_max=3)}")
     return topics[name]
+
+
+def check_right(bootstrap: str, topic: str) -> None:
+    """Fail if a topic is not listed because the user of the command has no right to it. As in Kafka, this is so whether the
+    topic exists or not.
+    """
+    from kio.schema.errors import ErrorCode
+
+    from stablelog.client.topics import metadata_request
+
+    with connect(bootstrap) as connection:
+        found = connection.ask(metadata_request((topic,))).topics
+    if any(one.error_code is ErrorCode.topic_authorization_failed for one in found):
+        fail(f"this user is not authorized to DESCRIBE the topic {topic!r}: ask for an ACL")
 
 
 def chosen_partitions(bootstrap: str, topic: str, partitions: Iterable[int] | None) -> list[int]:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 from stablelog.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
-    from stablelog.client.core.security import Security
+    from stablelog.client.core.security import Credentials, Security
 
 ENVIRONMENT_PREFIX: Final = "STABLELOG_"
 SPARK_PREFIX: Final = "kafka."
-TOKEN_LIFETIME_S: Final = 300.0  # after 0.8 of this time librdkafka reads the file with the token again
+# After 0.8 of a token's lifetime librdkafka asks for the next one. This one is for tokens that do not tell theirs.
+TOKEN_LIFETIME_S: Final = 300.0
 _ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANK: Final = (
     " \t\f"  # what Java takes for white space: not the other characters of Unicode, which a password may have
@@ -175,15 +176,24 @@ def librdkafka_settings() -> dict[str, Any]:
         if credentials.user:
             settings |= {"sasl.username": credentials.user, "sasl.password": credentials.password}
         else:
-            settings["oauth_cb"] = _TokenFile(credentials.token_path)
+            settings["oauth_cb"] = _Tokens(credentials)
     return settings
 
 
-class _TokenFile:
-    """Reads the file with the token; the form of confluent-kafka's callback."""
+class _Tokens:
+    """Gets the tokens of librdkafka's logins; the form of confluent-kafka's callback."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, credentials: "Credentials") -> None:
+        self._credentials = credentials
 
     def __call__(self, _config: str) -> tuple[str, float]:
-        return Path(self._path).read_text(encoding="ascii").strip(), time.time() + TOKEN_LIFETIME_S
+        from stablelog.client.core.tokens import token_of
+        from stablelog.wire.sasl.oauthbearer import expiry_of
+
+        token = token_of(self._credentials, "the broker")
+        now_s = time.time()
+        expiry_s = expiry_of(token)
+        # librdkafka refuses an expired token itself, and says so to nobody: let the broker refuse it.
+        if expiry_s is None or expiry_s <= now_s:
+            expiry_s = now_s + TOKEN_LIFETIME_S
+        return token, expiry_s

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from confluent_kafka import KafkaException, Producer
 
-from stablelog.cli.admin import TIMEOUT_S, ask, cluster, group_of_topic, interrupts, quiet
+from stablelog.cli.admin import TIMEOUT_S, ask, check_right, cluster, group_of_topic, interrupts, quiet
 from stablelog.cli.broker import Broker, with_broker
 from stablelog.cli.disk_watch import disk_watch, fail_if_full
 from stablelog.cli.offsets import parse_time_ms
@@ -193,6 +193,7 @@ def _partition_count(bootstrap: str, topic: str) -> int:
     if found is None or found.error is not None:
         from stablelog.client.topics import missing_topic  # imported here to keep the help of commands fast
 
+        check_right(bootstrap, topic)
         fail(missing_topic(topic, bootstrap))
     return len(found.partitions)
 

@@ -184,7 +184,13 @@ class _Scram:
         assert self._found is not None
         final = scram.decode_client_final(token)
         if not hmac.compare_digest(final.nonce.encode(), self._nonce.encode()):
-            raise _FailureError("the nonce of the last message is not that of the exchange", user=first.user)
+            why = "the nonce of the last message is not that of the exchange"
+            if final.nonce == first.nonce + self._nonce:
+                why += (
+                    ", because the client repeats its own: librdkafka does so before 2.6.1, and Kafka from 4.0 on refuses it, "
+                    "too"
+                )
+            raise _FailureError(why, user=first.user)
         if final.channel != first.gs2_header.encode():
             raise _FailureError("the channel binding is not that of the first message", user=first.user)
         keys = self._found.credential.keys

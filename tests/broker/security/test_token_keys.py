@@ -10,10 +10,10 @@ import pytest
 from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.security.token_keys import (
     RELOAD_INTERVAL_MS,
-    SIZE_MAX,
     TokenKeys,
     load_keys,
 )
+from stablelog.env.http import SIZE_MAX
 from stablelog.errors import DamageError, UnavailableError
 from stablelog.security.keys_url import parse_keys_url
 from stablelog.security.tokens import KeySet, TokenError, TokenRules

@@ -1,9 +1,19 @@
 """OAUTHBEARER: the example of RFC 7628, section 4.1, and messages that are none."""
 
+import base64
+from urllib.parse import urlsplit
+
 import pytest
 
 from stablelog.wire.sasl import SaslMessageError
-from stablelog.wire.sasl.oauthbearer import decode_error, decode_token, encode_error, encode_token
+from stablelog.wire.sasl.oauthbearer import (
+    decode_error,
+    decode_token,
+    encode_error,
+    encode_token,
+    expiry_of,
+    is_server_url,
+)
 
 TOKEN = "vF9dft4qmTc2Nvb3RlckBhbHRhdmlzdGEuY29tCg=="
 EXAMPLE = (
@@ -58,3 +68,53 @@ def test_what_cannot_be_sent_is_refused(token, extensions):
 
 def test_a_message_does_not_show_its_token():
     assert TOKEN not in repr(decode_token(EXAMPLE))
+
+
+@pytest.mark.parametrize(
+    ("claims", "expiry_s"),
+    [
+        (b'{"exp": 1700000000}', 1.7e9),
+        (b'{"exp": 1700000000.5, "sub": "a"}', 1_700_000_000.5),
+        (b'{"exp": true}', None),
+        (b'{"exp": "1"}', None),
+        (b'{"exp": 1e400}', None),
+        (b'{"exp": -1}', None),
+        (b'{"exp": NaN}', None),
+        (b"{}", None),
+        (b"[]", None),
+        (b"7", None),
+        (b"{", None),
+        (b"\xff", None),
+        (b"[" * 100_000, None),
+    ],
+)
+def test_a_token_tells_when_it_expires(claims, expiry_s):
+    encoded = base64.urlsafe_b64encode(claims).rstrip(b"=").decode()
+    assert expiry_of(f"h.{encoded}.s") == expiry_s
+
+
+@pytest.mark.parametrize("text", ["", "a", "a.b", "a.b.c.d", "..", "a.\xe4.c", "a.!.c"])
+def test_what_is_no_token_tells_nothing(text):
+    assert expiry_of(text) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "is_accepted"),
+    [
+        ("https://example.com/token", True),
+        ("http://127.0.0.1:8080/token", True),
+        ("http://[::1]/token", True),
+        ("http://localhost/token", True),
+        ("http://example.com/token", False),
+        ("http://127.0.0.1.example.com/token", False),
+        ("http://10.0.0.1/token", False),
+        ("https:///token", False),
+        ("https://example.com:port/token", False),
+        ("https://example.com:99999/token", False),
+        ("file:///token", False),
+        ("ftp://localhost/token", False),
+        ("", False),
+    ],
+)
+def test_a_server_that_the_network_can_replace_is_refused(url, is_accepted):
+    assert is_server_url(urlsplit(url)) == is_accepted

@@ -4,30 +4,27 @@ when a token names a key that is not among them.
 
 import asyncio
 import logging
-import ssl
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPException
 from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from stablelog.broker.loop.tasks import Tasks, in_thread
-from stablelog.errors import DamageError, StablelogError, UnavailableError, in_words
+from stablelog.env import http
+from stablelog.errors import DamageError, StablelogError, UnavailableError
 from stablelog.security.login import Identity
 from stablelog.security.tokens import KeySet, TokenRules, UnknownKeyError, check_library
 
 log = logging.getLogger(__name__)
 
-SIZE_MAX: Final = 1 << 20
-TIMEOUT_S: Final = 10.0
 # After a load, successful or not, the next one begins at this time at the earliest: clients can send any key id.
 RELOAD_INTERVAL_MS: Final = 10_000
 
 
 def load_keys(url: str) -> KeySet:
-    """Load a key set. Blocks for up to `TIMEOUT_S` seconds, and some more if the server stops within a response.
+    """Load a key set. It blocks: see `http.ask`.
 
     Raises:
         UnavailableError: the key set cannot be loaded; the message says why.
@@ -39,53 +36,25 @@ def load_keys(url: str) -> KeySet:
         content = _read_file(parts) if parts.scheme == "file" else _get(parts)
         return KeySet(content)
     except (OSError, HTTPException) as error:
-        why = in_words(error) if isinstance(error, OSError) else type(error).__name__
-        raise UnavailableError(f"the keys of tokens cannot be loaded from {_shown(parts)}: {why}") from error
+        raise UnavailableError(
+            f"the keys of tokens cannot be loaded from {http.shown(parts)}: {http.why(error)}"
+        ) from error
     except DamageError as damage:
-        raise DamageError(f"{_shown(parts)} has no keys of tokens: {damage}") from damage
-
-
-def _shown(url: SplitResult) -> str:
-    """The URL for messages: without user information and query, which may contain a secret."""
-    return f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}"
+        raise DamageError(f"{http.shown(parts)} has no keys of tokens: {damage}") from damage
 
 
 def _read_file(url: SplitResult) -> bytes:
     with Path(unquote(url.path)).open("rb") as file:
-        content = file.read(SIZE_MAX + 1)
-    _check_size(content)
+        content = file.read(http.SIZE_MAX + 1)
+    http.check_size(content)
     return content
 
 
 def _get(url: SplitResult) -> bytes:
-    assert url.hostname is not None
-    connection: HTTPConnection
-    if url.scheme == "https":
-        context = ssl.create_default_context()
-        connection = HTTPSConnection(url.hostname, url.port, timeout=TIMEOUT_S, context=context)
-    else:
-        connection = HTTPConnection(url.hostname, url.port, timeout=TIMEOUT_S)
-    deadline = time.monotonic() + TIMEOUT_S
-    try:
-        target = (url.path or "/") + (f"?{url.query}" if url.query else "")
-        connection.request("GET", target, headers={"Accept": "application/json"})
-        response = connection.getresponse()
-        if response.status != 200:  # A redirection is not followed: it could lead to any address.
-            raise OSError(f"the server responds with status {response.status}")
-        content = b""
-        while part := response.read1(1 << 16):
-            content += part
-            _check_size(content)
-            if time.monotonic() > deadline:
-                raise OSError(f"the server has not sent all of it within {TIMEOUT_S:g} s")
-    finally:
-        connection.close()
-    return content
-
-
-def _check_size(content: bytes) -> None:
-    if len(content) > SIZE_MAX:
-        raise OSError(f"it has more than {SIZE_MAX} bytes")
+    response = http.ask(url, {"Accept": "application/json"})
+    if response.status != http.OK:
+        raise OSError(f"the server responds with status {response.status}")
+    return response.content
 
 
 class TokenKeys:

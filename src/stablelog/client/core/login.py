@@ -4,15 +4,15 @@ import secrets
 from datetime import timedelta
 from enum import Enum, auto
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 
-from stablelog.client.core.security import JAAS, TOKEN_FUNCTION, Credentials, Security
+from stablelog.client.core.security import JAAS, Credentials, Security
 from stablelog.client.core.steps import Call, Open, Pause, Steps
+from stablelog.client.core.tokens import token_of
 from stablelog.client.responses import ClosedError
 from stablelog.errors import AuthenticationError, UnavailableError
 from stablelog.types import SecurityProtocol
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 MILLISECOND: Final = timedelta(milliseconds=1)
 NONCE_SIZE: Final = 24
-TOKEN_SIZE_MAX: Final = 1 << 16
 HIDDEN: Final = "[hidden]"
 # Characters of a broker's reason in a message. It is shown on terminals and in logs, so it has no control characters.
 REASON_SIZE_MAX: Final = 300
@@ -143,37 +142,6 @@ class _Exchange:
             code,
             f"login at {self._connection.address}{whose} with {given.mechanism} failed: {why.rstrip('.')}{hint}",
         )
-
-
-def token_of(credentials: Credentials, address: str) -> str:
-    """Get the token of a login, from a file or from the user's function."""
-    where = f"login at {address} with {OAUTHBEARER}: "
-    failed = ErrorCode.sasl_authentication_failed
-    if credentials.token is None:
-        try:
-            with Path(credentials.token_path).open(encoding="ascii") as file:
-                found = file.read(TOKEN_SIZE_MAX).strip()
-        except OSError as error:
-            raise AuthenticationError(
-                failed, f"{where}the token cannot be read: {credentials.token_path}: {error.strerror}"
-            ) from None
-        except ValueError:
-            raise AuthenticationError(
-                failed,
-                f"{where}{credentials.token_path} has characters that are not ASCII, so it has no token",
-            ) from None
-        if not found:
-            raise AuthenticationError(failed, f"{where}{credentials.token_path} is empty")
-        return found
-    try:
-        found = credentials.token("")
-    except Exception as error:  # noqa: BLE001 - any error of the user's function
-        # The message of another's error may contain a secret.
-        raise AuthenticationError(failed, f"{where}{TOKEN_FUNCTION} raised {type(error).__name__}") from None
-    token = found[0] if isinstance(found, tuple) and found else found
-    if not isinstance(token, str):
-        raise AuthenticationError(failed, f"{where}{TOKEN_FUNCTION} returned no text")
-    return token
 
 
 # -- what does a listener speak? -----------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from stablelog.types import TopicPartition
 class Position(NamedTuple):
     """The place of a record: in a commit-ordered topic its position in commit order, in other topics its offset.
 
-    The offset is -1 if the client sent a batch twice, and the broker recognised it but no longer knew its offset.
+    The offset is -1 if it is unknown: the client sent a batch twice, and the broker recognised it but no longer knew its
+    offset; or the topic is commit-ordered, and the client has the right to write it but not to read it.
     """
 
     topic: str
@@ -41,6 +42,9 @@ def offsets_after_commit(
     try:
         start = yield from _start_in_commit_order(cluster, target, commit_sequence)
     except RefusedError as refused:
+        if refused.code is ErrorCode.topic_authorization_failed:
+            # DescribeCommits needs the right to read. The transaction is committed: this is no failure of the commit.
+            return [-1] * sum(count for _, count in batches)
         if refused.code is not ErrorCode.invalid_request:
             raise
         # The topic is not commit-ordered, so each record has the offset at which it was appended.

@@ -13,15 +13,35 @@ from stablelog.errors import UsageError, did_you_mean
 from stablelog.types import SecurityProtocol
 from stablelog.wire.sasl import MECHANISMS, OAUTHBEARER
 from stablelog.wire.sasl.jaas import check_module, parse_jaas
+from stablelog.wire.sasl.oauthbearer import is_server_url
 
 # The function of a setting that returns a token; it has the form of confluent-kafka's callback.
 TokenFunction = Callable[[str], Any]
 TOKEN_FUNCTION: Final = "oauth_cb"  # noqa: S105 - the name of a setting
 JAAS: Final = "sasl.jaas.config"
 TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - the name of a setting
+CLIENT_ID: Final = "sasl.oauthbearer.client.credentials.client.id"
+CLIENT_SECRET: Final = "sasl.oauthbearer.client.credentials.client.secret"  # noqa: S105 - the name of a setting
+SCOPE: Final = "sasl.oauthbearer.scope"
+# Java's clients need these settings to get a token from a URL, and librdkafka the second one; here they change nothing.
+TOKEN_HANDLER: Final = "sasl.login.callback.handler.class"  # noqa: S105 - the name of a setting
+TOKEN_METHOD: Final = "sasl.oauthbearer.method"  # noqa: S105 - the name of a setting
+HANDLER: Final = "OAuthBearerLoginCallbackHandler"
 # The names of librdkafka, and the names of Kafka's Java client for the same settings.
 ALIASES: Final[Mapping[str, str]] = MappingProxyType(
-    {"ssl.ca.location": "ssl.truststore.location", "sasl.mechanisms": "sasl.mechanism"}
+    {
+        "ssl.ca.location": "ssl.truststore.location",
+        "sasl.mechanisms": "sasl.mechanism",
+        "sasl.oauthbearer.client.id": CLIENT_ID,
+        "sasl.oauthbearer.client.secret": CLIENT_SECRET,
+    }
+)
+# The options of the login module of OAUTHBEARER, which mean the same as settings.
+TOKEN_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
+    {"clientId": CLIENT_ID, "clientSecret": CLIENT_SECRET, "scope": SCOPE}
+)
+OF_TOKENS: Final = frozenset(
+    {TOKEN_URL, TOKEN_FUNCTION, CLIENT_ID, CLIENT_SECRET, SCOPE, TOKEN_HANDLER, TOKEN_METHOD}
 )
 # Each setting, and its meaning for users (docs/client.md).
 SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
@@ -40,7 +60,12 @@ SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         JAAS: 'User name and password: `org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="...";`, with `plain.PlainLoginModule` for PLAIN. A secret.',
         "sasl.username": "The user name, in place of `sasl.jaas.config`.",
         "sasl.password": "The password, in place of `sasl.jaas.config`. A secret.",
-        TOKEN_URL: "For OAUTHBEARER: `file:///path` of a file with the token. The client reads it for each login.",
+        TOKEN_URL: "For OAUTHBEARER: `https://...` of the token endpoint of an authorization server (`http://` on this machine only), or `file:///path` of a file with the token. The client asks the server, or reads the file, for each login.",
+        CLIENT_ID: "The id of the client at the token endpoint. `clientId` in `sasl.jaas.config` and `sasl.oauthbearer.client.id` are the same setting.",
+        CLIENT_SECRET: "The secret of the client at the token endpoint. `clientSecret` in `sasl.jaas.config` and `sasl.oauthbearer.client.secret` are the same setting. A secret.",
+        SCOPE: "The scope that the client asks the token endpoint for. `scope` in `sasl.jaas.config` is the same setting.",
+        TOKEN_HANDLER: f"For OAUTHBEARER: `org.apache.kafka.common.security.oauthbearer.{HANDLER}`, the only one. Java needs it.",
+        TOKEN_METHOD: "For OAUTHBEARER: `oidc`, the only one. librdkafka needs it.",
         TOKEN_FUNCTION: "For OAUTHBEARER, in Python only: a function that gets one argument, the empty text, and returns the token, or a tuple with the token first. The form is that of confluent-kafka.",
     }
 )
@@ -77,7 +102,7 @@ ACCEPTED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "sasl.login.callback.handler.class": (_HANDLER.format(""), _HANDLER.format("secured.")),
     }
 )
-SECRETS: Final = frozenset({JAAS, "sasl.password", "ssl.keystore.key", "ssl.key.password"})
+SECRETS: Final = frozenset({JAAS, "sasl.password", CLIENT_SECRET, "ssl.keystore.key", "ssl.key.password"})
 PREFIXES: Final = ("security.", "ssl.", "sasl.")
 
 
@@ -108,6 +133,16 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenEndpoint:
+    """The token endpoint of an authorization server, and the client for which it gives tokens."""
+
+    url: str
+    client_id: str
+    client_secret: str = field(repr=False)
+    scope: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Credentials:
     """The credentials of a login.
 
@@ -117,6 +152,7 @@ class Credentials:
         password: the password; empty for OAUTHBEARER.
         token_path: the file with the token; empty if there is none.
         token: the function that returns the token; None if there is none.
+        endpoint: the token endpoint; None if there is none.
     """
 
     mechanism: str
@@ -124,6 +160,7 @@ class Credentials:
     password: str = field(default="", repr=False)
     token_path: str = ""
     token: TokenFunction | None = field(default=None, repr=False)
+    endpoint: TokenEndpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +318,7 @@ class _Reader:
         return self._of_token(mechanism) if mechanism == OAUTHBEARER else self._of_user(mechanism)
 
     def _of_user(self, mechanism: str) -> Credentials:
-        if TOKEN_URL in self._values or TOKEN_FUNCTION in self._values:
+        if not self._values.keys().isdisjoint(OF_TOKENS):
             raise self._refusal(f"a token is given, but {self._named('sasl.mechanism')} is {mechanism}")
         self._refuse_both(JAAS, "sasl.username")
         self._refuse_both(JAAS, "sasl.password")
@@ -300,20 +337,58 @@ class _Reader:
 
     def _of_token(self, mechanism: str) -> Credentials:
         if JAAS in self._values:
-            self._jaas(mechanism)  # Java requires it, and it has no options
+            self._add_options(self._jaas(mechanism))
+        if self._text(TOKEN_HANDLER).rpartition(".")[2] not in ("", HANDLER):
+            raise self._refusal(
+                f"{self._named(TOKEN_HANDLER)} is not {HANDLER}: give the function {TOKEN_FUNCTION}"
+            )
+        if self._text(TOKEN_METHOD).lower() not in ("", "oidc"):
+            raise self._refusal(
+                f"{self._named(TOKEN_METHOD)} is not oidc: tokens without a signature are not supported"
+            )
         self._refuse_both(TOKEN_URL, TOKEN_FUNCTION)
         function, url = self._values.get(TOKEN_FUNCTION), self._text(TOKEN_URL)
         if function is None and not url:
             raise self._refusal(
-                f"the token of {mechanism} is missing: give {self._named(TOKEN_URL)} as file:///path, or the function {TOKEN_FUNCTION}"
+                f"the token of {mechanism} is missing: give {self._named(TOKEN_URL)} as https://... or file:///path, or the "
+                f"function {TOKEN_FUNCTION}"
             )
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:  # a bracket of an IPv6 address is missing
+            parts = urlsplit("")
+        if url and is_server_url(parts):
+            return Credentials(mechanism, endpoint=self._endpoint(url))
         if url and (parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path):
             raise self._refusal(
-                f"{self._named(TOKEN_URL)} is not the URL of a file: write file:///path. To ask an authorization server for the "
-                f"token, give the function {TOKEN_FUNCTION}"
+                f"{self._named(TOKEN_URL)} is not valid: write https://..., or file:///path; http:// is accepted for addresses "
+                "of this machine only, because the secret would be readable on the way"
+            )
+        unused = [name for name in TOKEN_OPTIONS.values() if name in self._values]
+        if unused:
+            raise self._refusal(
+                f"{self._named(unused[0])} has no effect without a token endpoint: set {self._named(TOKEN_URL)} to "
+                "https://..., or leave it out"
             )
         return Credentials(mechanism, token_path=unquote(parts.path), token=function)
+
+    def _add_options(self, options: Mapping[str, str]) -> None:
+        """Take the options of the login module as the settings that mean the same."""
+        for option, name in TOKEN_OPTIONS.items():
+            if option in options:
+                self._refuse_both(JAAS, name)
+                self._values[name] = options[option]
+
+    def _endpoint(self, url: str) -> TokenEndpoint:
+        client, secret = self._text(CLIENT_ID), self._text(CLIENT_SECRET)
+        for name, value in ((CLIENT_ID, client), (CLIENT_SECRET, secret)):
+            if not value:
+                raise self._refusal(
+                    f"{self._named(name)} is missing: a token endpoint gives tokens to clients that it knows"
+                )
+        if ":" in client:
+            raise self._refusal(f"{self._named(CLIENT_ID)} cannot contain a colon")
+        return TokenEndpoint(url, client, secret, self._text(SCOPE))
 
     def _jaas(self, mechanism: str) -> Mapping[str, str]:
         try:

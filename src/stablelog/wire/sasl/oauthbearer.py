@@ -5,16 +5,20 @@ server   nothing, or {"status":"invalid_token"}
 client   \x01 in response to such an error; the server then fails the login
 """
 
+import base64
 import json
 import re
 from collections.abc import Mapping
+from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Final, NamedTuple
+from urllib.parse import SplitResult
 
 from stablelog.wire.sasl import SaslMessageError
 from stablelog.wire.sasl.scram import escaped, unescaped
 
 TOKEN_MESSAGE_SIZE_MAX: Final = 140_000  # bytes: a token of the greatest size, and its extensions
+EXPIRY_MAX_S: Final = 1e12
 SEPARATOR: Final = "\x01"
 # The response of the client to an error.
 ABORT: Final = SEPARATOR.encode()
@@ -103,3 +107,37 @@ def decode_error(message: bytes) -> str:
         return ", ".join(f"{name}: {value}" for name, value in found.items())
     except (ValueError, AttributeError):
         return "the server refuses the token"
+
+
+def expiry_of(token: str) -> float | None:
+    """Return when a JSON web token expires, by its own word: its signature is not verified.
+
+    Returns seconds since 1970; None if the text does not say.
+    """
+    parts = token.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        expiry = claims["exp"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    is_number = isinstance(expiry, int | float) and not isinstance(expiry, bool)
+    return float(expiry) if is_number and 0 <= expiry <= EXPIRY_MAX_S else None
+
+
+def is_server_url(url: SplitResult) -> bool:
+    """Return whether a URL is that of a server that the network cannot replace: `https://`, or `http://` on this machine."""
+    try:
+        if not url.hostname or url.port == 0:
+            return False
+    except ValueError:  # the port is no number, or too large
+        return False
+    return url.scheme == "https" or (url.scheme == "http" and _is_loopback(url.hostname))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,123 @@
+"""The token of a login with OAUTHBEARER: from the user's function, from a file, or from a token endpoint.
+
+The token endpoint of an authorization server gives a token to a client that knows its id and its secret (RFC 6749, section
+4.4). The request is that of Kafka's Java client and of librdkafka.
+"""
+
+import base64
+import json
+import ssl
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode, urlsplit
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.client.core.security import TOKEN_FUNCTION, Credentials, TokenEndpoint
+from stablelog.env import http
+from stablelog.errors import AuthenticationError, UnavailableError
+from stablelog.wire.sasl import OAUTHBEARER
+
+TOKEN_SIZE_MAX: Final = 1 << 16
+REFUSALS: Final = range(400, 500)
+# The codes with which an endpoint refuses a client (RFC 6749, section 5.2). Other texts of a response are not shown.
+CODES: Final = frozenset(
+    {
+        "invalid_request",
+        "invalid_client",
+        "invalid_grant",
+        "unauthorized_client",
+        "unsupported_grant_type",
+        "invalid_scope",
+    }
+)
+
+
+def token_of(credentials: Credentials, address: str) -> str:
+    """Get the token of a login. May block: it reads a file, asks a server, or calls the user's function.
+
+    Args:
+        credentials: of OAUTHBEARER.
+        address: the broker's, for messages.
+
+    Raises:
+        AuthenticationError: there is no token, and a retry cannot help.
+        UnavailableError: the token endpoint does not respond.
+    """
+    where = f"login at {address} with {OAUTHBEARER}: "
+    if credentials.endpoint is not None:
+        return _asked(credentials.endpoint, where)
+    if credentials.token is None:
+        return _read(credentials.token_path, where)
+    try:
+        found = credentials.token("")
+    except Exception as error:  # noqa: BLE001 - any error of the user's function
+        # The message of another's error may contain a secret.
+        raise _refusal(f"{where}{TOKEN_FUNCTION} raised {type(error).__name__}") from None
+    token = found[0] if isinstance(found, tuple) and found else found
+    if not isinstance(token, str):
+        raise _refusal(f"{where}{TOKEN_FUNCTION} returned no text")
+    return token
+
+
+def _read(path: str, where: str) -> str:
+    try:
+        with Path(path).open(encoding="ascii") as file:
+            found = file.read(TOKEN_SIZE_MAX).strip()
+    except OSError as error:
+        raise _refusal(f"{where}the token cannot be read: {path}: {error.strerror}") from None
+    except ValueError:
+        raise _refusal(f"{where}{path} has characters that are not ASCII, so it has no token") from None
+    if not found:
+        raise _refusal(f"{where}{path} is empty")
+    return found
+
+
+def _asked(endpoint: TokenEndpoint, where: str) -> str:
+    url = urlsplit(endpoint.url)
+    form = {"grant_type": "client_credentials", **({"scope": endpoint.scope} if endpoint.scope else {})}
+    # As Kafka's clients do by default, without the URL encoding that RFC 6749 asks for.
+    secret = base64.b64encode(f"{endpoint.client_id}:{endpoint.client_secret}".encode()).decode()
+    headers = {
+        "Accept": "application/json",
+        "Authorization": f"Basic {secret}",
+        "Content-Type": "application/x-www-form-urlencoded",
+    }
+    at = http.shown(url)
+    try:
+        response = http.ask(url, headers, urlencode(form).encode())
+    except ssl.SSLCertVerificationError as error:
+        why = error.verify_message.rstrip(".")
+        raise AuthenticationError(
+            ErrorCode.invalid_config,
+            f"{where}the certificate of {at} is not accepted ({why}): the operating system must trust its authority, and it "
+            "must contain the host name",
+        ) from None
+    except (OSError, HTTPException) as error:
+        raise UnavailableError(f"{where}no token from {at}: {http.why(error)}") from error
+    if response.status in REFUSALS:
+        code = _field(response.content, "error")
+        what = code if code in CODES else f"status {response.status}"
+        raise _refusal(
+            f"{where}{at} gives no token to client {endpoint.client_id!r}: {what}. Check the id and the secret of the client"
+        )
+    if response.status != http.OK:
+        raise UnavailableError(f"{where}no token from {at}: it responds with status {response.status}")
+    token = _field(response.content, "access_token")
+    if not isinstance(token, str) or not token or len(token) > TOKEN_SIZE_MAX:
+        raise _refusal(f"{where}the response of {at} has no access_token: it is not a token endpoint")
+    return token
+
+
+def _field(content: bytes, name: str) -> Any:
+    """Return a field of a JSON object; None if there is none."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    return found.get(name) if isinstance(found, dict) else None
+
+
+def _refusal(message: str) -> AuthenticationError:
+    return AuthenticationError(ErrorCode.sasl_authentication_failed, message)

@@ -1,0 +1,78 @@
+"""Requests to authorization servers by HTTP, with limits of size and time. They block, and follow no redirection: it could
+lead to any address.
+"""
+
+import ssl
+import time
+from collections.abc import Mapping
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Final, NamedTuple
+from urllib.parse import SplitResult
+
+from stablelog.errors import in_words
+
+SIZE_MAX: Final = 1 << 20
+TIMEOUT_S: Final = 10.0
+OK: Final = 200
+
+
+class Response(NamedTuple):
+    """A response.
+
+    Attributes:
+        status: the status code.
+        content: the body, of at most SIZE_MAX bytes.
+    """
+
+    status: int
+    content: bytes
+
+
+def ask(url: SplitResult, headers: Mapping[str, str], form: bytes | None = None) -> Response:
+    """Send a request. Blocks for up to `TIMEOUT_S` seconds, and some more if the server stops within a response.
+
+    Args:
+        url: `https:` or `http:`. A certificate must be of an authority that the operating system trusts.
+        headers: the header fields.
+        form: the body of a POST request; None for a GET request.
+
+    Raises:
+        OSError, HTTPException: there is no response within the limits.
+    """
+    assert url.hostname is not None
+    connection: HTTPConnection
+    if url.scheme == "https":
+        context = ssl.create_default_context()
+        connection = HTTPSConnection(url.hostname, url.port, timeout=TIMEOUT_S, context=context)
+    else:
+        connection = HTTPConnection(url.hostname, url.port, timeout=TIMEOUT_S)
+    deadline = time.monotonic() + TIMEOUT_S
+    try:
+        target = (url.path or "/") + (f"?{url.query}" if url.query else "")
+        connection.request("GET" if form is None else "POST", target, form, dict(headers))
+        response = connection.getresponse()
+        content = b""
+        while part := response.read1(1 << 16):
+            content += part
+            check_size(content)
+            if time.monotonic() > deadline:
+                raise OSError(f"the server has not sent all of it within {TIMEOUT_S:g} s")
+    finally:
+        connection.close()
+    return Response(response.status, content)
+
+
+def check_size(content: bytes) -> None:
+    """Raise OSError if a document is too long."""
+    if len(content) > SIZE_MAX:
+        raise OSError(f"it has more than {SIZE_MAX} bytes")
+
+
+def shown(url: SplitResult) -> str:
+    """Return the URL for messages: without user information and query, which may contain a secret."""
+    return f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}"
+
+
+def why(error: OSError | HTTPException) -> str:
+    """Return why there is no response, for the user."""
+    return in_words(error) if isinstance(error, OSError) else type(error).__name__
