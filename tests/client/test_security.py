@@ -394,17 +394,8 @@ def test_many_threads_share_a_client_with_a_login(server):
 
 
 def test_a_file_of_java_s_clients_may_say_what_the_client_does_in_any_case():
-    handler = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
-    given = {
-        "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "OAUTHBEARER",
-        "sasl.oauthbearer.token.endpoint.url": "file:///token",
-    }
-    harmless = {
-        "ssl.protocol": "TLSv1.3",
-        "ssl.enabled.protocols": "TLSv1.2,TLSv1.3",
-        "sasl.login.callback.handler.class": handler,
-    }
+    given = {"security.protocol": "SSL"}
+    harmless = {"ssl.protocol": "TLSv1.3", "ssl.enabled.protocols": "TLSv1.2,TLSv1.3"}
     assert security_of(given | harmless) == security_of(given)
     for name in harmless:
         with pytest.raises(UsageError, match=f"{name} is not supported"):

@@ -31,7 +31,12 @@ def poll_until(java, members, condition):
 
     def polled():
         for name in members:
-            found = java.ask("poll", name=name, ms=50, commit=True)
+            try:
+                found = java.ask("poll", name=name, ms=50, commit=True)
+            except RefusedError as refused:
+                # A commit during a rebalance, before the member has its new epoch: Kafka's programs poll again.
+                assert "stale member epoch" in str(refused)
+                return False
             records.extend(found["records"])
             has[name] = sorted(map(tuple, found["assigned"]))
         return condition(has)

@@ -16,7 +16,7 @@ from tests.secured import PASSWORD, USER, Certificates, jaas, login
 from tests.spark.reading import make
 from tests.spark.starting import in_time
 
-pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.java, pytest.mark.night, pytest.mark.filterwarnings("ignore")]
 
 
 SESSION_S = 3.0  # the sessions of SASL_SSL end after this time

@@ -125,8 +125,8 @@ def copy(spark, server, given, tmp_path):
     [
         "SASL_SSL",
         "SSL, text",
-        pytest.param("SASL_SSL, password", marks=pytest.mark.slow),
-        pytest.param("SSL", marks=pytest.mark.slow),
+        pytest.param("SASL_SSL, password", marks=pytest.mark.night),
+        pytest.param("SSL", marks=pytest.mark.night),
     ],
 )
 def test_source_and_sink_connect_on_the_driver_and_in_tasks(spark, server, tmp_path, event_log, way):

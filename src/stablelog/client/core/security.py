@@ -86,20 +86,17 @@ UNSUPPORTED: Final[Mapping[str, str]] = MappingProxyType(
         "ssl.cipher.suites": _VERSIONS,
         "ssl.key.location": _ONE_FILE,
         "ssl.certificate.location": _ONE_FILE,
-        "sasl.login.callback.handler.class": _NO_CLASS,
         "sasl.client.callback.handler.class": _NO_CLASS,
         "sasl.login.class": _NO_CLASS,
         "sasl.kerberos.service.name": _NO_KERBEROS,
     }
 )
-_HANDLER: Final = "org.apache.kafka.common.security.oauthbearer.{}OAuthBearerLoginCallbackHandler"
 # Values of such settings that say what the client does in any case. Java's clients need some of them, and their files are
 # used with the commands, too.
 ACCEPTED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "ssl.protocol": ("TLS", "TLSv1.3"),
         "ssl.enabled.protocols": ("TLSv1.2,TLSv1.3", "TLSv1.3,TLSv1.2"),
-        "sasl.login.callback.handler.class": (_HANDLER.format(""), _HANDLER.format("secured.")),
     }
 )
 SECRETS: Final = frozenset({JAAS, "sasl.password", CLIENT_SECRET, "ssl.keystore.key", "ssl.key.password"})
