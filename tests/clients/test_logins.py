@@ -92,7 +92,7 @@ def test_a_client_without_a_login_gets_nothing(broker):
     until(lambda: "before the login" in log_text(broker), "the broker says why")
 
 
-@pytest.mark.parametrize("mechanism", [SCRAM_SHA_512, OAUTHBEARER])
+@pytest.mark.parametrize("mechanism", [SCRAM_SHA_512, pytest.param(OAUTHBEARER, marks=pytest.mark.night)])
 def test_librdkafka_authenticates_again_under_traffic(tmp_path, mechanism):
     with served(tmp_path, **{"connections.max.reauth.ms": SESSION_MS}) as broker:
         topic, failed = new_topic(broker.bootstrap), []
@@ -187,6 +187,7 @@ def test_java_logs_in(broker, mechanism):
 
 
 @pytest.mark.java
+@pytest.mark.night
 def test_java_authenticates_again_under_traffic(tmp_path):
     with served(tmp_path, **{"connections.max.reauth.ms": SESSION_MS}) as broker:
         client, topic = java_client(broker), new_topic(broker.bootstrap)

@@ -266,6 +266,7 @@ def test_the_picture_says_that_records_are_lost(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.night
 def test_a_slice_of_the_scene_loses_nothing(tmp_path):
     picture = tmp_path / "tiers.svg"
     command = [sys.executable, "-m", "demo", "tiers", "--rows", "4000", "--picture", str(picture)]

@@ -9,6 +9,7 @@ from tests.tier import test_records
 pytestmark = pytest.mark.java
 
 
+@pytest.mark.night
 def test_a_kafka_without_the_field_writes_the_fixtures():
     try:
         written = written_by(WITHOUT_THE_FIELD)

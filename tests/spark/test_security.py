@@ -21,7 +21,14 @@ pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::FutureWarni
 WRONG = "wrong-S3cret-wrong"
 KEY_PASSWORD = "key-S3cret-key"
 SECRETS = (PASSWORD, WRONG, KEY_PASSWORD, "BEGIN PRIVATE KEY")
+VIEW = "secured_records"
 TIMEOUT_S = 300
+
+
+@pytest.fixture(autouse=True)
+def no_view(spark):
+    yield
+    spark.catalog.dropTempView(VIEW)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +104,7 @@ def copy(spark, server, given, tmp_path):
     rows = spark.range(40).selectExpr("cast(id as string) key", "cast(id as string) value")
     rows.write.format("stablelog").mode("append").options(**given, topic=source).save()
     read = spark.read.format("stablelog").options(**given, subscribe=source).load()
-    read.createOrReplaceTempView("secured")
+    read.createOrReplaceTempView(VIEW)
     assert sorted(int(row.value) for row in read.collect()) == list(range(40))
     stream = spark.readStream.format("stablelog").options(
         startingOffsets="earliest", **given, subscribe=source
@@ -168,7 +175,7 @@ def test_a_private_key_that_is_not_encrypted_is_refused(spark, server, event_log
     # If the columns are given, Spark does not ask the source before it shows a plan. The settings of `session` hide the
     # key in it.
     read = spark.read.schema("value binary").format("stablelog").options(**given).load()
-    read.createOrReplaceTempView("refused")
+    read.createOrReplaceTempView(VIEW)
     texts["batch with columns"] = failure(read.collect)
     for where, text in texts.items():
         assert "Spark would show it" in text, where
