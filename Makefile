@@ -29,9 +29,9 @@ demo-cuts: setup  ## a transaction is left open: who waits for it, and what Spar
 demo-tiers: setup  ## the flights in two tiers: read across both, by Spark without a broker, and restored after the disk is lost
 	$(BIN)/python -m demo tiers
 
-# Three workers for two cores: many tests wait for a child process or a client's back-off.
+# Four workers for two cores: many tests wait for a child process or a client's back-off.
 test: setup  ## every test that needs nothing but this
-	$(BIN)/python -m pytest -q -n 3 --dist loadgroup
+	$(BIN)/python -m pytest -q -n 4 --dist loadgroup
 
 night: setup  ## the long runs, each with a seed of its own; SEED=N for the same again, ONLY="kills programs" for some
 	$(BIN)/python -m tests.night $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
