@@ -54,20 +54,22 @@ class Router:
             import_messages(api_key, version)
             self._prepared.add((api_key, version))
 
-    async def respond(self, connection: Connection, frame: Buffer) -> Sequence[Buffer] | None:
-        """Handle one request. Returns None if the client expects no response.
+    def respond(self, connection: Connection, frame: Buffer) -> Awaitable[Sequence[Buffer] | None]:
+        """Handle one request. The result is None if the client expects no response.
+
+        This is no coroutine itself, because each request would pay for one more.
 
         Raises:
             StablelogError: the broker does not support the API or its version, or the frame is not a valid request. The
                 caller has to close the connection.
         """
         if connection.session.login is None:
-            return await self._respond(connection, frame)
+            return self._respond(connection, frame)
         if self._gate is None:
             from stablelog.broker.gate import Gate
 
             self._gate = Gate(self._broker, self._respond)
-        return await self._gate.respond(connection, frame)
+        return self._gate.respond(connection, frame)
 
     async def _respond(
         self, connection: Connection, frame: Buffer, timer: StepTimer | None = None

@@ -119,7 +119,7 @@ def memory():
 
 
 class Errors(logging.Handler):
-    """The errors that the broker logs."""
+    """The errors that are logged."""
 
     def __init__(self):
         super().__init__()
@@ -130,12 +130,15 @@ class Errors(logging.Handler):
             self.lines.append(self.format(record))
 
 
-@pytest.fixture
-def errors():
-    logger, handler = logging.getLogger("stablelog"), Errors()
-    logger.addHandler(handler)
-    yield handler.lines
-    logger.removeHandler(handler)
+@contextlib.contextmanager
+def only_errors():
+    """The errors that are logged in the block. pytest's handlers would keep each other line: they would be millions."""
+    root, handler = logging.getLogger(), Errors()
+    handlers, root.handlers[:] = root.handlers[:], [handler]
+    try:
+        yield handler.lines
+    finally:
+        root.handlers[:] = handlers
 
 
 def check(server, errors):
@@ -151,8 +154,7 @@ class InMemory:
     def __init__(self, server, listener):
         self._server = server
         self._listener = listener
-        # pytest keeps each line of the log, and would need more memory than the broker may.
-        limits = Limits(1 << 20, 10, 10, 20, 600_000, 30_000, log_close=lambda _peer, _why: None)
+        limits = Limits(1 << 20, 10, 10, 20, 600_000, 30_000)
         loop = asyncio.get_running_loop()
         self._tasks = server.broker.tasks
         self._budget = Budget(4 << 20, 30, loop.time, loop.call_later)
@@ -260,7 +262,7 @@ def told(case):
     return f"{case[0]}, {'after' if case[1] else 'before'} a login"
 
 
-def send_frames(client_of, count, case, tmp_path, errors):
+def send_frames(client_of, count, case, tmp_path):
     """Send so many frames to a listener; `client_of` is called with the server, the listener and their authority."""
     name, logs_in = case
 
@@ -278,17 +280,18 @@ def send_frames(client_of, count, case, tmp_path, errors):
                 errors=errors,
             )
 
-    asyncio.run(conversation())
+    with only_errors() as errors:
+        asyncio.run(conversation())
 
 
 @pytest.mark.parametrize("case", CASES, ids=told)
-def test_frames_in_memory(case, tmp_path, errors):
-    send_frames(lambda server, listener, _: InMemory(server, listener), FRAMES, case, tmp_path, errors)
+def test_frames_in_memory(case, tmp_path):
+    send_frames(lambda server, listener, _: InMemory(server, listener), FRAMES, case, tmp_path)
 
 
 @pytest.mark.parametrize("case", SOCKET_CASES, ids=told)
-def test_frames_over_sockets(case, tmp_path, errors):
+def test_frames_over_sockets(case, tmp_path):
     def client_of(_server, listener, authority):
         return OverSocket(listener, trusting(authority) if listener.protocol.is_tls else None)
 
-    send_frames(client_of, SOCKET_FRAMES, case, tmp_path, errors)
+    send_frames(client_of, SOCKET_FRAMES, case, tmp_path)
