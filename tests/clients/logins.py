@@ -205,11 +205,14 @@ def run_kcat(settings, *words, lines=None):
 
 
 # Each driver writes a record and reads it again, and returns the value. A failed login raises an error; kafka-python
-# tries again until its patience ends.
+# tries again until its patience ends. With `trust`, the file of an authority, it connects with TLS.
 
 
-def confluent(bootstrap, mechanism, password, topic, *, patience_s=TIMEOUT_S):
-    return write_and_read(librdkafka(bootstrap, mechanism, password), topic, patience_s=patience_s)
+def confluent(bootstrap, mechanism, password, topic, *, patience_s=TIMEOUT_S, trust=None):
+    settings = librdkafka(bootstrap, mechanism, password)
+    if trust is not None:
+        settings |= {"security.protocol": "SASL_SSL", "ssl.ca.location": str(trust)}
+    return write_and_read(settings, topic, patience_s=patience_s)
 
 
 def write_and_read(settings, topic, *, patience_s=TIMEOUT_S):
@@ -235,7 +238,7 @@ def write_and_read(settings, topic, *, patience_s=TIMEOUT_S):
     return message.value()
 
 
-def kafka_python(bootstrap, mechanism, password, topic, *, patience_s=TIMEOUT_S):
+def kafka_python(bootstrap, mechanism, password, topic, *, patience_s=TIMEOUT_S, trust=None):
     from kafka import KafkaConsumer, KafkaProducer
     from kafka.net.sasl.oauth import AbstractTokenProvider
 
@@ -249,6 +252,8 @@ def kafka_python(bootstrap, mechanism, password, topic, *, patience_s=TIMEOUT_S)
         "sasl_mechanism": mechanism,
         "bootstrap_timeout_ms": patience_s * 1000,
     }
+    if trust is not None:
+        settings |= {"security_protocol": "SASL_SSL", "ssl_cafile": str(trust)}
     if mechanism == OAUTHBEARER:
         settings["sasl_oauth_token_provider"] = Provider()
     else:
@@ -265,7 +270,7 @@ def kafka_python(bootstrap, mechanism, password, topic, *, patience_s=TIMEOUT_S)
         consumer.close()
 
 
-def aiokafka(bootstrap, mechanism, password, topic, *, patience_s=TIMEOUT_S):
+def aiokafka(bootstrap, mechanism, password, topic, *, patience_s=TIMEOUT_S, trust=None):
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
     from aiokafka.abc import AbstractTokenProvider
 
@@ -279,6 +284,9 @@ def aiokafka(bootstrap, mechanism, password, topic, *, patience_s=TIMEOUT_S):
             "security_protocol": "SASL_PLAINTEXT",
             "sasl_mechanism": mechanism,
         }
+        if trust is not None:
+            context = ssl.create_default_context(cafile=trust)
+            settings |= {"security_protocol": "SASL_SSL", "ssl_context": context}
         if mechanism == OAUTHBEARER:
             settings["sasl_oauth_token_provider"] = Provider()
         else:

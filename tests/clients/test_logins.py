@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaException, Producer
@@ -16,6 +17,7 @@ from peers.apache_kafka import NotAvailableError
 from stablelog.broker.directory.noted_file import USERS
 from stablelog.wire.sasl import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512
 from tests.cli.test_cli import run
+from tests.client.transactions import create
 from tests.clients.drivers import unique
 from tests.clients.logins import (
     DRIVERS,
@@ -167,6 +169,39 @@ def test_a_setting_that_is_not_valid_ends_the_start(tmp_path, name, value):
     assert "the-secret" not in done.stderr
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A broker with a listener of each security protocol, and every mechanism."""
+    folder = tmp_path_factory.mktemp("listeners")
+    with secured(folder, **token_settings(folder), **{"group.initial.rebalance.delay.ms": "0"}) as server:
+        yield server
+
+
+@pytest.mark.parametrize("client", DRIVERS)
+def test_a_client_logs_in_over_tls(server, client):
+    address, topic = server.at["SASL_SSL"], create(server.at["PLAINTEXT"])
+    arguments = (address, SCRAM_SHA_512, SECURED_PASSWORD, topic)
+    assert DRIVERS[client](*arguments, trust=server.certificates.trust) == b"value"
+    failed = log_text(server.broker).count("the TLS handshake failed")
+    with pytest.raises(Exception):  # noqa: B017 - each client has its own
+        DRIVERS[client](*arguments, patience_s=3, trust=server.certificates.stranger)
+    assert log_text(server.broker).count("the TLS handshake failed") > failed
+
+
+@pytest.mark.java
+def test_java_logs_in_over_tls(server):
+    topic = create(server.at["PLAINTEXT"])
+    stores = {"security.protocol": "SASL_SSL", "ssl.truststore.type": "PEM"}
+    settings = java(SCRAM_SHA_512, SECURED_PASSWORD.replace('"', '\\"')) | stores
+    client = java_client(SimpleNamespace(bootstrap=server.at["SASL_SSL"]))
+    client.send(
+        client.open(settings | {"ssl.truststore.location": str(server.certificates.trust)}), topic, [b"v"]
+    )
+    with pytest.raises(RefusedError, match="SslAuthenticationException"):
+        stranger = {"ssl.truststore.location": str(server.certificates.stranger)}
+        client.send(client.open(settings | stranger), topic, [b"v"])
+
+
 # -- other languages -----------------------------------------------------------------------------------------------
 
 
@@ -279,14 +314,6 @@ def kcat():
     version = re.search(r"librdkafka (\d+)\.(\d+)\.(\d+)", told).groups()
     features = re.search(r"builtin\.features=([a-z0-9_,]+)", told)[1].split(",")
     return tuple(map(int, version)), features
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """A broker with a listener of each security protocol, and every mechanism."""
-    folder = tmp_path_factory.mktemp("listeners")
-    with secured(folder, **token_settings(folder), **{"group.initial.rebalance.delay.ms": "0"}) as server:
-        yield server
 
 
 def kcat_settings(server, protocol, mechanism, **more):
