@@ -41,6 +41,8 @@ SETTINGS = {
     "group_initial_rebalance_delay_ms": 0,
     "log_segment_delete_delay_ms": 0,
     "log_retention_check_interval_ms": 200,
+    "authorizer_class_name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super_users": "User:ANONYMOUS",
 }
 NEVER = {"log_cleaner_backoff_ms": 2**62}
 VERSION_IN_JSON = re.compile(rb'"version": ?(\d+)')
@@ -94,8 +96,9 @@ class Generation:
                 if path.name in LEFT_OUT:
                     continue
                 about = tarfile.TarInfo(str(Path(name) / path.relative_to(source)))
+                mode = 0o600 if path.name in PRIVATE else 0o644
                 about.mode, about.type = (
-                    (0o755, tarfile.DIRTYPE) if path.is_dir() else (0o644, tarfile.REGTYPE)
+                    (0o755, tarfile.DIRTYPE) if path.is_dir() else (mode, tarfile.REGTYPE)
                 )
                 held = b"" if path.is_dir() else path.read_bytes()
                 about.size = len(held)
@@ -260,7 +263,8 @@ WITHOUT_VERSION = (
     "disk-reserve",
 )
 BY_NUMBER = (".summary", ".snapshot", ".commitsummary", ".txnindex")  # their first two bytes
-BY_JSON = ("cluster.json", "broker.json", "users.json", ".kafka_cleanshutdown")
+BY_JSON = ("cluster.json", "broker.json", "acls.json", "users.json", "quotas.json", ".kafka_cleanshutdown")
+PRIVATE = ("users.json",)
 BY_LINE = ("log-start-offset", "view-start-offset", "partition.metadata", "meta.properties")
 
 
@@ -268,8 +272,8 @@ def versions_in(data):
     """The version of each kind of file and of record in a data directory: {kind: versions}."""
     found = defaultdict(set)
     for path in sorted(path for path in data.rglob("*") if path.is_file()):
-        if path.suffix == ".deleted":
-            continue  # it goes
+        if path.suffix in (".deleted", ".tmp"):
+            continue  # a start removes it
         content = path.read_bytes()
         kind = path.suffix if path.stem.isdigit() else path.name
         if kind in BY_NUMBER:

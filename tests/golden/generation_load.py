@@ -6,12 +6,21 @@ from datetime import timedelta
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewPartitions,
+    ResourcePatternType,
     ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
 )
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_commit.v4.request import (  # the last version in which a client says when an offset expires
@@ -27,11 +36,15 @@ from stablelog.client import joint
 from stablelog.client.cluster import Cluster
 from stablelog.errors import StablelogError
 from tests.clients.drivers import TIMEOUT_S, Aiokafka, KafkaPython
+from tests.clients.test_quotas import limit
 from tests.golden.generation_look import identity_of
 from tests.golden.generation_writers import LONG_MS, NOW_MS, Aio, Confluent, Ours, value
 from tests.java.load import CODECS, commit_offsets, create_topic, producer, settings
 from tests.waiting import until
 
+LITERAL, PREFIXED = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
+ALLOW, DENY = AclPermissionType.ALLOW, AclPermissionType.DENY
+PASSWORD = b"of the users"
 SMALL = {"segment.bytes": "2500", "index.interval.bytes": "300", "retention.ms": "-1"}
 ORDERED = {**SMALL, "stablelog.order": "commit"}
 COMPACTED = {
@@ -103,6 +116,7 @@ class Load:
             ConfigEntry("log.retention.bytes", "-1", incremental_operation=AlterConfigOpType.SET)
         )
         self.admin.incremental_alter_configs([broker])[broker].result(TIMEOUT_S)
+        self._security()
         self._plain()
         for round_number in range(3):
             self._compacted(round_number)
@@ -113,12 +127,64 @@ class Load:
     def second_half(self):
         """What comes after the restart, with no compaction any more."""
         self._first_number = 50
+        self._more_security()
         self._transactions()
         self._long()
         self._joints()
         self._groups()
         self._left_open()
         self._more_offsets()
+
+    def _security(self):
+        """ACLs of every kind of pattern, users with both mechanisms, and quotas."""
+        acls = [
+            AclBinding(kind, name, pattern, principal, host, operation, permission)
+            for kind, name, pattern, principal, host, operation, permission in (
+                (ResourceType.TOPIC, "ordinary", LITERAL, "User:alice", "*", AclOperation.READ, ALLOW),
+                (ResourceType.TOPIC, "pay-", PREFIXED, "User:bob ü", "*", AclOperation.ALL, ALLOW),
+                (ResourceType.GROUP, "*", LITERAL, "User:*", "192.0.2.1", AclOperation.READ, DENY),
+                (
+                    ResourceType.TRANSACTIONAL_ID,
+                    "gone",
+                    LITERAL,
+                    "User:alice",
+                    "*",
+                    AclOperation.WRITE,
+                    ALLOW,
+                ),
+            )
+        ]
+        for created in self.admin.create_acls(acls).values():
+            created.result(TIMEOUT_S)
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):  # a request may have one
+            info = ScramCredentialInfo(mechanism, 4096)
+            self._alter_users(
+                [UserScramCredentialUpsertion(name, info, PASSWORD) for name in ("alice", "bob ü", "gone")]
+            )
+        limit(self.bootstrap, (("user", "alice"),), producer_byte_rate=1_000_000)
+        limit(self.bootstrap, (("user", None), ("client-id", "c")), request_percentage=12.5)
+        limit(self.bootstrap, (("ip", "192.0.2.1"),), connection_creation_rate=7)
+        limit(self.bootstrap, (("user", "gone"),), consumer_byte_rate=5)
+
+    def _more_security(self):
+        """What is removed after the restart."""
+        gone = AclBindingFilter(
+            ResourceType.TRANSACTIONAL_ID,
+            "gone",
+            LITERAL,
+            None,
+            None,
+            AclOperation.ANY,
+            AclPermissionType.ANY,
+        )
+        for removed in self.admin.delete_acls([gone]).values():
+            assert len(removed.result(TIMEOUT_S)) == 1
+        self._alter_users([UserScramCredentialDeletion("gone", ScramMechanism.SCRAM_SHA_256)])
+        limit(self.bootstrap, (("user", "gone"),), consumer_byte_rate=None)
+
+    def _alter_users(self, changes):
+        for altered in self.admin.alter_user_scram_credentials(changes).values():
+            altered.result(TIMEOUT_S)
 
     def _plain(self):
         """Outside transactions: every codec, idempotent or not, headers, null keys and values."""
@@ -309,6 +375,21 @@ class Load:
         assert member.poll(TIMEOUT_S) is not None
         member.commit(offsets=[TopicPartition("ordinary", 1, 4)], asynchronous=False)
         self._hold(member)
+        newer = Consumer(
+            settings(
+                self.bootstrap,
+                **{
+                    "group.id": "newer",
+                    "group.protocol": "consumer",
+                    "auto.offset.reset": "earliest",
+                    "enable.auto.commit": False,
+                },
+            )
+        )
+        newer.subscribe(["ordinary", "again"])
+        assert newer.poll(TIMEOUT_S) is not None
+        newer.commit(offsets=[TopicPartition("again", 0, 2, "of a newer group")], asynchronous=False)
+        self._hold(newer)
 
     def _expiring_offset(self):
         """An offset whose expiry the client has chosen, as old clients do."""

@@ -9,7 +9,17 @@ import json
 from datetime import timedelta
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
-from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, ResourceType
+from confluent_kafka.admin import (
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ConfigResource,
+    ConfigSource,
+    ResourcePatternType,
+    ResourceType,
+)
+from kio.schema.describe_client_quotas.v1.request import DescribeClientQuotasRequest
 from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
 from kio.schema.errors import ErrorCode
 from kio.schema.list_transactions.v1.request import ListTransactionsRequest
@@ -164,8 +174,55 @@ def look(bootstrap, written_ms):
             "groups": group_offsets(bootstrap),
             "transactions": transactions(bootstrap),
             "joint": joint_versions(cluster),
+            **security(bootstrap, cluster),
             "cuts": cuts(cluster, {name: configs[name].get("stablelog.group", "") for name in ordered}),
         }
+
+
+def security(bootstrap, cluster):
+    """The ACLs, the users with their mechanisms and iterations, and the quotas."""
+    admin = AdminClient(settings(bootstrap))
+    every = AclBindingFilter(
+        ResourceType.ANY,
+        None,
+        ResourcePatternType.ANY,
+        None,
+        None,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    users = admin.describe_user_scram_credentials().result(TIMEOUT_S)
+    asked = DescribeClientQuotasRequest(components=(), strict=False)
+    quotas = cluster.any_connection().ask(asked)
+    assert quotas.error_code is ErrorCode.none, quotas
+    return {
+        "acls": sorted(
+            [
+                one.restype.name,
+                one.name,
+                one.resource_pattern_type.name,
+                one.principal,
+                one.host,
+                one.operation.name,
+                one.permission_type.name,
+            ]
+            for one in admin.describe_acls(every).result(TIMEOUT_S)
+        ),
+        "users": {
+            name: sorted([one.mechanism.name, one.iterations] for one in found.scram_credential_infos)
+            for name, found in sorted(users.items())
+        },
+        "quotas": sorted(
+            (
+                [
+                    [[part.entity_type, part.entity_name] for part in entry.entity],
+                    [[value.key, value.value] for value in entry.values],
+                ]
+                for entry in quotas.entries
+            ),
+            key=str,
+        ),
+    }
 
 
 def topic_configs(bootstrap, names):

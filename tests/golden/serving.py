@@ -20,6 +20,8 @@ SETTINGS = {
     "log.message.timestamp.after.max.ms": str(LONG_MAX),  # clients have today's clock
     "transaction.max.timeout.ms": str(2**31 - 1),
     "group.initial.rebalance.delay.ms": "0",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
 }
 
 
