@@ -156,7 +156,8 @@ class Load:
         ]
         for created in self.admin.create_acls(acls).values():
             created.result(TIMEOUT_S)
-        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):  # a request may have one
+        # A request may change only one mechanism of a user.
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
             info = ScramCredentialInfo(mechanism, 4096)
             self._alter_users(
                 [UserScramCredentialUpsertion(name, info, PASSWORD) for name in ("alice", "bob ü", "gone")]
