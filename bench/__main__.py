@@ -15,6 +15,7 @@ from rich.console import Console
 
 from bench import (
     aborts,
+    acls,
     against,
     commit_order,
     least_broker,
@@ -45,6 +46,7 @@ PARTS = (
     "e2e",
     "start",
     "aborts",
+    "acls",
     "commit-order",
     "columns",
     "loop",
@@ -343,6 +345,9 @@ def main() -> None:
             sections += tls.run(plan.run_count, plan.divisor, status.update, with_kafka=missing is None)
     if "aborts" in plan.parts:
         sections.append(measure_aborts(plan))
+    if "acls" in plan.parts:
+        with console.status("ACLs"):
+            sections += acls.run(plan.run_count, plan.divisor)
     if "commit-order" in plan.parts:
         with console.status("commit order") as status:
             sections += commit_order.run(plan.run_count, plan.divisor, best, status.update)
