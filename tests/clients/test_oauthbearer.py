@@ -212,6 +212,8 @@ def test_an_endpoint_that_gives_no_token_is_told(server, endpoint, connect, monk
         ((200, b"<html>"), AuthenticationError, "has no access_token: it is not a token endpoint"),
         ((404, b""), AuthenticationError, "gives no token to client 'alice': status 404"),
         ((401, b'{"error": "s3cr3t"}'), AuthenticationError, "status 401"),
+        ((408, b""), UnavailableError, "it responds with status 408"),
+        ((429, b"{}"), UnavailableError, "it responds with status 429"),
         ((302, b""), UnavailableError, "it responds with status 302"),
         ((503, b""), UnavailableError, "it responds with status 503"),
         ((200, b"x" * (SIZE_MAX + 1)), UnavailableError, "it has more than 1048576 bytes"),

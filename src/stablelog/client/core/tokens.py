@@ -20,7 +20,8 @@ from stablelog.errors import AuthenticationError, UnavailableError
 from stablelog.wire.sasl import OAUTHBEARER
 
 TOKEN_SIZE_MAX: Final = 1 << 16
-REFUSALS: Final = range(400, 500)
+# The statuses with which a retry cannot help: not 408 (Request Timeout) and 429 (Too Many Requests), as in Java's client.
+REFUSALS: Final = frozenset(range(400, 500)) - {408, 429}
 # The codes with which an endpoint refuses a client (RFC 6749, section 5.2). Other texts of a response are not shown.
 CODES: Final = frozenset(
     {
