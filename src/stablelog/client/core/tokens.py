@@ -96,7 +96,8 @@ def _asked(endpoint: TokenEndpoint, where: str) -> str:
             "must contain the host name",
         ) from None
     except (OSError, HTTPException) as error:
-        raise UnavailableError(f"{where}no token from {at}: {http.why(error)}") from error
+        # From None, because a cause would be taken for that of the connection to the broker.
+        raise UnavailableError(f"{where}no token from {at}: {http.why(error)}") from None
     if response.status in REFUSALS:
         code = _field(response.content, "error")
         what = code if code in CODES else f"status {response.status}"
