@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import socket
+import struct
 from datetime import timedelta
 
 import pytest
@@ -15,6 +16,7 @@ from stablelog.broker.limited_log import LINES_MAX
 from stablelog.broker.metrics import Metrics
 from stablelog.broker.server import Server
 from stablelog.errors import UnavailableError
+from stablelog.wire.api import ApiKey
 from tests.broker.desk import batch, frame, part, read_answer
 from tests.clients.proxy import LENGTH, receive
 from tests.waiting import until
@@ -143,6 +145,26 @@ def test_clients_cannot_fill_the_log(new_loop, tmp_path, caplog):
     run(conversation, new_loop)
     closings = [record for record in caplog.records if record.message.startswith("closing 127.0.0.1:")]
     assert len(closings) == LINES_MAX
+
+
+def test_the_log_does_not_repeat_the_bytes_of_a_client(new_loop, tmp_path, caplog):
+    async def conversation():
+        async with started(tmp_path) as (server, port):
+            for size in (1, 30_000):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                request = struct.pack(">hhih", ApiKey.API_VERSIONS, 0, 1, size) + b"\xff" * size
+                writer.write(struct.pack(">i", len(request)) + request)
+                assert await reader.read() == b""
+                writer.close()
+            await server.stop()
+
+    run(conversation, new_loop)
+    closings = [
+        record.message for record in caplog.records if record.message.startswith("closing 127.0.0.1:")
+    ]
+    assert len(closings) == 2
+    for line in closings:
+        assert line.endswith("not a api_versions request of version 0: byte 0 is not UTF-8")
 
 
 @pytest.mark.parametrize("fails", ["create_server", "serve"])

@@ -291,6 +291,9 @@ WRONG = [
     ({**OAUTH, TOKEN_URL: "example.com"}, "is not valid: write https://..., or file:///path"),
     ({**OAUTH, TOKEN_URL: "https://[a/b"}, "is not valid: write https://..., or file:///path"),
     ({**OAUTH, TOKEN_URL: "https://a:b/c"}, "is not valid: write https://..., or file:///path"),
+    ({**OAUTH, TOKEN_URL: "https://a..b/c"}, "is not valid: write https://..., or file:///path"),
+    ({**OAUTH, TOKEN_URL: "https://a/b c"}, "%20 for a space"),
+    ({**SASL, "sasl.username": "a", "sasl.password": f"{SECRET}\udcff"}, "has bytes that are not UTF-8"),
     ({**OAUTH, TOKEN_URL: "https://a/b"}, "client.id is missing"),
     ({**OAUTH, TOKEN_URL: "https://a/b", CLIENT_ID: "a"}, "client.secret is missing"),
     ({**OAUTH, TOKEN_URL: "https://a/b", CLIENT_ID: "a:b", CLIENT_SECRET: SECRET}, "cannot contain a colon"),
@@ -347,7 +350,7 @@ def test_no_secret_stands_in_the_text_of_an_object(server):
     texts = {name: SECRET for name in SECRETS if name.startswith("ssl.")}
     tls = {"security.protocol": "SSL", "ssl.keystore.certificate.chain": "c", **texts}
     login = {**SASL, "sasl.username": "a", "sasl.password": SECRET}
-    token = {**OAUTH, TOKEN_URL: "https://a/b", "sasl.jaas.config": TOKEN_JAAS}
+    token = {**OAUTH, TOKEN_URL: f"https://a:{SECRET}@a/b?code={SECRET}", "sasl.jaas.config": TOKEN_JAAS}
     for settings in (tls, login, token):
         security = security_of(settings)
         cluster = Cluster("h:1", security=security)

@@ -1,5 +1,6 @@
 """Clients that log in with bearer tokens: from a token endpoint, from a file, and from a function of the program."""
 
+import socket
 import threading
 import time
 
@@ -212,6 +213,8 @@ def test_an_endpoint_that_gives_no_token_is_told(server, endpoint, connect, monk
         ((200, b"<html>"), AuthenticationError, "has no access_token: it is not a token endpoint"),
         ((404, b""), AuthenticationError, "gives no token to client 'alice': status 404"),
         ((401, b'{"error": "s3cr3t"}'), AuthenticationError, "status 401"),
+        ((408, b""), UnavailableError, "it responds with status 408"),
+        ((429, b"{}"), UnavailableError, "it responds with status 429"),
         ((302, b""), UnavailableError, "it responds with status 302"),
         ((503, b""), UnavailableError, "it responds with status 503"),
         ((200, b"x" * (SIZE_MAX + 1)), UnavailableError, "it has more than 1048576 bytes"),
@@ -340,3 +343,13 @@ def test_a_command_without_a_valid_token_ends_with_one_line(server, endpoint, tm
     assert "token" in done.stderr
     assert not text or text not in done.stderr + done.stdout
     assert "wrong-secret" not in done.stderr + done.stdout
+
+
+def test_a_command_tells_that_the_token_endpoint_does_not_respond(server, tmp_path):
+    """The broker is there, so it alone must not be blamed."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/token"
+    given = config(tmp_path, server, java_with_token(url))
+    done = run("quotas", "list", *given, "--timeout", "2", bootstrap=server.at["SASL_SSL"])
+    assert done.returncode == 3, done
+    assert f"no token from {url}: Connection refused" in done.stderr

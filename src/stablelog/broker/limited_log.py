@@ -7,11 +7,13 @@ from typing import Final
 # At most so many lines of one limited log are written in each period.
 LINES_MAX: Final = 100
 PERIOD_MS: Final = 10_000
+LINE_SIZE_MAX: Final = 2000  # characters of a message
 SHOWN_SIZE_MAX: Final = 200
 
 
 class LimitedLog:
-    """Writes at most LINES_MAX lines in PERIOD_MS. The first line after the period says how many were left out.
+    """Writes at most LINES_MAX lines in PERIOD_MS. The first line after the period says how many were left out. A message
+    is cut after LINE_SIZE_MAX characters, and control characters are escaped.
 
     Args:
         logger: where the lines are written.
@@ -37,7 +39,14 @@ class LimitedLog:
             self._begin_ms, self._count = now_ms, 0
         self._count += 1
         if self._count <= LINES_MAX:
-            self._logger.log(self._level, message, *values)
+            self._logger.log(self._level, "%s", _one_line(message % values if values else message))
+
+
+def _one_line(text: str) -> str:
+    cut = text if len(text) <= LINE_SIZE_MAX else f"{text[:LINE_SIZE_MAX]}..."
+    return (
+        cut if cut.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in cut)
+    )
 
 
 def shown(text: str) -> str:

@@ -2,11 +2,13 @@
 lead to any address.
 """
 
+import io
+import socket
 import ssl
 import time
 from collections.abc import Mapping
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Final, NamedTuple
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any, Final, NamedTuple, cast
 from urllib.parse import SplitResult
 
 from stablelog.errors import in_words
@@ -28,8 +30,34 @@ class Response(NamedTuple):
     content: bytes
 
 
+class _Received(io.RawIOBase):
+    """The bytes of a response, until a deadline. The timeout of a socket would begin anew with each byte."""
+
+    def __init__(self, connected: socket.socket, deadline: float) -> None:
+        self._connected = connected
+        self._deadline = deadline
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """Return a reader of the bytes, as a socket does."""
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left_s = self._deadline - time.monotonic()
+        try:
+            if left_s <= 0:
+                raise TimeoutError
+            self._connected.settimeout(left_s)
+            return self._connected.recv_into(buffer)
+        except TimeoutError:
+            raise OSError(f"the server has not sent all of its response within {TIMEOUT_S:g} s") from None
+
+
 def ask(url: SplitResult, headers: Mapping[str, str], form: bytes | None = None) -> Response:
-    """Send a request. Blocks for up to `TIMEOUT_S` seconds, and some more if the server stops within a response.
+    """Send a request. Blocks for up to `TIMEOUT_S` seconds, and longer only until the server has accepted a connection and
+    the request.
 
     Args:
         url: `https:` or `http:`. A certificate must be of an authority that the operating system trusts.
@@ -49,14 +77,16 @@ def ask(url: SplitResult, headers: Mapping[str, str], form: bytes | None = None)
     deadline = time.monotonic() + TIMEOUT_S
     try:
         target = (url.path or "/") + (f"?{url.query}" if url.query else "")
-        connection.request("GET" if form is None else "POST", target, form, dict(headers))
-        response = connection.getresponse()
-        content = b""
-        while part := response.read1(1 << 16):
-            content += part
-            check_size(content)
-            if time.monotonic() > deadline:
-                raise OSError(f"the server has not sent all of it within {TIMEOUT_S:g} s")
+        method = "GET" if form is None else "POST"
+        connection.request(method, target, form, dict(headers))
+        assert connection.sock is not None
+        received = cast("socket.socket", _Received(connection.sock, deadline))
+        with HTTPResponse(received, method=method) as response:
+            response.begin()
+            content = b""
+            while part := response.read1(1 << 16):
+                content += part
+                check_size(content)
     finally:
         connection.close()
     return Response(response.status, content)

@@ -18,5 +18,5 @@ def parse_keys_url(text: str) -> str:
         return text.strip()
     raise ValueError(
         "write https://..., or file:///path; http:// is accepted for addresses of this machine only, because anybody on the "
-        "way could replace the keys"
+        "way could replace the keys. Write %20 for a space, and so on"
     )

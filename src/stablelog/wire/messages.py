@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
-from stablelog.errors import RefusedError
+from stablelog.errors import RefusedError, in_words
 from stablelog.wire import fetch, produce
 from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.guard import Buffer, checked, skip_tagged_fields
@@ -148,7 +148,9 @@ def _check_served(api_key: int, version: int) -> None:
 
 def _not_a_request(api_key: int, version: int, error: Exception) -> RefusedError:
     name = ApiKey(api_key).snake_name
-    return RefusedError(ErrorCode.invalid_request, f"not a {name} request of version {version}: {error!r}")
+    # The repr of a UnicodeDecodeError contains all the bytes.
+    why = in_words(error) if isinstance(error, UnicodeDecodeError) else repr(error)
+    return RefusedError(ErrorCode.invalid_request, f"not a {name} request of version {version}: {why}")
 
 
 def _decode_body(api_key: int, version: int, frame: Buffer, at: int = 0) -> Any:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import logging
 import os
@@ -22,6 +23,7 @@ from tests.broker.desk import frame, read_answer
 from tests.broker.test_server import new_uvloop, run
 
 API_VERSIONS, METADATA = 18, 3
+NO_DELAY = (socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, new_uvloop], ids=["asyncio", "uvloop"])
@@ -115,6 +117,34 @@ def test_requests_are_answered_over_tls(tmp_path, authority, new_loop, version):
             answer, _ = read_answer(API_VERSIONS, 0, answers[-1])
             assert len(answers) == 20
             assert len(answer.api_keys) == len(api_versions.answer(0).api_keys)
+
+    run(conversation, new_loop)
+
+
+def test_a_client_that_has_gone_before_it_was_accepted_ends_nothing(
+    tmp_path, authority, new_loop, monkeypatch
+):
+    """macOS refuses the options of a socket that its client has reset."""
+
+    to_come, set_option = [True], socket.socket.setsockopt
+
+    def setsockopt(self, level, option, value):
+        is_accepted = (level, option) == NO_DELAY and self.getsockname()[1] == ports[0]
+        if is_accepted and to_come:
+            to_come.clear()
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        set_option(self, level, option, value)
+
+    monkeypatch.setattr(socket.socket, "setsockopt", setsockopt)
+    ports = []
+
+    async def conversation():
+        async with serving(tmp_path, authority) as server, asyncio.timeout(10):
+            port = server.listeners[0].port
+            ports.append(port)
+            with pytest.raises(OSError):
+                await ask(port, trusting(authority), versions_request())
+            await ask(port, trusting(authority), versions_request())
 
     run(conversation, new_loop)
 

@@ -132,7 +132,12 @@ class TlsListener:
         accepted.setblocking(False)
         # A response must not wait for the client's acknowledgement of the one before. Event loops set this option only
         # for sockets that they have accepted themselves.
-        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:  # macOS refuses it if the client has closed the connection
+            self._limits.log_close(peer, _reason(error))
+            accepted.close()
+            return
         arrival = self._limits.arrive(host)
         handshake = _Handshake(host, peer, accepted, self._limits.log_close)
         self._members.add(handshake)

@@ -133,7 +133,7 @@ class Tls:
 class TokenEndpoint:
     """The token endpoint of an authorization server, and the client for which it gives tokens."""
 
-    url: str
+    url: str = field(repr=False)  # its query may contain a secret
     client_id: str
     client_secret: str = field(repr=False)
     scope: str = ""
@@ -200,6 +200,11 @@ def security_of(settings: Mapping[str, Any] | None, prefix: str = "") -> Securit
     return _Reader(settings or {}, prefix).security() if settings else PLAINTEXT
 
 
+def _is_unicode(text: str) -> bool:
+    """Return whether a text can be encoded. Python keeps other bytes of the environment in the text as surrogates."""
+    return not any("\ud800" <= one <= "\udfff" for one in text)
+
+
 class _Reader:
     """Reads the settings, each once; what is left over is an error."""
 
@@ -224,6 +229,8 @@ class _Reader:
                     raise self._refusal(f"{known} is not a function")
             elif not isinstance(value, str):
                 raise self._refusal(f"the value of {known} is not text")
+            elif not known.endswith(".location") and not _is_unicode(value):
+                raise self._refusal(f"{known} has bytes that are not UTF-8")  # from the environment
             self._values[known] = value
 
     def _refusal(self, what: str) -> UsageError:
@@ -359,7 +366,7 @@ class _Reader:
         if url and (parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path):
             raise self._refusal(
                 f"{self._named(TOKEN_URL)} is not valid: write https://..., or file:///path; http:// is accepted for addresses "
-                "of this machine only, because the secret would be readable on the way"
+                "of this machine only, because the secret would be readable on the way. Write %20 for a space, and so on"
             )
         unused = [name for name in TOKEN_OPTIONS.values() if name in self._values]
         if unused:

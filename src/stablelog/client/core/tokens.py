@@ -20,7 +20,8 @@ from stablelog.errors import AuthenticationError, UnavailableError
 from stablelog.wire.sasl import OAUTHBEARER
 
 TOKEN_SIZE_MAX: Final = 1 << 16
-REFUSALS: Final = range(400, 500)
+# The statuses with which a retry cannot help: not 408 (Request Timeout) and 429 (Too Many Requests), as in Java's client.
+REFUSALS: Final = frozenset(range(400, 500)) - {408, 429}
 # The codes with which an endpoint refuses a client (RFC 6749, section 5.2). Other texts of a response are not shown.
 CODES: Final = frozenset(
     {
@@ -95,7 +96,8 @@ def _asked(endpoint: TokenEndpoint, where: str) -> str:
             "must contain the host name",
         ) from None
     except (OSError, HTTPException) as error:
-        raise UnavailableError(f"{where}no token from {at}: {http.why(error)}") from error
+        # From None, because a cause would be taken for that of the connection to the broker.
+        raise UnavailableError(f"{where}no token from {at}: {http.why(error)}") from None
     if response.status in REFUSALS:
         code = _field(response.content, "error")
         what = code if code in CODES else f"status {response.status}"

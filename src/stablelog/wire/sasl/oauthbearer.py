@@ -19,6 +19,8 @@ from stablelog.wire.sasl.scram import escaped, unescaped
 
 TOKEN_MESSAGE_SIZE_MAX: Final = 140_000  # bytes: a token of the greatest size, and its extensions
 EXPIRY_MAX_S: Final = 1e12
+_SENDABLE: Final = re.compile(r"[!-~]*")
+_BLANK: Final = re.compile(r"[\x00-\x20\x7f]")
 SEPARATOR: Final = "\x01"
 # The response of the client to an error.
 ABORT: Final = SEPARATOR.encode()
@@ -127,11 +129,16 @@ def expiry_of(token: str) -> float | None:
 
 
 def is_server_url(url: SplitResult) -> bool:
-    """Return whether a URL is that of a server that the network cannot replace: `https://`, or `http://` on this machine."""
+    """Return whether a URL is that of a server that the network cannot replace: `https://`, or `http://` on this machine.
+    A request for the URL can be sent: its path and query are printable ASCII without spaces.
+    """
     try:
         if not url.hostname or url.port == 0:
             return False
-    except ValueError:  # the port is no number, or too large
+        url.hostname.encode("idna")  # as the socket does
+    except ValueError:  # the port is no number or too large, or a label of the host name is empty or too long
+        return False
+    if not _SENDABLE.fullmatch(url.path + url.query) or _BLANK.search(url.hostname):
         return False
     return url.scheme == "https" or (url.scheme == "http" and _is_loopback(url.hostname))
 
