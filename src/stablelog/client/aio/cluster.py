@@ -94,13 +94,14 @@ async def open_stream(address: str, timeout_s: float, security: Security = PLAIN
     try:
         async with asyncio.timeout(timeout_s):
             reader, writer = await asyncio.open_connection(host, port, **given)
+        # macOS refuses this if the broker has closed the connection.
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except TimeoutError as error:
         raise UnavailableError(f"no broker responds at {address}: timed out") from error
     except OSError as error:  # before ValueError, because ssl.SSLCertVerificationError is both
         raise connection_error(address, security, error) from error
     except (ValueError, OverflowError) as error:
         raise invalid_address(address) from error
-    writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return StreamConnection(address, reader, writer, timeout_s, security)
 
 
