@@ -133,6 +133,7 @@ class Errors(logging.Handler):
 @contextlib.contextmanager
 def only_errors():
     """The errors that are logged in the block. pytest's handlers would keep each other line: they would be millions."""
+    gc.collect()  # Tasks that earlier tests have left are an error in the log when they are collected.
     root, handler = logging.getLogger(), Errors()
     handlers, root.handlers[:] = root.handlers[:], [handler]
     try:
