@@ -217,8 +217,16 @@ def side(tmp_path_factory):
     return Side("new", "", ROOT, tmp_path_factory.mktemp("scratch"))
 
 
+def by_day_or_by_night():
+    """The workloads: two of them by day."""
+    for work in workloads():
+        name = next(iter(work.rows))
+        marks = [] if name in ("produce-100", "start-after-kill") else [pytest.mark.night]
+        yield pytest.param(work, id=name, marks=marks)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("work", workloads(), ids=lambda work: next(iter(work.rows)))
+@pytest.mark.parametrize("work", [*by_day_or_by_night()])
 def test_every_row_runs_in_miniature(work, side):
     """With one variant: a second one would only repeat it."""
     work.prepare(side, 200)

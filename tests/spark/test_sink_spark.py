@@ -107,6 +107,7 @@ def test_a_stream_and_what_spark_repeats_of_it(spark, tmp_path, stablelog_broker
     assert progress_of(stablelog_broker.bootstrap, group, pipeline.source) == 8
 
 
+@pytest.mark.night
 def test_a_micro_batch_that_is_planned_anew_with_more_rows_is_not_taken_for_a_repetition(
     spark, tmp_path, stablelog_broker, topic
 ):

@@ -37,7 +37,10 @@ class Reader(threading.Thread):
 
 @pytest.mark.slow
 @pytest.mark.timeout(200 + 10 * KILLS)
-@pytest.mark.parametrize("config", [pytest.param(TIERED, id="whole"), pytest.param(DELETING, id="deleting")])
+@pytest.mark.parametrize(
+    "config",
+    [pytest.param(TIERED, id="whole"), pytest.param(DELETING, id="deleting", marks=pytest.mark.night)],
+)
 def test_each_read_of_the_objects_is_a_run_of_committed_records_when_the_broker_is_killed(config, tmp_path):
     chance = randomness("kills and reads of objects", KILLS)
     store = tmp_path / "store"
