@@ -3,7 +3,6 @@
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
-    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -13,6 +12,7 @@ from confluent_kafka.admin import (
 
 import stablelog
 from tests.cli.test_cli import answer, run
+from tests.clients.drivers import EVERY_ACL
 
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 ALICE = ("--principal", "User:alice")
@@ -127,16 +127,7 @@ def test_the_admin_client_of_confluent_kafka_creates_describes_and_deletes(at):
         AclOperation.READ,
         AclPermissionType.ALLOW,
     )
-    every = AclBindingFilter(
-        ResourceType.ANY,
-        None,
-        ResourcePatternType.ANY,
-        None,
-        None,
-        AclOperation.ANY,
-        AclPermissionType.ANY,
-    )
     assert admin.create_acls([rule])[rule].result(30) is None
-    assert admin.describe_acls(every).result(30) == [rule]
-    assert admin.delete_acls([every])[every].result(30) == [rule]
-    assert admin.describe_acls(every).result(30) == []
+    assert admin.describe_acls(EVERY_ACL).result(30) == [rule]
+    assert admin.delete_acls([EVERY_ACL])[EVERY_ACL].result(30) == [rule]
+    assert admin.describe_acls(EVERY_ACL).result(30) == []

@@ -10,6 +10,14 @@ import asyncio
 import contextlib
 import itertools
 
+from confluent_kafka.admin import (
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
 from tests.clients.reading import read_to_end
 from tests.java.client import Java
 
@@ -18,6 +26,15 @@ LONG_S = 60  # how long a broker may hold a fetch of `consume` back
 SESSION_S = (
     2 * LONG_S
 )  # how long a member may be silent: one that leaves says so, and a machine may stand still
+EVERY_ACL = AclBindingFilter(
+    ResourceType.ANY,
+    None,
+    ResourcePatternType.ANY,
+    None,
+    None,
+    AclOperation.ANY,
+    AclPermissionType.ANY,
+)
 _names = itertools.count()
 
 # The transactions of each driver: `run(topic, values, commit=..., offsets=...)` is one, begun and ended. `topic` may be

@@ -8,7 +8,6 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
-    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -22,7 +21,7 @@ from confluent_kafka.admin import (
 
 import stablelog
 from stablelog.errors import AuthenticationError, RefusedError
-from tests.clients.drivers import unique
+from tests.clients.drivers import EVERY_ACL, unique
 from tests.clients.logins import TIMEOUT_S
 from tests.commands import run
 from tests.secured import PASSWORD, USER, secured
@@ -36,15 +35,6 @@ NO_TOPIC, NO_GROUP = KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUT
 NO_CLUSTER, NO_TXN = (
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-)
-EVERY_ACL = AclBindingFilter(
-    ResourceType.ANY,
-    None,
-    ResourcePatternType.ANY,
-    None,
-    None,
-    AclOperation.ANY,
-    AclPermissionType.ANY,
 )
 
 

@@ -10,13 +10,9 @@ from datetime import timedelta
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
 from confluent_kafka.admin import (
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
     AdminClient,
     ConfigResource,
     ConfigSource,
-    ResourcePatternType,
     ResourceType,
 )
 from kio.schema.describe_client_quotas.v1.request import DescribeClientQuotasRequest
@@ -33,6 +29,7 @@ from stablelog.client.commits import describe_commits
 from stablelog.client.connection import Connection
 from stablelog.client.cuts import describe_cut
 from stablelog.client.transaction_state import describe_transaction
+from tests.clients.drivers import EVERY_ACL
 from tests.clients.reading import read_to_end
 from tests.java.load import TIMEOUT_S, settings
 
@@ -182,15 +179,6 @@ def look(bootstrap, written_ms):
 def security(bootstrap, cluster):
     """The ACLs, the users with their mechanisms and iterations, and the quotas."""
     admin = AdminClient(settings(bootstrap))
-    every = AclBindingFilter(
-        ResourceType.ANY,
-        None,
-        ResourcePatternType.ANY,
-        None,
-        None,
-        AclOperation.ANY,
-        AclPermissionType.ANY,
-    )
     users = admin.describe_user_scram_credentials().result(TIMEOUT_S)
     asked = DescribeClientQuotasRequest(components=(), strict=False)
     quotas = cluster.any_connection().ask(asked)
@@ -206,7 +194,7 @@ def security(bootstrap, cluster):
                 one.operation.name,
                 one.permission_type.name,
             ]
-            for one in admin.describe_acls(every).result(TIMEOUT_S)
+            for one in admin.describe_acls(EVERY_ACL).result(TIMEOUT_S)
         ),
         "users": {
             name: sorted([one.mechanism.name, one.iterations] for one in found.scram_credential_infos)

@@ -76,7 +76,7 @@ def admit(session: Session, api_key: int, version: int, now_ms: int) -> None:
     """Decide about a request that has arrived, before it is decoded.
 
     Args:
-        session: the session of the connection.
+        session: the session of a connection that has to log in.
         api_key: the API of the request.
         version: the version of the request.
         now_ms: the broker's time.
@@ -85,7 +85,8 @@ def admit(session: Session, api_key: int, version: int, now_ms: int) -> None:
         RefusedError: the request may not come now. The caller closes the connection.
     """
     login = session.login
-    if login is None or api_key in SASL_APIS:
+    assert login is not None
+    if api_key in SASL_APIS:
         return
     if login.is_open:
         if login.is_expired(now_ms):

@@ -16,7 +16,6 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import (
     AclBinding,
-    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -30,7 +29,7 @@ import stablelog
 from stablelog.errors import UnavailableError
 from stablelog.wire.api import APIS, ApiKey
 from tests.broker.desk import DATA, opened
-from tests.clients.drivers import unique
+from tests.clients.drivers import EVERY_ACL, unique
 
 NONE = ErrorCode.none
 MANY = 40_000
@@ -396,15 +395,6 @@ def test_librdkafka_gets_what_a_node_of_apache_kafka_would_tell_it():
         codes = {place.topic: error.code() for place, error in elected.result(60).items()}
         assert codes == {topic: KafkaError.ELECTION_NOT_NEEDED, "no": KafkaError.UNKNOWN_TOPIC_OR_PART}
 
-        any_acl = AclBindingFilter(
-            ResourceType.ANY,
-            None,
-            ResourcePatternType.ANY,
-            None,
-            None,
-            AclOperation.ANY,
-            AclPermissionType.ANY,
-        )
         acl = AclBinding(
             ResourceType.TOPIC,
             topic,
@@ -415,8 +405,8 @@ def test_librdkafka_gets_what_a_node_of_apache_kafka_would_tell_it():
             AclPermissionType.ALLOW,
         )
         # librdkafka does not report the error of DescribeAcls, whatever broker returns it.
-        assert admin.describe_acls(any_acl).result(60) == []
-        for asked in (admin.create_acls([acl])[acl], admin.delete_acls([any_acl])[any_acl]):
+        assert admin.describe_acls(EVERY_ACL).result(60) == []
+        for asked in (admin.create_acls([acl])[acl], admin.delete_acls([EVERY_ACL])[EVERY_ACL]):
             with pytest.raises(KafkaException) as refused:
                 asked.result(60)
             assert refused.value.args[0].code() == KafkaError.SECURITY_DISABLED

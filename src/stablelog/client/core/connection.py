@@ -238,8 +238,7 @@ class Connection(ABC):
 
     def _wait_for_quota(self) -> Steps[None]:
         """Wait until the throttle time is over. The wait ends early if the call is cancelled."""
-        if self._throttled_until is None:
-            return
+        assert self._throttled_until is not None
         left = self._throttled_until - (yield NOW)
         if left > 0:
             yield Pause(left)
