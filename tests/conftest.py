@@ -1,13 +1,15 @@
 """One Spark session, and one Apache Kafka, serve all tests that use them, in one process: each takes seconds to start."""
 
 import os
+import shutil
 import sys
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.durations import Durations
+from tests.free_space import why_too_little
 from tests.quick_java import QUICK_JAVA
 from tests.scale import examples
 
@@ -39,6 +41,23 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group("spark"))
         if "shared_kafka" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("shared kafka"))
+
+
+def pytest_runtest_setup(item):
+    why = why_too_little()
+    if why is not None:
+        item.session.shouldfail = why  # ends the run after this test
+        pytest.fail(why, pytrace=False)
+
+
+@pytest.fixture(scope="module")
+def module_path(tmp_path_factory, request):
+    """A directory for the fixtures of a module, as `tmp_path` is for one test: removed unless a test has failed."""
+    failed_before = request.session.testsfailed
+    directory = tmp_path_factory.mktemp(PurePath(request.node.name).stem)
+    yield directory
+    if request.session.testsfailed == failed_before:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

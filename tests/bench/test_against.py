@@ -213,8 +213,8 @@ def test_a_process_that_fails_says_why(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def side(tmp_path_factory):
-    return Side("new", "", ROOT, tmp_path_factory.mktemp("scratch"))
+def side(module_path):
+    return Side("new", "", ROOT, module_path)
 
 
 def by_day_or_by_night():

@@ -125,8 +125,8 @@ def test_a_scrape_that_the_loop_does_not_answer_in_time_says_so(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    data = tmp_path_factory.mktemp("metrics") / "data"
+def broker(module_path):
+    data = module_path / "data"
     with stablelog.serve(data, stablelog_metrics_port=0) as started:
         yield started
 

@@ -15,8 +15,8 @@ def show(at, *words):
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    with stablelog.serve(tmp_path_factory.mktemp("config") / "data", num_partitions=3) as made:
+def broker(module_path):
+    with stablelog.serve(module_path / "data", num_partitions=3) as made:
         yield made
 
 

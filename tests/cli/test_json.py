@@ -52,22 +52,21 @@ def fields(value, path=""):
 
 
 @pytest.fixture(scope="module")
-def documents(tmp_path_factory):
+def documents(module_path):
     """The JSON of each command, by its words."""
-    directory = tmp_path_factory.mktemp("json")
-    found = dict(_serve(directory))
+    found = dict(_serve(module_path))
     acls = {
         "authorizer_class_name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super_users": "User:ANONYMOUS",
     }
-    with stablelog.serve(directory / "data", **acls) as broker:
+    with stablelog.serve(module_path / "data", **acls) as broker:
         found |= _of_broker(broker.bootstrap)
         (found["inspect"],) = _answer("inspect", broker.data / "b-0" / f"{0:020d}.log")
-    shutil.copytree(directory / "data", directory / "copy")
-    next((directory / "copy" / "b-0").glob("*.timeindex")).unlink()
-    (found["verify"],) = _answer("verify", directory / "copy")
-    (found["repair"],) = _answer("repair", _damaged(directory / "copy"), "--yes")
-    return found | dict(_of_store(directory))
+    shutil.copytree(module_path / "data", module_path / "copy")
+    next((module_path / "copy" / "b-0").glob("*.timeindex")).unlink()
+    (found["verify"],) = _answer("verify", module_path / "copy")
+    (found["repair"],) = _answer("repair", _damaged(module_path / "copy"), "--yes")
+    return found | dict(_of_store(module_path))
 
 
 def _answer(*words):

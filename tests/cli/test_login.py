@@ -17,8 +17,8 @@ SECRET = "s3cr3t-value"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with secured(tmp_path_factory.mktemp("secured")) as server:
+def server(module_path):
+    with secured(module_path) as server:
         create(server.at["PLAINTEXT"], name="orders")
         yield server
 

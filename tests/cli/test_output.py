@@ -33,9 +33,9 @@ def test_what_a_client_has_chosen_is_shown_and_not_obeyed(capsys):
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data(module_path):
     """The directory of a stopped broker, whose files fill more than a pipe."""
-    directory = tmp_path_factory.mktemp("output") / "data"
+    directory = module_path / "data"
     with stablelog.serve(directory) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
         for number in range(2000):

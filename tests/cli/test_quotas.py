@@ -8,8 +8,8 @@ from tests.commands import run
 
 
 @pytest.fixture(scope="module")
-def at(tmp_path_factory):
-    with stablelog.serve(tmp_path_factory.mktemp("quotas") / "data") as broker:
+def at(module_path):
+    with stablelog.serve(module_path / "data") as broker:
         yield broker.bootstrap
 
 

@@ -42,9 +42,9 @@ def flip(directory, place):
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory):
+def broker(module_path):
     """Half has a whole and an offline partition. A sealed segment of changed has a changed record, of damaged a header."""
-    data = tmp_path_factory.mktemp("unreadable") / "data"
+    data = module_path / "data"
     with stablelog.serve(data, stablelog_scrub_bytes_per_second=0) as made:
         admin = AdminClient({"bootstrap.servers": made.bootstrap, "log_level": 0})
         topics = [

@@ -47,8 +47,8 @@ AT_ONCE_S, DEADLINE_S = 20, 60
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with secured(tmp_path_factory.mktemp("secured")) as server:
+def server(module_path):
+    with secured(module_path) as server:
         create(server.at["PLAINTEXT"], name="orders")
         yield server
 

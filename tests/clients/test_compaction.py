@@ -20,15 +20,14 @@ CONFIG = {
 
 
 @pytest.fixture(scope="module")
-def compacted(tmp_path_factory):
+def compacted(module_path):
     """A broker with a compacted topic, the committed value of each key, and the end of what was compacted."""
-    data = tmp_path_factory.mktemp("compacted")
-    with stablelog.serve(data, log_cleaner_backoff_ms=20) as broker:
+    with stablelog.serve(module_path, log_cleaner_backoff_ms=20) as broker:
         topic = unique("compacted")
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
         admin.create_topics([NewTopic(topic, 1, 1, config=CONFIG)])[topic].result(TIMEOUT_S)
         wanted = write(broker.bootstrap, topic)
-        yield broker.bootstrap, topic, wanted, wait_until_compacted(data, topic)
+        yield broker.bootstrap, topic, wanted, wait_until_compacted(module_path, topic)
 
 
 def write(bootstrap, topic):

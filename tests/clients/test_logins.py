@@ -45,8 +45,8 @@ SESSION_MS = 3000
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    with served(tmp_path_factory.mktemp("logins"), **{"stablelog.metrics.port": "0"}) as running:
+def broker(module_path):
+    with served(module_path, **{"stablelog.metrics.port": "0"}) as running:
         yield running
 
 
@@ -170,9 +170,10 @@ def test_a_setting_that_is_not_valid_ends_the_start(tmp_path, name, value):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def server(module_path):
     """A broker with a listener of each security protocol, and every mechanism."""
-    folder = tmp_path_factory.mktemp("listeners")
+    folder = module_path / "listeners"
+    folder.mkdir()
     with secured(folder, **token_settings(folder), **{"group.initial.rebalance.delay.ms": "0"}) as server:
         yield server
 

@@ -17,7 +17,7 @@ JAAS = 'org.apache.kafka.common.security.{} required username="admin" password="
 
 
 @pytest.fixture(scope="module")
-def addresses(tmp_path_factory):
+def addresses(module_path):
     """The ports of stablelog and of Apache Kafka, each with a listener that has PLAIN and SCRAM-SHA-256."""
     settings = {
         "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -30,15 +30,14 @@ def addresses(tmp_path_factory):
             "org.apache.kafka.common.security.scram.ScramLoginModule required;"
         ),
     }
-    directory = tmp_path_factory.mktemp("kafka")
     try:
-        kafka = apache_kafka.KafkaBroker(directory / "kafka", settings)
+        kafka = apache_kafka.KafkaBroker(module_path / "kafka", settings)
         kafka.start()
     except apache_kafka.NotAvailableError as missing:
         pytest.skip(str(missing))
     try:
         mechanisms = {"sasl.enabled.mechanisms": f"{PLAIN},{SCRAM_SHA_256}"}
-        with served(directory, **mechanisms) as broker:
+        with served(module_path, **mechanisms) as broker:
             yield broker.port, kafka.port
     finally:
         kafka.stop()

@@ -39,8 +39,8 @@ def serving(folder, **settings):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("tokens")) as server:
+def server(module_path):
+    with serving(module_path) as server:
         create(server.at["PLAINTEXT"], name="orders")
         yield server
 

@@ -17,9 +17,9 @@ NAMES = [unique("offline") for _ in range(2 * len(DRIVERS))]
 
 
 @pytest.fixture(scope="module")
-def damaged(tmp_path_factory):
+def damaged(module_path):
     """A broker whose topics have an open partition 0 and an offline partition 1."""
-    with stablelog.serve(tmp_path_factory.mktemp("offline") / "data") as broker:
+    with stablelog.serve(module_path / "data") as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
         for made in admin.create_topics([NewTopic(name, 2, 1) for name in NAMES]).values():
             made.result(30)

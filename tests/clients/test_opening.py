@@ -21,10 +21,10 @@ QUESTIONS = 6  # of clients to the partition, before it opens
 
 
 @pytest.fixture(scope="module")
-def slow(tmp_path_factory):
+def slow(module_path):
     with (
         pytest.MonkeyPatch.context() as patch,
-        slow_opening.serve(tmp_path_factory.mktemp("slow") / "data", patch) as served,
+        slow_opening.serve(module_path / "data", patch) as served,
     ):
         yield served
 

@@ -48,10 +48,9 @@ class Topics:
 
 
 @pytest.fixture(scope="module")
-def topics(tmp_path_factory):
+def topics(module_path):
     """The topics, of whose segments the first ones are only in the store, and some are in both tiers."""
-    folder = tmp_path_factory.mktemp("tiered")
-    store, data = folder / "store", folder / "data"
+    store, data = module_path / "store", module_path / "data"
     with stablelog.serve(data, stablelog_remote_url=store.as_uri(), **SETTINGS) as broker:
         configs = {
             "plain": SMALL,
@@ -68,7 +67,7 @@ def topics(tmp_path_factory):
             created.result(TIMEOUT_S)
         write(broker.bootstrap, list(names.values()))
         for word in ("copied", "remote", "both", "ordered-tiered"):
-            wait_until_copied(folder, names[word])
+            wait_until_copied(module_path, names[word])
         for word in ("copied", "ordered-tiered"):
             assert has_aborted(store, names[word])
         for word in ("remote", "both"):

@@ -104,15 +104,14 @@ class Team:
 
 
 @pytest.fixture(scope="module")
-def team(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("team")
+def team(module_path):
     settings = {
         "authorizer.class.name": AUTHORIZER,
         "super.users": f"User:{USER}",
         "group.initial.rebalance.delay.ms": "0",
     }
-    with secured(folder, **settings) as server:
-        yield Team(server, folder)
+    with secured(module_path, **settings) as server:
+        yield Team(server, module_path)
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ STORE = "only PEM files are read: `openssl pkcs12"
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
+def files(module_path):
     """Files by name, in the forms in which users have keys and certificates."""
     authority = trustme.CA()
     issued = authority.issue_cert("localhost")
@@ -41,10 +41,9 @@ def files(tmp_path_factory):
         "jks": b"\xfe\xed\xfe\xed\0\0\0\2\xff\xff",
         "text": b"0 is no certificate",
     }
-    folder = tmp_path_factory.mktemp("pem")
     for name, content in contents.items():
-        (folder / name).write_bytes(content)
-    return {name: str(folder / name) for name in contents}
+        (module_path / name).write_bytes(content)
+    return {name: str(module_path / name) for name in contents}
 
 
 def context():

@@ -37,9 +37,9 @@ SMALL = {"segment.bytes": "3000", "index.interval.bytes": "300", "segment.index.
 
 
 @pytest.fixture(scope="module")
-def written(kafka_jars, tmp_path_factory):
+def written(kafka_jars, module_path):
     """A data directory after a mixed load, a kill -9, a restart, more load and a stop."""
-    data = tmp_path_factory.mktemp("dump") / "data"
+    data = module_path / "data"
     with stablelog.serve(data, group_initial_rebalance_delay_ms=0) as broker:
         create_topic(broker.bootstrap, TOPIC, SMALL)
         held = write_everything(broker.bootstrap, TOPIC)

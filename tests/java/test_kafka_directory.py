@@ -28,10 +28,9 @@ AS_IT_IS, WITHOUT_INDEXES = "as-it-is", "without-indexes"
 
 
 @pytest.fixture(scope="module")
-def kafka(kafka_jars, tmp_path_factory):
+def kafka(kafka_jars, module_path):
     """Kafka, killed under an open transaction, and what its clients saw. (What `tests/golden` keeps was stopped in order.)"""
-    directory = tmp_path_factory.mktemp("kafka")
-    broker = apache_kafka.KafkaBroker(directory / "data", SETTINGS, SHORT_LIVED)
+    broker = apache_kafka.KafkaBroker(module_path / "data", SETTINGS, SHORT_LIVED)
     try:
         broker.start()
         held = write_load(broker.bootstrap, broker.data)

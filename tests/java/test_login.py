@@ -67,9 +67,9 @@ SIMPLE = PASSWORD.replace(",", "").replace('"', "")
 
 
 @pytest.fixture(scope="module")
-def kafka(tmp_path_factory):
+def kafka(module_path):
     try:
-        kafka = Kafka(tmp_path_factory.mktemp("secured"))
+        kafka = Kafka(module_path)
         kafka.start()
     except apache_kafka.NotAvailableError as missing:
         pytest.skip(f"Apache Kafka is not to be had: {missing}")

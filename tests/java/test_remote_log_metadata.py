@@ -58,13 +58,12 @@ def rows(directory, topic):
 
 
 @pytest.fixture(scope="module")
-def written(kafka_jars, tmp_path_factory):
+def written(kafka_jars, module_path):
     """A broker with a tiered topic of 3 copied segments, of which the second has an aborted transaction. The log start
     is then moved past the first segment, and another tiered topic is deleted.
     """
-    directory = tmp_path_factory.mktemp("tiered")
     with stablelog.serve(
-        directory / "data", stablelog_remote_url=f"file://{directory}/store", **SETTINGS
+        module_path / "data", stablelog_remote_url=f"file://{module_path}/store", **SETTINGS
     ) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         tiered = {"remote.storage.enable": "true", "segment.bytes": "4000", "index.interval.bytes": "300"}
@@ -82,12 +81,12 @@ def written(kafka_jars, tmp_path_factory):
             ends(30)
         for _ in range(2):
             send(producer(broker.bootstrap), "deleted", [bytes(3000)])
-        until(lambda: [len(rows(directory, topic)) for topic in (TOPIC, "deleted")] == [3, 1], "the copies")
-        start = TopicPartition(TOPIC, 0, rows(directory, TOPIC)[1].base_offset)
+        until(lambda: [len(rows(module_path, topic)) for topic in (TOPIC, "deleted")] == [3, 1], "the copies")
+        start = TopicPartition(TOPIC, 0, rows(module_path, TOPIC)[1].base_offset)
         admin.delete_records([start])[start].result(30)
-        until(lambda: rows(directory, TOPIC)[0].state is SegmentState.DELETE_STARTED, "the new manifest")
+        until(lambda: rows(module_path, TOPIC)[0].state is SegmentState.DELETE_STARTED, "the new manifest")
         admin.delete_topics(["deleted"])["deleted"].result(30)
-        yield broker, sorted((directory / "store").glob(f"t.{TOPIC}/*/0/*.log"))
+        yield broker, sorted((module_path / "store").glob(f"t.{TOPIC}/*/0/*.log"))
 
 
 def test_kafkas_formatter_prints_every_event(written):

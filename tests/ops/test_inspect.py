@@ -16,9 +16,9 @@ from tests.tier.test_manifest import MANIFEST, NOW_MS
 
 
 @pytest.fixture(scope="module")
-def ordered(tmp_path_factory):
+def ordered(module_path):
     """The directory of a partition in commit order, with the files of a remote tier."""
-    directory = generations()[-1].unpack("stopped", tmp_path_factory.mktemp("inspect")) / "ordered-0"
+    directory = generations()[-1].unpack("stopped", module_path) / "ordered-0"
     state = LocalState(LocalDisk(), directory)
     state.write_manifest(encode_manifest(MANIFEST, NOW_MS))
     state.write_start(250)

@@ -113,10 +113,9 @@ def test_any_range_of_a_log_without_aborted_data_counts_as_it_is_read(seed, tmp_
 
 
 @pytest.fixture(scope="module")
-def compacted(tmp_path_factory):
+def compacted(module_path):
     """A broker with a topic of which all was compacted but what stands behind the markers of some transactions."""
-    data = tmp_path_factory.mktemp("counted")
-    with stablelog.serve(data, log_cleaner_backoff_ms=20) as broker:
+    with stablelog.serve(module_path, log_cleaner_backoff_ms=20) as broker:
         topic, bootstrap = unique("counted"), broker.bootstrap
         given = {"cleanup.policy": "compact", "segment.bytes": "4096", "min.cleanable.dirty.ratio": "0.01"}
         make(bootstrap, topic, 1, **given)
@@ -132,9 +131,9 @@ def compacted(tmp_path_factory):
         committing.commit_transaction(TIMEOUT_S)
         aborting.abort_transaction(TIMEOUT_S)
         settled(bootstrap, topic)
-        last_base = int(max((data / f"{topic}-0").glob("*.log")).stem)
+        last_base = int(max((module_path / f"{topic}-0").glob("*.log")).stem)
         assert last_base > 60
-        checkpoint = data / "cleaner-offset-checkpoint"
+        checkpoint = module_path / "cleaner-offset-checkpoint"
         until(
             lambda: checkpoint.exists() and f"{topic} 0 {last_base}\n" in checkpoint.read_text(),
             "the topic was not compacted",

@@ -72,15 +72,14 @@ except Exception as error:
 
 
 @pytest.fixture(scope="module")
-def environments(tmp_path_factory):
+def environments(module_path):
     """Returns the interpreter of an environment with stablelog, and a directory of programs whose `python3` has none."""
-    made = tmp_path_factory.mktemp("environments")
     for name in ("with", "without"):
-        venv.create(made / name, with_pip=False, symlinks=True)
-    (packages,) = (made / "with" / "lib").glob("python*/site-packages")
+        venv.create(module_path / name, with_pip=False, symlinks=True)
+    (packages,) = (module_path / "with" / "lib").glob("python*/site-packages")
     places = [str(ROOT / "src"), *(place for place in sys.path if place.endswith("site-packages"))]
     (packages / "these.pth").write_text("\n".join(places) + "\n")
-    return made / "with" / "bin" / "python", made / "without" / "bin"
+    return module_path / "with" / "bin" / "python", module_path / "without" / "bin"
 
 
 @pytest.fixture(scope="module")

@@ -32,9 +32,8 @@ def no_view(spark):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("secured")
-    with secured(folder, **token_settings(folder), **{"stablelog.metrics.port": "0"}) as server:
+def server(module_path):
+    with secured(module_path, **token_settings(module_path), **{"stablelog.metrics.port": "0"}) as server:
         yield server
 
 

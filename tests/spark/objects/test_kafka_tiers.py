@@ -80,8 +80,8 @@ class History:
 
 
 @pytest.fixture(scope="module")
-def histories(tmp_path_factory):
-    data = tmp_path_factory.mktemp("kafka-tiers") / "data"
+def histories(module_path):
+    data = module_path / "data"
     found = {topic: History(topic) for topic in TOPICS}
     with stablelog.serve(data) as broker:
         for seed, history in enumerate(found.values(), 31):
@@ -594,7 +594,7 @@ def test_another_copy_of_a_deleted_segment_is_read(store, history):
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory):
+def large():
     """A log of 40 MiB with batches of 100 KB, in two segments."""
     content = b"".join(
         encode_batch(

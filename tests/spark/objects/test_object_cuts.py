@@ -33,10 +33,9 @@ COLUMNS = ("topic", "partition", "offset", "value", "commitSequence", "commitTim
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("cuts")
-    with serving(directory) as broker:
-        yield Stored(broker, f"file://{directory}/store")
+def running(module_path):
+    with serving(module_path) as broker:
+        yield Stored(broker, f"file://{module_path}/store")
 
 
 @pytest.fixture(autouse=True)

@@ -18,10 +18,9 @@ from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
-def restored(tmp_path_factory):
+def restored(module_path):
     """The options of a read, what is committed and not lost, and the lost offsets."""
-    directory = tmp_path_factory.mktemp("restored")
-    with pytest.MonkeyPatch.context() as patch, lived(directory, patch) as life:
+    with pytest.MonkeyPatch.context() as patch, lived(module_path, patch) as life:
         life.create()
         life.write()
         life.wait_until_remote()
@@ -29,10 +28,12 @@ def restored(tmp_path_factory):
         until(life.is_commit_log_copied, lambda: "the commit log is not copied")
         settled(life.broker.bootstrap, TOPIC)
         life.broker.kill()
-        report = json.loads(stablelog("restore", URL, "--data", directory / "new", "--allow-http", "--json"))
+        report = json.loads(
+            stablelog("restore", URL, "--data", module_path / "new", "--allow-http", "--json")
+        )
         (lost,) = [one for one in report["ranges"] if one["topic"] == TOPIC]
         kept = [row for row in life.writer.committed if row[0] < lost["lost_from"]]
-        with alive(directory / "new", life.s3, port=life.broker.port) as again:
+        with alive(module_path / "new", life.s3, port=life.broker.port) as again:
             again.go_on(life.writer)
             again.writer.committed = kept
             again.write()

@@ -35,10 +35,10 @@ SMALL_TASKS = Limits(offsets_max=9)  # a part of a segment each
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory):
+def stopped(module_path):
     """A data directory of a broker that was stopped, and when it was written."""
     second = generations()[1]  # whose segments KINDS names
-    return second.unpack("stopped", tmp_path_factory.mktemp("stopped")), second.expected("stopped")
+    return second.unpack("stopped", module_path), second.expected("stopped")
 
 
 class Copy:
@@ -70,8 +70,8 @@ class Copy:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def copied(request, stopped, tmp_path_factory):
-    return Copy(stopped[0], request.param, tmp_path_factory.mktemp("copy"))
+def copied(request, stopped, module_path):
+    return Copy(stopped[0], request.param, module_path / "copies")
 
 
 @pytest.fixture
@@ -181,9 +181,9 @@ def test_no_answer_comes_from_other_headers(copy, how, ask):
 
 
 @pytest.fixture(scope="module")
-def broker(stopped, tmp_path_factory):
+def broker(stopped, module_path):
     """A broker of the same data; what is damaged are copies."""
-    data = shutil.copytree(stopped[0], tmp_path_factory.mktemp("served") / "data")
+    data = shutil.copytree(stopped[0], module_path / "served")
     with BrokerAt(data, stopped[1]["written_ms"]) as made:
         yield made
 

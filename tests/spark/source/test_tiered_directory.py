@@ -24,11 +24,10 @@ OFTEN = {
 
 
 @pytest.fixture(scope="module")
-def tiered(tmp_path_factory):
+def tiered(module_path):
     """A stopped broker's directory: of 20 records the first are only in the store. Yields it and what a broker counted."""
-    directory = tmp_path_factory.mktemp("tiered")
-    data = directory / "data"
-    with stablelog.serve(data, stablelog_remote_url=f"file://{directory}/store", **OFTEN) as broker:
+    data = module_path / "data"
+    with stablelog.serve(data, stablelog_remote_url=f"file://{module_path}/store", **OFTEN) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic("t", 1, 1, config=TIERED)])["t"].result(TIMEOUT_S)
         producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.num.messages": 1})
