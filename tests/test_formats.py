@@ -87,15 +87,15 @@ def test_the_example_of_acls_json_is_read():
 
 
 def test_the_example_of_users_json_is_read():
-    from stablelog.broker.directory.noted_file import USERS, encode_json
-    from stablelog.broker.security.users import decode_users
+    from stablelog.broker.directory.noted_file import USERS
+    from stablelog.broker.directory.user_file import decode_users, encode_users
     from stablelog.security.credentials import is_password
 
     [example] = re.findall(r'^    (\{"version":1,"secret".*)\n    ([0-9a-f]{8})$', TEXT, re.M)
     content = "\n".join([*example, ""]).encode()
     credentials = decode_users(content)
     assert is_password(credentials.find_any("alice"), "alice-secret")
-    assert encode_json(USERS.version, credentials.to_json()) == content
+    assert encode_users(credentials) == content
     assert f"`{USERS.meta_line}`" in TEXT
 
 

@@ -244,7 +244,13 @@ class Broker:
         """The users. A broker without logins reads them only if there are any: the start imports only what it needs."""
         from stablelog.broker.security.users import Users
 
-        return Users(self.disk, self.directory.path, self.reserve)
+        return Users(
+            self.disk,
+            self.directory.path,
+            reserve=self.reserve,
+            threads=self.message_threads,
+            tasks=self.tasks,
+        )
 
     def _make_logins(self) -> "Logins | None":
         if not any(listener.is_sasl for listener in self.config.listeners):

@@ -61,8 +61,8 @@ class _Stopped:
     def __init__(self, directory: Path, node_id: int | None) -> None:
         from stablelog.broker.config import BrokerConfig
         from stablelog.broker.directory.data_directory import DataDirectory
+        from stablelog.broker.directory.user_file import user_file
         from stablelog.broker.durability.disk_reserve import DiskReserve
-        from stablelog.broker.security.users import Users
         from stablelog.env.local_disk import LocalDisk
         from stablelog.log.files.kafka_files import META_FILE
 
@@ -74,7 +74,8 @@ class _Stopped:
         try:
             if is_new:
                 self._directory.begin()
-            self._users = Users(disk, path, reserve)
+            self._file = user_file(disk, path, reserve)
+            self._credentials = self._file.load()
         except BaseException:
             self.close()
             raise
@@ -82,17 +83,20 @@ class _Stopped:
     def listed(self) -> list[tuple[str, str, int]]:
         return [
             (user, mechanism.sasl_name, one.iterations)
-            for user, known in self._users.credentials.users.items()
+            for user, known in self._credentials.users.items()
             for mechanism, one in known.items()
         ]
 
     def alter(self, change: Deletion | Upsertion) -> None:
-        if isinstance(change, Deletion):
-            (outcome,) = self._users.alter([change], [])
-        else:
-            (outcome,) = self._users.alter([], [change])
+        from stablelog.broker.directory.user_file import encode_users
+
+        changes: tuple[list[Deletion], list[Upsertion]]
+        changes = ([change], []) if isinstance(change, Deletion) else ([], [change])
+        after, (outcome,) = self._credentials.altered(*changes)
         if outcome.code is not ErrorCode.none:
             fail(f"user {change.user!r} was not changed: {outcome.message}")
+        self._file.store(encode_users(after))
+        self._credentials = after
 
     def close(self) -> None:
         self._directory.release()

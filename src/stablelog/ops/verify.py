@@ -24,7 +24,7 @@ from stablelog.broker.directory.kafka_metadata import METADATA_TOPIC
 from stablelog.broker.directory.noted_file import ACLS, QUOTAS, USERS
 from stablelog.broker.directory.partition_metadata import read_partition_metadata
 from stablelog.broker.directory.quota_file import quota_file
-from stablelog.broker.security.users import Users
+from stablelog.broker.directory.user_file import user_file
 from stablelog.broker.topic_names import is_coordinator_log
 from stablelog.env.disk import Disk
 from stablelog.errors import DamageError, DiskError, NewerFormatError, UsageError
@@ -91,7 +91,7 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
         yield _finding(directory / SETTINGS_FILE, error)
     for kind, load in (
         (ACLS, acl_file(disk, directory).load),
-        (USERS, lambda: Users(disk, directory)),
+        (USERS, user_file(disk, directory).load),
         (QUOTAS, quota_file(disk, directory).load),
     ):
         try:

@@ -1,15 +1,17 @@
 """The file of users: its loss or damage keeps the broker from starting, and only its owner reads it."""
 
 import asyncio
+import errno
 import json
+import threading
 
 import pytest
 from crc32c import crc32c
 
 from stablelog.broker.directory.noted_file import USERS, encode_json
-from stablelog.broker.security.users import Users
+from stablelog.broker.directory.user_file import encode_users, user_file
 from stablelog.env.local_disk import LocalDisk
-from stablelog.errors import DamageError, NewerFormatError, RefusedError
+from stablelog.errors import DamageError, DiskError, NewerFormatError, RefusedError
 from stablelog.log.files.kafka_files import META_FILE
 from stablelog.security.credentials import Deletion, Upsertion
 from stablelog.testing.sim_disk import SimDisk
@@ -22,47 +24,101 @@ def upsertion(user="alice", iterations=4096):
     return Upsertion(user, 1, iterations, b"salt", b"s" * 32)
 
 
-def fresh():
-    disk = SimDisk()
-    disk.make_dir(DATA)
-    disk.write_atomic(DATA / META_FILE, b"version=1\n")
-    return disk, Users(disk, DATA)
+def at_desk(conversation, disk=None):
+    async def talk():
+        async with opened(disk) as desk:
+            await conversation(desk.broker)
+
+    asyncio.run(talk())
+
+
+def names_on(disk):
+    return user_file(disk, DATA).load().users.keys()
 
 
 def test_users_are_kept():
-    disk, users = fresh()
-    assert users.credentials.users == {}
-    assert not disk.exists(PATH)
-    users.alter([], [upsertion(), upsertion("bob")])
-    made_up = users.credentials.find_any("nobody")
-    for _ in range(2):
-        users = Users(disk, DATA)
-        assert users.credentials.users.keys() == {"alice", "bob"}
-        assert users.credentials.find_any("nobody") == made_up
-    users.alter([Deletion("alice", 1)], [])
-    assert Users(disk, DATA).credentials.users.keys() == {"bob"}
+    disk, made_up = SimDisk(), []
+
+    async def begin(broker):
+        users = broker.users
+        assert users.credentials.users == {}
+        assert not disk.exists(PATH)
+        await users.alter([], [upsertion(), upsertion("bob")])
+        made_up.append(users.credentials.find_any("nobody"))
+
+    async def go_on(broker):
+        assert broker.users.credentials.users.keys() == {"alice", "bob"}
+        assert [broker.users.credentials.find_any("nobody")] == made_up
+
+    async def remove(broker):
+        await broker.users.alter([Deletion("alice", 1)], [])
+
+    for conversation in (begin, go_on, go_on, remove):
+        at_desk(conversation, disk)
+    assert names_on(disk) == {"bob"}
 
 
 def test_a_change_without_effect_writes_nothing():
-    disk, users = fresh()
-    users.alter([Deletion("alice", 1)], [upsertion(iterations=1)])
-    assert not disk.exists(PATH)
+    async def conversation(broker):
+        await broker.users.alter([Deletion("alice", 1)], [upsertion(iterations=1)])
+        assert not broker.disk.exists(PATH)
+
+    at_desk(conversation)
 
 
-def test_a_full_disk_changes_nothing():
-    disk, users = fresh()
-    users.alter([], [upsertion()])
-    disk.fail_at = disk.steps + 1
-    with pytest.raises(RefusedError, match="the users' credentials cannot be stored"):
-        users.alter([], [upsertion("bob")])
-    assert users.credentials.users.keys() == {"alice"}
+def test_a_disk_that_refuses_changes_nothing(monkeypatch):
+    async def conversation(broker):
+        await broker.users.alter([], [upsertion()])
+
+        def refuse(path, _content, **_options):
+            raise DiskError(f"writing {path} failed", errno.EIO)
+
+        with monkeypatch.context() as broken:
+            broken.setattr(broker.disk, "write_atomic", refuse)
+            with pytest.raises(RefusedError, match="the users' credentials cannot be stored"):
+                await broker.users.alter([], [upsertion("bob")])
+        assert broker.users.credentials.users.keys() == {"alice"}
+        await broker.users.alter([], [upsertion("carol")])
+        assert names_on(broker.disk) == {"alice", "carol"}
+
+    at_desk(conversation)
+
+
+def test_the_file_is_written_in_a_thread_once_it_is_noted(monkeypatch):
+    async def conversation(broker):
+        await broker.users.alter([], [upsertion()])
+        write, threads = broker.disk.write_atomic, []
+
+        def watched(path, content, **options):
+            threads.append(threading.current_thread())
+            return write(path, content, **options)
+
+        with monkeypatch.context() as watching:
+            watching.setattr(broker.disk, "write_atomic", watched)
+            await broker.users.alter([], [upsertion("bob")])
+        assert threads
+        assert threading.main_thread() not in threads
+
+    at_desk(conversation)
+
+
+def test_changes_at_the_same_time_are_made_one_after_another():
+    async def conversation(broker):
+        names = [f"user-{number}" for number in range(20)]
+        await asyncio.gather(*(broker.users.alter([], [upsertion(name)]) for name in names))
+        assert broker.users.credentials.users.keys() == set(names)
+        assert names_on(broker.disk) == set(names)
+
+    at_desk(conversation)
 
 
 def test_only_the_owner_reads_the_file(tmp_path):
     (tmp_path / META_FILE).write_bytes(b"version=1\n")
-    users = Users(LocalDisk(), tmp_path)
+    file = user_file(LocalDisk(), tmp_path)
+    credentials = file.load()
     for user in ("alice", "bob"):
-        users.alter([], [upsertion(user)])
+        credentials, _ = credentials.altered([], [upsertion(user)])
+        file.store(encode_users(credentials))
         assert (tmp_path / USERS.name).stat().st_mode & 0o777 == 0o600
 
 
@@ -93,7 +149,7 @@ def test_a_broker_does_not_start_without_its_users(content, error, why):
     async def life():
         disk = SimDisk()
         async with opened(disk) as desk:
-            desk.broker.users.alter([], [upsertion()])
+            await desk.broker.users.alter([], [upsertion()])
         if content is None:
             disk.remove(PATH)
         else:

@@ -28,7 +28,7 @@ async def handle(
     async with context.appending:
         try:
             context.require(Operation.ALTER, ResourceType.CLUSTER)
-            outcomes = broker.users.alter(deletions, upsertions)
+            outcomes = await broker.users.alter(deletions, upsertions)
         except RefusedError as refused:
             names = dict.fromkeys([one.user for one in deletions] + [one.user for one in upsertions])
             outcomes = [Outcome(name, ErrorCode(refused.code), str(refused)) for name in names]

@@ -1,0 +1,44 @@
+"""The users' credentials on disk: the file `users.json`, which is replaced as a whole.
+
+Only the owner of the file may read it: who has it can try passwords, and can take the place of the broker.
+Format: docs/formats.md, "users.json".
+"""
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stablelog.broker.directory.noted_file import USERS, NotedFile, decode_json, encode_json
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.env.disk import Disk
+from stablelog.errors import DamageError
+from stablelog.security.credentials import SECRET_SIZE, Credentials
+
+
+def encode_users(credentials: Credentials) -> bytes:
+    """Encode the content of `users.json`."""
+    return encode_json(USERS.version, credentials.to_json())
+
+
+def decode_users(content: bytes) -> Credentials:
+    """Decode the content of `users.json`.
+
+    Raises:
+        NewerFormatError: a later release has written the file.
+        DamageError: the file is damaged.
+    """
+
+    def read(version: int, members: Mapping[str, Any]) -> Credentials:
+        if version != USERS.version:
+            raise DamageError(f"it is of version {version}, and this release reads version {USERS.version}")
+        return Credentials.from_json(members)
+
+    return decode_json(USERS, content, read)
+
+
+def user_file(disk: Disk, directory: Path, reserve: DiskReserve | None = None) -> NotedFile[Credentials]:
+    """The file of users of a data directory."""
+    # The secret is stored with the first user. Before that no user exists whom it could hide.
+    empty = encode_users(Credentials(secrets.token_bytes(SECRET_SIZE)))
+    return NotedFile(USERS, disk, directory, decode=decode_users, empty=empty, reserve=reserve)
