@@ -16,8 +16,8 @@ from stablelog.broker.limited_log import LINES_MAX
 from stablelog.broker.metrics import Metrics
 from stablelog.broker.server import Server
 from stablelog.errors import UnavailableError
-from stablelog.wire.api import ApiKey
-from tests.broker.desk import batch, frame, part, read_answer
+from stablelog.wire.api import APIS, ApiKey
+from tests.broker.desk import batch, frame, part, produce_fields, read_answer
 from tests.clients.proxy import LENGTH, receive
 from tests.waiting import until
 
@@ -130,6 +130,26 @@ def test_a_client_that_does_not_read_does_not_keep_the_broker_from_ending(
 
     run(conversation, new_loop)
     assert "the broker stops, and the client has not got or read all responses within 0.2 s" in caplog.text
+
+
+@pytest.mark.parametrize("version", APIS[ApiKey.PRODUCE].served_versions)
+def test_records_of_a_client_that_awaits_no_response_and_leaves_are_appended(new_loop, tmp_path, version):
+    """The first request of each version waits for a thread, which prepares its codec."""
+
+    async def conversation():
+        async with started(tmp_path) as (server, port):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            for _ in range(3):
+                request = frame(
+                    ApiKey.PRODUCE, version, **produce_fields(version, "t", 0, batch(b"x"), acks=0)
+                )
+                writer.write(LENGTH.pack(len(request)) + request)
+            writer.close()
+            partition = server.broker.topics.partition("t", 0)
+            await asyncio.to_thread(until, lambda: partition.end_offset == 4, "the records", patience_s=10)
+            await server.stop()
+
+    run(conversation, new_loop)
 
 
 def test_clients_cannot_fill_the_log(new_loop, tmp_path, caplog):

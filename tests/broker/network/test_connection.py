@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import struct
 
 import pytest
 from hypothesis import given, settings
@@ -15,8 +16,11 @@ from stablelog.broker.network.connection import (
     TURN_SIZE,
 )
 from stablelog.broker.network.inbox import INBOX_SIZE
+from stablelog.broker.network.request_head import is_one_way
 from stablelog.broker.network.responses import WRITE_SIZE
 from stablelog.errors import RefusedError
+from stablelog.wire.api import APIS, ApiKey
+from tests.broker.desk import batch, frame, produce_fields
 from tests.broker.jump import LENGTH, Door, request, run, settle
 from tests.scale import examples
 
@@ -244,6 +248,65 @@ def test_a_client_that_goes_before_its_request_is_begun_gives_back_what_it_held(
         assert not wire.protocol.tasks
 
     run(conversation())
+
+
+def produce(version=9, acks=0, client_id=b"me", transactional_id=None):
+    """A Produce request behind its length."""
+    fields = produce_fields(version, "t", 0, batch(b"x"), acks=acks, transactional_id=transactional_id)
+    content = frame(ApiKey.PRODUCE, version, **fields)
+    size = struct.pack(">h", -1 if client_id is None else len(client_id))
+    content = content.replace(b"\0\2me", size + (client_id or b""), 1)
+    return LENGTH.pack(len(content)) + content
+
+
+def test_what_a_client_sent_that_awaits_no_response_is_processed_after_it_has_gone():
+    async def conversation():
+        door = Door(at_once=False)
+        wire = door.connect()
+        one_way = [produce(version) for version in (3, 8, 9, 12)]
+        wire.send(request(10, api_key=FETCH) + one_way[0] + produce(acks=-1) + b"".join(one_way[1:]))
+        wire.lost()
+        await settle()
+        assert [LENGTH.pack(len(frame)) + frame for frame, _ in door.begun] == one_way
+        ending = asyncio.create_task(door.tasks.stop())
+        for _ in one_way:
+            await settle()
+            assert not ending.done(), "the end of the broker waits for them"
+            door.release()
+        await ending
+        assert not wire.protocol.tasks
+        assert not wire.outbound
+        assert door.budget.left == door.budget.size_max
+
+    run(conversation())
+
+
+def test_it_is_processed_even_if_the_client_has_not_read_earlier_responses():
+    async def conversation():
+        door = Door()
+        wire = door.connect(reads=False)
+        wire.send(request(200 * KB) + produce() + request(10))
+        await settle()
+        assert len(door.begun) == 1
+        wire.lost()
+        await settle()
+        assert [bytes(frame) for frame, _ in door.begun][1:] == [produce()[4:]]
+        assert not wire.protocol.tasks
+
+    run(conversation())
+
+
+@given(
+    version=st.sampled_from(APIS[ApiKey.PRODUCE].served_versions),
+    acks=st.sampled_from([-1, 0, 1]),
+    client_id=st.sampled_from([None, b"", b"me", b"x" * 300]),
+    transactional_id=st.sampled_from([None, "", "t", "x" * 200]),
+)
+def test_a_request_without_a_response_is_known_by_its_first_bytes(version, acks, client_id, transactional_id):
+    content = produce(version, acks, client_id, transactional_id)[4:]
+    assert is_one_way(content) == is_one_way(memoryview(content)) == (acks == 0 and transactional_id is None)
+    assert not any(is_one_way(content[:size]) for size in range(12))
+    assert not is_one_way(bytes([0, FETCH]) + content[2:])
 
 
 def test_a_drained_connection_takes_nothing_more_and_answers_what_it_has():

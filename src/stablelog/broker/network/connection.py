@@ -9,7 +9,6 @@ response bytes, no request is begun.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import cast
 
 from stablelog.broker.loop.tasks import Scope, Tasks
@@ -19,12 +18,11 @@ from stablelog.broker.network.inbox import INBOX_SIZE, Inbox
 from stablelog.broker.network.long_messages import Decoding
 from stablelog.broker.network.members import AT_ONCE, Limits, Member, limit_reached, peer_of
 from stablelog.broker.network.mute import Mute
-from stablelog.broker.network.request_head import API_KEY, REQUEST_SIZE_MIN, api_of, name_of
+from stablelog.broker.network.request_head import REQUEST_SIZE_MIN, api_of, is_one_way, is_produce, name_of
 from stablelog.broker.network.responses import LENGTH, WRITE_SIZE, Answer, Responses
 from stablelog.broker.network.session import Session
 from stablelog.env.disk import Buffer
 from stablelog.errors import StablelogError
-from stablelog.wire.api import ApiKey
 
 FREE_IN_FLIGHT_COUNT = 8
 # The number of requests of one connection that are begun in one turn of the event loop, before other connections get
@@ -88,7 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waits_for_room = False
         self._waits_for_turn = False
         self._responses = Responses()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], tuple[Buffer, Claim | None]] = {}  # each with its request
         self._sends_soon = False
         self._asking = asyncio.Lock()
         self.decoding = Decoding()
@@ -141,15 +139,19 @@ class Connection(asyncio.BufferedProtocol):
         return self.background.later("connection", delay_s, callback, scope=self.scope)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Clean up after the connection was lost: no response can be sent any more."""
+        """Clean up after the connection was lost. What it has sent with acks=0 is appended, as in Apache Kafka."""
         self._lost.set()
         self._members.discard(self)
         for timer in (self._timer, self._rest_timer):
             if timer is not None:
                 timer.cancel()
         self._mute.cancel()
-        for task in self._tasks:
-            task.cancel()
+        self._writable.set()
+        for task, (frame, _) in self._tasks.items():
+            if is_one_way(frame):
+                self.background.complete(task)
+            else:
+                task.cancel()
         if self._claim is not None:
             self._budget.give_back(self._claim)
             self._claim = None
@@ -378,20 +380,20 @@ class Connection(asyncio.BufferedProtocol):
         if claim is not None:
             self._budget.whole(claim, is_quick=not api_of(frame).is_long_poll)
         work = self._work(frame, self._responses.add())
-        self._tasks.add(self.background.start_request(work, partial(self._end, frame, claim)))
+        self._tasks[self.background.start_request(work, self._end)] = frame, claim
         if self._mute.is_on or len(self._responses) >= self._limits.in_flight_count_max:
             self._pause_reading()
 
     @contained
-    def _end(self, frame: Buffer, claim: Claim | None, task: "asyncio.Task[None]") -> None:
+    def _end(self, task: "asyncio.Task[None]") -> None:
         """Free the frame (buffer) of a request, and the bytes that it has claimed from the memory budget.
 
         Also called if the task of the request was cancelled before its first step.
         """
-        self._tasks.discard(task)
+        frame, claim = self._tasks.pop(task)
         if claim is not None:
             self._budget.give_back(claim)
-        if isinstance(frame, memoryview) and API_KEY.unpack_from(frame)[0] == ApiKey.PRODUCE:
+        if isinstance(frame, memoryview) and is_produce(frame):
             # Keep the frame (buffer) for another request: the batches of the Produce request are in the log, and no
             # object refers to the frame.
             self._budget.frames.give_back(frame)

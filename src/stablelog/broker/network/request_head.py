@@ -8,6 +8,13 @@ from stablelog.wire.api import APIS, Api, ApiKey
 
 API_KEY: Final = struct.Struct(">h")
 REQUEST_SIZE_MIN: Final = 8  # api key, version and correlation id
+TO_CLIENT_ID: Final = struct.Struct(">hhih")  # api key, version, correlation id and the size of the client id
+FLEXIBLE: Final = (
+    9  # the first version of Produce with compact fields and with tagged fields in the header (KIP-482)
+)
+# A transactional id that is null, and acks=0. Tagged fields, of which there are none, precede them in flexible versions.
+NO_ACKS: Final = b"\xff\xff\0\0"
+FLEXIBLE_NO_ACKS: Final = b"\0\0\0\0"
 # Stands for the API of a request whose API key is unknown; the router refuses the request.
 NO_API: Final = Api(0, -1)
 
@@ -15,6 +22,22 @@ NO_API: Final = Api(0, -1)
 def api_of(frame: Buffer) -> Api:
     """The API of a request. A message of a SASL mechanism without a request header may be shorter than an API key."""
     return APIS.get(API_KEY.unpack_from(frame)[0], NO_API) if len(frame) >= API_KEY.size else NO_API
+
+
+def is_produce(frame: Buffer) -> bool:
+    """Whether a request is a Produce request."""
+    return api_of(frame) is APIS[ApiKey.PRODUCE]
+
+
+def is_one_way(frame: Buffer) -> bool:
+    """Whether a request is a Produce request with acks=0, written as clients write it: without a transactional id, and
+    without tagged fields in its header.
+    """
+    if not is_produce(frame) or len(frame) < TO_CLIENT_ID.size:
+        return False
+    _, version, _, client_id_size = TO_CLIENT_ID.unpack_from(frame)
+    at = TO_CLIENT_ID.size + max(client_id_size, 0)
+    return bytes(frame[at : at + len(NO_ACKS)]) == (FLEXIBLE_NO_ACKS if version >= FLEXIBLE else NO_ACKS)
 
 
 def name_of(frame: Buffer) -> str:
