@@ -132,6 +132,31 @@ def test_a_client_that_does_not_read_does_not_keep_the_broker_from_ending(
     assert "the broker stops, and the client has not got or read all responses within 0.2 s" in caplog.text
 
 
+@pytest.mark.parametrize("has_gone", [False, True])
+def test_a_request_that_does_not_end_does_not_keep_the_broker_from_ending(
+    new_loop, tmp_path, monkeypatch, has_gone
+):
+    monkeypatch.setattr(server_module, "DRAIN_S", 0.2)
+
+    async def conversation():
+        async with started(tmp_path) as (server, port):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            await asyncio.to_thread(until, lambda: server.connections, "the connection")
+            (connection,) = server.connections
+            async with connection.appending:
+                request = frame(ApiKey.PRODUCE, 9, **produce_fields(9, "t", 0, batch(b"x"), acks=0))
+                writer.write(LENGTH.pack(len(request)) + request)
+                await asyncio.to_thread(until, lambda: connection.tasks, "the request")
+                tasks = connection.tasks
+                if has_gone:
+                    writer.close()
+                    await asyncio.to_thread(until, lambda: connection.is_closing, "the loss")
+                await asyncio.wait_for(server.stop(), timeout=10)
+                assert all(task.done() for task in tasks)
+
+    run(conversation, new_loop)
+
+
 @pytest.mark.parametrize("version", APIS[ApiKey.PRODUCE].served_versions)
 def test_records_of_a_client_that_awaits_no_response_and_leaves_are_appended(new_loop, tmp_path, version):
     """The first request of each version waits for a thread, which prepares its codec."""

@@ -268,15 +268,54 @@ def test_what_a_client_sent_that_awaits_no_response_is_processed_after_it_has_go
         wire.lost()
         await settle()
         assert [LENGTH.pack(len(frame)) + frame for frame, _ in door.begun] == one_way
-        ending = asyncio.create_task(door.tasks.stop())
+        (member,) = door.members
+        ending = asyncio.create_task(member.finish())
         for _ in one_way:
             await settle()
             assert not ending.done(), "the end of the broker waits for them"
             door.release()
         await ending
         assert not wire.protocol.tasks
+        assert not door.members
         assert not wire.outbound
         assert door.budget.left == door.budget.size_max
+
+    run(conversation())
+
+
+def test_a_client_that_has_gone_counts_as_connected_as_long_as_its_requests_take_memory():
+    async def conversation():
+        door = Door(at_once=False, connection_count_max=2)
+        for _ in range(5):
+            wire = door.connect()
+            wire.send(produce() * 8)
+            await settle()
+            if not wire.closed:
+                wire.lost()
+        await settle()
+        assert len(door.members) == 2
+        assert len(door.begun) == 16
+        while door.begun:
+            door.release()
+        await settle()
+        assert not door.members
+
+    run(conversation())
+
+
+@pytest.mark.parametrize("has_gone", [False, True])
+def test_a_connection_that_the_broker_closes_processes_nothing_more(has_gone):
+    async def conversation():
+        door = Door(at_once=False)
+        wire = door.connect()
+        wire.send(produce() * 3)
+        await settle()
+        if has_gone:
+            wire.lost()
+        wire.protocol.close("the broker stops")
+        await settle()
+        assert not wire.protocol.tasks
+        assert not door.members
 
     run(conversation())
 

@@ -241,11 +241,6 @@ class Tasks:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(task)
 
-    def complete(self, task: asyncio.Task[Any]) -> None:
-        """Let the task of a request run to its end, because its connection is lost, and its work must not be."""
-        self._for_requests.add(task)
-        task.add_done_callback(self._for_requests.discard)
-
     def running_for_requests(self) -> Iterator[str]:
         """Yield the names of the work of `for_request` that has not ended."""
         return (task.get_name() for task in self._for_requests)

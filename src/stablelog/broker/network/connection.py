@@ -14,11 +14,12 @@ from typing import cast
 from stablelog.broker.loop.tasks import Scope, Tasks
 from stablelog.broker.network.budget import Budget, Claim
 from stablelog.broker.network.contained import contained
+from stablelog.broker.network.in_flight import InFlight
 from stablelog.broker.network.inbox import INBOX_SIZE, Inbox
 from stablelog.broker.network.long_messages import Decoding
 from stablelog.broker.network.members import AT_ONCE, Limits, Member, limit_reached, peer_of
 from stablelog.broker.network.mute import Mute
-from stablelog.broker.network.request_head import REQUEST_SIZE_MIN, api_of, is_one_way, is_produce, name_of
+from stablelog.broker.network.request_head import REQUEST_SIZE_MIN, api_of, name_of
 from stablelog.broker.network.responses import LENGTH, WRITE_SIZE, Answer, Responses
 from stablelog.broker.network.session import Session
 from stablelog.env.disk import Buffer
@@ -86,7 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waits_for_room = False
         self._waits_for_turn = False
         self._responses = Responses()
-        self._tasks: dict[asyncio.Task[None], tuple[Buffer, Claim | None]] = {}  # each with its request
+        self._in_flight = InFlight(budget)
         self._sends_soon = False
         self._asking = asyncio.Lock()
         self.decoding = Decoding()
@@ -98,6 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unwritable_since = 0.0
         self.is_draining = False
         self._closes_when_sent = False
+        self._is_cut = False  # whether the broker has closed the connection
         self._timer: asyncio.TimerHandle | None = None
         self._rest_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -139,19 +141,20 @@ class Connection(asyncio.BufferedProtocol):
         return self.background.later("connection", delay_s, callback, scope=self.scope)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Clean up after the connection was lost. What it has sent with acks=0 is appended, as in Apache Kafka."""
+        """Clean up after the connection was lost. What a client that has left sent with acks=0 is appended, as in Kafka.
+
+        The connection remains a member until then, because its requests take memory: otherwise clients that connect, send
+        and leave could use more memory than the limits of connections allow. The stop of the broker waits for members.
+        """
         self._lost.set()
-        self._members.discard(self)
         for timer in (self._timer, self._rest_timer):
             if timer is not None:
                 timer.cancel()
         self._mute.cancel()
         self._writable.set()
-        for task, (frame, _) in self._tasks.items():
-            if is_one_way(frame):
-                self.background.complete(task)
-            else:
-                task.cancel()
+        self._in_flight.cancel(keeps_one_way=not self._is_cut)
+        if not self._in_flight:
+            self._members.discard(self)
         if self._claim is not None:
             self._budget.give_back(self._claim)
             self._claim = None
@@ -160,10 +163,15 @@ class Connection(asyncio.BufferedProtocol):
         self._responses.clear()
 
     def close(self, why: str | None = None) -> None:
-        """Close the connection. If a reason is given, the client has caused the close, and the reason is logged."""
+        """Close the connection, and cancel its requests. If a reason is given, the client has caused the close, and the
+        reason is logged.
+        """
         if why is not None:
             self._limits.log_close(self.peer, why)
-        if self._transport is not None and not self.is_closing:
+        self._is_cut = True
+        if self._lost.is_set():
+            self._in_flight.cancel()
+        elif self._transport is not None and not self.is_closing:
             self._transport.abort()
 
     @property
@@ -189,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def tasks(self) -> "frozenset[asyncio.Task[None]]":
         """The tasks of the requests that are being processed."""
-        return frozenset(self._tasks)
+        return self._in_flight.tasks
 
     def drain(self) -> None:
         """Accept no more requests.
@@ -214,8 +222,8 @@ class Connection(asyncio.BufferedProtocol):
         This waits for the client to read: the caller limits the time, and then calls `close`.
         """
         self.drain()
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        while self._in_flight:
+            await asyncio.wait(self.tasks)
         self._closes_when_sent = True
         self._send_answered()
         await self._lost.wait()
@@ -380,23 +388,16 @@ class Connection(asyncio.BufferedProtocol):
         if claim is not None:
             self._budget.whole(claim, is_quick=not api_of(frame).is_long_poll)
         work = self._work(frame, self._responses.add())
-        self._tasks[self.background.start_request(work, self._end)] = frame, claim
+        self._in_flight.add(self.background.start_request(work, self._end), frame, claim)
         if self._mute.is_on or len(self._responses) >= self._limits.in_flight_count_max:
             self._pause_reading()
 
     @contained
     def _end(self, task: "asyncio.Task[None]") -> None:
-        """Free the frame (buffer) of a request, and the bytes that it has claimed from the memory budget.
-
-        Also called if the task of the request was cancelled before its first step.
-        """
-        frame, claim = self._tasks.pop(task)
-        if claim is not None:
-            self._budget.give_back(claim)
-        if isinstance(frame, memoryview) and is_produce(frame):
-            # Keep the frame (buffer) for another request: the batches of the Produce request are in the log, and no
-            # object refers to the frame.
-            self._budget.frames.give_back(frame)
+        """Free what a request has held. Also called if its task was cancelled before its first step."""
+        self._in_flight.end(task)
+        if self._lost.is_set() and not self._in_flight:
+            self._members.discard(self)
 
     async def _work(self, frame: Buffer, answer: Answer) -> None:
         try:

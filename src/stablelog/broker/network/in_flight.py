@@ -1,0 +1,48 @@
+"""The requests of one connection that are being processed, each in a task, and the memory that they take."""
+
+import asyncio
+
+from stablelog.broker.network.budget import Budget, Claim
+from stablelog.broker.network.request_head import is_one_way, is_produce
+from stablelog.env.disk import Buffer
+
+
+class InFlight:
+    """The requests of one connection that are being processed.
+
+    Args:
+        budget: the memory that all connections share.
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._requests: dict[asyncio.Task[None], tuple[Buffer, Claim | None]] = {}
+
+    def __len__(self) -> int:
+        """The number of requests."""
+        return len(self._requests)
+
+    @property
+    def tasks(self) -> "frozenset[asyncio.Task[None]]":
+        """The tasks of the requests."""
+        return frozenset(self._requests)
+
+    def add(self, task: "asyncio.Task[None]", frame: Buffer, claim: Claim | None) -> None:
+        """Add a request, which `end` removes."""
+        self._requests[task] = frame, claim
+
+    def end(self, task: "asyncio.Task[None]") -> None:
+        """Free the frame (buffer) of a request, and the bytes that it has claimed from the memory budget."""
+        frame, claim = self._requests.pop(task)
+        if claim is not None:
+            self._budget.give_back(claim)
+        if isinstance(frame, memoryview) and is_produce(frame):
+            # Keep the frame (buffer) for another request: the batches of the Produce request are in the log, and no
+            # object refers to the frame.
+            self._budget.frames.give_back(frame)
+
+    def cancel(self, *, keeps_one_way: bool = False) -> None:
+        """Cancel the requests; if `keeps_one_way`, only those whose clients expect a response."""
+        for task, (frame, _) in self._requests.items():
+            if not (keeps_one_way and is_one_way(frame)):
+                task.cancel()
