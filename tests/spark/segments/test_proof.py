@@ -71,7 +71,7 @@ class Copy:
 
 @pytest.fixture(scope="module", params=KINDS)
 def copied(request, stopped, module_path):
-    return Copy(stopped[0], request.param, module_path / "copies")
+    return Copy(stopped[0], request.param, module_path / f"copy-{request.param}")
 
 
 @pytest.fixture
