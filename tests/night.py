@@ -68,8 +68,12 @@ PARTS = (
     Part("cuts", tests("tests/chaos/test_cut_kill.py"), {"STABLELOG_KILLS": "60"}),
     Part("java", tests("tests/java/test_kill.py"), {"STABLELOG_KILLS": "40"}),
     Part("streams", tests("tests/java/test_streams.py"), {"STABLELOG_KILLS": "15"}),
-    Part("streams-instances", tests("tests/java/test_streams_instances.py"), {"STABLELOG_KILLS": "30"}),
-    Part("connect", tests("tests/java/test_connect.py"), {"STABLELOG_KILLS": "30"}),
+    Part(
+        "streams-instances",
+        tests("tests/java/test_streams_instances.py"),
+        {"STABLELOG_KILLS": "30", "STABLELOG_NIGHT": "1"},
+    ),
+    Part("connect", tests("tests/java/test_connect.py"), {"STABLELOG_KILLS": "30", "STABLELOG_NIGHT": "1"}),
     Part(
         "mirror-maker",
         tests("tests/java/test_mirror_maker.py"),

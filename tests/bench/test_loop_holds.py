@@ -14,9 +14,9 @@ from bench.report import Section
         (loop_holds.producers, 4),
         (loop_holds.ids, 1),
         (loop_holds.children, 3),
-        (loop_holds.segments, 3),
+        pytest.param(loop_holds.segments, 3, marks=pytest.mark.night),
         (loop_holds.partitions, 4),
-        (loop_holds.topics, 4),
+        pytest.param(loop_holds.topics, 4, marks=pytest.mark.night),
     ],
 )
 def test_each_load_tells_the_longest_hold(tmp_path, load, row_count):

@@ -33,7 +33,9 @@ def written(path, settings):
     return str(path)
 
 
-@pytest.mark.parametrize("protocol", NAMES)
+@pytest.mark.parametrize(
+    "protocol", [*NAMES[:2], *(pytest.param(name, marks=pytest.mark.night) for name in NAMES[2:])]
+)
 def test_each_command_connects_with_the_settings_of_a_file(server, tmp_path, protocol):
     given = ["--command-config", written(tmp_path / "client.properties", server.settings(protocol))]
     at = server.at[protocol]

@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 
@@ -19,21 +20,27 @@ from stablelog.errors import UnavailableError
 
 SETTINGS_OF_ANOTHER = encode_settings({"no.setting": "1"}).decode()
 LOG = f"{0:020d}.log"
+SMALL = {"stablelog_disk_reserve_bytes": 65536}  # The directories are copied.
 
 
-@pytest.fixture
-def data(tmp_path):
-    """The directory of a stopped broker: topic t with six records, and a group's offsets."""
+@pytest.fixture(scope="module")
+def stopped(module_path):
     from confluent_kafka import Producer
 
-    with stablelog.serve(tmp_path / "data") as broker:
+    with stablelog.serve(module_path / "stopped", **SMALL) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         for number in range(6):
             producer.produce("t", b"%d" % number)
             producer.flush()
         # librdkafka is told to go by hand: it would wait for a broker that has stopped.
         del producer
-    return tmp_path / "data"
+    return module_path / "stopped"
+
+
+@pytest.fixture
+def data(stopped, tmp_path):
+    """The directory of a stopped broker: topic t with six records, and a group's offsets."""
+    return shutil.copytree(stopped, tmp_path / "data")
 
 
 def run(*words, answer=None):
@@ -270,17 +277,22 @@ def commit(broker, count, transactional_id="y"):
     del producer
 
 
-@pytest.fixture
-def commits(tmp_path):
-    """A stopped broker's directory: ten commits to the commit-ordered topic o, and a copy of the commit log after two."""
-    import shutil
-
-    with stablelog.serve(tmp_path / "data") as broker:
+@pytest.fixture(scope="module")
+def committed(module_path):
+    made = module_path / "committed"
+    with stablelog.serve(made / "data", **SMALL) as broker:
         create(broker, "o", {"stablelog.order": "commit"})
         commit(broker, 2, "x")
-    shutil.copytree(tmp_path / "data" / "__transaction_state-0", tmp_path / "older")
-    with stablelog.serve(tmp_path / "data") as broker:
+    shutil.copytree(made / "data" / "__transaction_state-0", made / "older")
+    with stablelog.serve(made / "data", **SMALL) as broker:
         commit(broker, 8, "x")
+    return made
+
+
+@pytest.fixture
+def commits(committed, tmp_path):
+    """A stopped broker's directory: ten commits to the commit-ordered topic o, and a copy of the commit log after two."""
+    shutil.copytree(committed, tmp_path, dirs_exist_ok=True)
     return tmp_path / "data"
 
 
@@ -435,22 +447,28 @@ def test_without_the_list_of_topics_nothing_is_cut(data, damage, said):
 # -- what a start serves --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def sealed(tmp_path):
-    """A stopped broker's directory: topic t with several segments, and a rotted record in the second batch of the first."""
+@pytest.fixture(scope="module")
+def rolled(module_path):
     from confluent_kafka import Producer
 
-    with stablelog.serve(tmp_path / "data") as broker:
+    with stablelog.serve(module_path / "rolled", **SMALL) as broker:
         create(broker, "t", {"segment.bytes": "1024"})
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         for number in range(12):
             producer.produce("t", b"%d" % number + bytes(400))
             producer.flush()
         del producer
-    path = tmp_path / "data" / "t-0" / LOG
+    return module_path / "rolled"
+
+
+@pytest.fixture
+def sealed(rolled, tmp_path):
+    """A stopped broker's directory: topic t with several segments, and a rotted record in the second batch of the first."""
+    data = shutil.copytree(rolled, tmp_path / "data")
+    path = data / "t-0" / LOG
     assert len(positions(path)) < 6
     flip(path, positions(path)[1] + 65)
-    return tmp_path / "data"
+    return data
 
 
 @pytest.mark.parametrize("name", [".", "t-0"])

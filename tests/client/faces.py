@@ -5,6 +5,8 @@ import contextlib
 import threading
 from concurrent.futures import Future
 
+import pytest
+
 import stablelog
 from tests.client.transactions import async_through, through
 
@@ -150,3 +152,12 @@ def connected(face, bootstrap, deadline=60):
     """A client of this face."""
     with face.connect(bootstrap, deadline) as client:
         yield client
+
+
+# For tests of seconds, whose fixture `connect` has a face as its parameter.
+ONE_BY_DAY = pytest.mark.parametrize(
+    "connect",
+    [Threads, pytest.param(Asyncio, marks=pytest.mark.night)],
+    indirect=True,
+    ids=lambda face: face.name,
+)

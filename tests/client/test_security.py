@@ -34,7 +34,7 @@ from stablelog.client.core.security import (
 from stablelog.client.core.tokens import token_of
 from stablelog.errors import AuthenticationError, UnavailableError, UsageError
 from stablelog.wire.sasl import SaslMessageError
-from tests.client.faces import FACES
+from tests.client.faces import FACES, ONE_BY_DAY
 from tests.client.transactions import create
 from tests.commands import run
 from tests.secured import NAMES, PASSWORD, USER, jaas, secured
@@ -170,6 +170,7 @@ def test_the_host_name_is_checked_unless_the_check_is_switched_off(tmp_path, con
             write(client)
 
 
+@ONE_BY_DAY
 def test_the_client_authenticates_again_before_its_session_ends(tmp_path, connect):
     with secured(tmp_path, **{"connections.max.reauth.ms": "1500"}) as server:
         create(server.at["PLAINTEXT"], name="orders")
@@ -545,6 +546,7 @@ def test_a_brokers_reason_is_short_and_harmless_in_a_message():
     assert "Check user name and password" in message
 
 
+@ONE_BY_DAY
 def test_a_password_that_has_changed_is_needed_for_the_next_connection(tmp_path, connect):
     """Also if the broker was restarted meanwhile. A client that has the password goes on."""
     with secured(tmp_path) as server:

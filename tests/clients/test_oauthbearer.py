@@ -12,7 +12,7 @@ from peers.apache_kafka import NotAvailableError
 from stablelog.env.http import SIZE_MAX
 from stablelog.errors import AuthenticationError, UnavailableError
 from stablelog.wire.sasl import OAUTHBEARER
-from tests.client.faces import FACES
+from tests.client.faces import FACES, ONE_BY_DAY
 from tests.client.transactions import create
 from tests.clients.drivers import unique
 from tests.clients.logins import (
@@ -250,6 +250,7 @@ def test_an_endpoint_that_is_away_is_asked_again(server, endpoint, connect, monk
         back.join()
 
 
+@ONE_BY_DAY
 def test_a_client_authenticates_again_with_a_new_token_before_the_token_ends(tmp_path, connect):
     given = []
 

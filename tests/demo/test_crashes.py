@@ -1,5 +1,6 @@
 """A slice of the demo: both kills, the aborts, the follower, Spark and the picture."""
 
+import os
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from demo.crashes.history import (
 from demo.crashes.picture import draw
 from demo.crashes.scene import Fleet
 from tests.chaos.confluent import patiently, producer_of
+from tests.quick_java import QUICK_JAVA
 from tests.spark.reading import make
 from tests.waiting import until
 
@@ -72,7 +74,13 @@ def test_a_slice_of_the_demo_loses_nothing(tmp_path):
     picture = tmp_path / "flights.svg"
     command = [sys.executable, "-c", SLICE, "--rows", "3000", "--picture", str(picture)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=800, cwd=Path(__file__).parents[2], check=False
+        command,
+        capture_output=True,
+        text=True,
+        timeout=800,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "JAVA_TOOL_OPTIONS": QUICK_JAVA},
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     words = done.stdout.split()

@@ -32,6 +32,7 @@ def class_path(folder):
     return f"{apache_kafka.compiled(SOURCES / 'Numbers.java', jars)}:{folder}:{jars}/*"
 
 
+@pytest.mark.night
 @pytest.mark.timeout(600 + 60 * KILLS)
 def test_each_number_is_written_once_through_kills_of_workers_and_of_the_broker(tmp_path):
     chance = randomness(KILLS)

@@ -90,6 +90,7 @@ def command(bootstrap, state_dir, standbys):
     ]
 
 
+@pytest.mark.night
 @pytest.mark.timeout(600 + 60 * KILLS)
 def test_each_record_is_counted_once_through_kills_of_instances_and_of_the_broker(kafka_jars, tmp_path):
     chance = randomness(KILLS)

@@ -11,6 +11,7 @@ import pytest
 from stablelog.errors import UnavailableError
 from stablelog.spark import local_session
 from stablelog.spark.local_session import JAVA_VERSION_MIN, find_java, session
+from tests.quick_java import QUICK_JAVA
 
 OLD = "#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n"
 NEW = "#!/bin/sh\necho 'openjdk version \"21.0.2\" 2024-01-16' >&2\n"
@@ -133,7 +134,7 @@ def test_what_the_user_has_set_wins_and_the_rest_is_logged(way, tmp_path):
         wanted, environment = "found local[*] stablelog 8192 11 false", {"SPARK_CONF_DIR": str(tmp_path)}
     done = subprocess.run(
         [*command, tmp_path / "program.py"],
-        env={**os.environ, **environment},
+        env={**os.environ, "JAVA_TOOL_OPTIONS": QUICK_JAVA, **environment},
         capture_output=True,
         text=True,
         timeout=240,

@@ -546,7 +546,7 @@ def test_a_client_with_a_new_client_id_in_each_request_takes_no_memory():
         tracemalloc.start()
         try:
             before = tracemalloc.get_traced_memory()[0]
-            for n in range(100_000):
+            for n in range(40_000):
                 throttle = quotas.throttle("ANONYMOUS", f"{long}{n}", 100, None, lambda _ms: None)
                 throttle.produced()
                 throttle.mutate(1, is_strict=True)

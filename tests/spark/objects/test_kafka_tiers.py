@@ -719,6 +719,7 @@ def written_by_kafka(kafka, topic, seed):
 
 @pytest.mark.java
 @pytest.mark.slow
+@pytest.mark.xdist_group("tiered Kafka")
 @pytest.mark.parametrize("topic", ["history", "a.b-1-c_d"])
 def test_what_kafka_tiered_reads_as_its_consumers_read_it(tiered, topic):
     written_by_kafka(tiered, topic, len(topic))
