@@ -22,6 +22,7 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
+    "stablelog.disk.reserve.bytes": "65536",  # tests copy and compare whole directories
 }
 
 
