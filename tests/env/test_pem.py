@@ -69,6 +69,7 @@ def test_certificates_may_have_names_in_any_language_between_them(files, name):
         ("jks", STORE),
         ("text", "it has no certificate"),
         ("none", "No such"),
+        ("a null character: \0", "it has no certificate"),
     ],
 )
 def test_a_store_that_is_not_read_is_told_with_what_to_do(files, name, told):

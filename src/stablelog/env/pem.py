@@ -107,7 +107,7 @@ def _kind(path: str) -> str:
     """Return why a store is not read; empty if the file may be a PEM file."""
     try:
         content = Path(path).read_bytes() if path else BEGIN
-    except OSError:
+    except (OSError, ValueError):  # ValueError: the path contains a null character
         return ""
     if content.startswith(JKS):
         return f"it is a JKS store, {NOT_PEM} (after `keytool -importkeystore -deststoretype PKCS12`)"

@@ -102,6 +102,27 @@ def test_the_file_is_written_in_a_thread_once_it_is_noted(monkeypatch):
     at_desk(conversation)
 
 
+def test_the_event_loop_writes_what_the_disk_refuses_a_thread(monkeypatch, caplog):
+    """The event loop may use the reserve. Nothing is refused then, so nothing is logged."""
+
+    async def conversation(broker):
+        await broker.users.alter([], [upsertion()])
+        write = broker.disk.write_atomic
+
+        def watched(path, content, **options):
+            if threading.current_thread() is not threading.main_thread():
+                raise DiskError(f"writing {path} failed", errno.ENOSPC)
+            return write(path, content, **options)
+
+        with monkeypatch.context() as full:
+            full.setattr(broker.disk, "write_atomic", watched)
+            await broker.users.alter([], [upsertion("bob")])
+        assert names_on(broker.disk) == {"alice", "bob"}
+
+    at_desk(conversation)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 def test_changes_at_the_same_time_are_made_one_after_another():
     async def conversation(broker):
         names = [f"user-{number}" for number in range(20)]

@@ -204,6 +204,14 @@ class NotedFile(Generic[Content]):
         with self._refusing():
             self._reserve.write_atomic(self.path, content, is_private=self._kind.is_private)
 
+    def replace(self, content: bytes) -> None:
+        """Replace a file that is noted, without the reserve; also in a thread. Durable on return.
+
+        Raises:
+            DiskError: the disk refused the write. The file holds either the new content or the old one.
+        """
+        self._disk.write_atomic(self.path, content, is_private=self._kind.is_private)
+
     @contextlib.contextmanager
     def _refusing(self) -> Iterator[None]:
         """Convert an error of the disk to RefusedError, and log it."""

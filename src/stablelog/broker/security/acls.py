@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,7 +19,7 @@ from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.limited_log import shown
 from stablelog.broker.loop.tasks import Tasks, in_thread_to_its_end
 from stablelog.broker.security.access import Access, DenialLog
-from stablelog.broker.security.file_writer import FileWriter
+from stablelog.broker.security.file_writer import store_in_thread
 from stablelog.env.disk import Disk
 from stablelog.errors import RefusedError
 from stablelog.security.acls import AclBinding, AclFilter, Permission
@@ -64,7 +63,7 @@ class Acls:
         tasks: Tasks,
         now_ms: Callable[[], int],
     ) -> None:
-        self._file = FileWriter(partial(acl_file, disk, directory), reserve, threads)
+        self._file = acl_file(disk, directory, reserve)
         bindings = self._file.load()
         super_users = config["super.users"]
         self.authorizer = Authorizer(
@@ -162,7 +161,8 @@ class Acls:
             kept = [binding for binding in self.authorizer.index if binding not in removed]
             return encode_acls(kept + added)
 
-        await self._file.store(await in_thread_to_its_end(self._threads, encode))
+        content = await in_thread_to_its_end(self._threads, encode)
+        await store_in_thread(self._threads, self._file, content)
 
 
 def _log_changes(what: str, bindings: Sequence[AclBinding], author: Author) -> None:

@@ -7,7 +7,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +18,7 @@ from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.metrics import Sample
 from stablelog.broker.network.members import AT_ONCE, Arrival
-from stablelog.broker.security.file_writer import FileWriter
+from stablelog.broker.security.file_writer import store_in_thread
 from stablelog.broker.security.throttle import StepTimer, Throttle
 from stablelog.env.disk import Disk
 from stablelog.errors import RefusedError
@@ -66,7 +65,8 @@ class Quotas:
     ) -> None:
         self._config = config
         self.now_ms = now_ms
-        self._file = FileWriter(partial(quota_file, disk, directory), reserve, threads)
+        self._file = quota_file(disk, directory, reserve)
+        self._threads = threads
         self._tasks = tasks
         self._lock = asyncio.Lock()
         self.windows = Windows(config["quota.window.num"], config["quota.window.size.seconds"] * MS_PER_S)
@@ -172,7 +172,7 @@ class Quotas:
                 except RefusedError as refused:
                     outcomes.append(refused)
             if not validate_only and after != before:
-                await self._file.store(encode_quotas(after))
+                await store_in_thread(self._threads, self._file, encode_quotas(after))
                 self._use(QuotaTable(after))
             return outcomes
 

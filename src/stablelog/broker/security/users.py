@@ -3,15 +3,14 @@
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from functools import partial
 from pathlib import Path
 
 from stablelog.broker.directory.user_file import encode_users, user_file
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.loop.tasks import Tasks
-from stablelog.broker.security.file_writer import FileWriter
+from stablelog.broker.security.file_writer import store_in_thread
 from stablelog.env.disk import Disk
-from stablelog.security.credentials import Credentials, Deletion, Outcome, Upsertion
+from stablelog.security.credentials import Deletion, Outcome, Upsertion
 
 
 class Users:
@@ -34,10 +33,11 @@ class Users:
     def __init__(
         self, disk: Disk, directory: Path, *, reserve: DiskReserve, threads: Executor, tasks: Tasks
     ) -> None:
-        self._file = FileWriter(partial(user_file, disk, directory), reserve, threads)
+        self._file = user_file(disk, directory, reserve)
+        self._threads = threads
         self._tasks = tasks
         self._lock = asyncio.Lock()
-        self.credentials: Credentials = self._file.load()
+        self.credentials = self._file.load()
 
     async def alter(self, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion]) -> list[Outcome]:
         """Change credentials. Durable on return, and then in effect.
@@ -54,6 +54,6 @@ class Users:
         async with self._lock:
             after, outcomes = self.credentials.altered(deletions, upsertions)
             if after.users != self.credentials.users:
-                await self._file.store(encode_users(after))
+                await store_in_thread(self._threads, self._file, encode_users(after))
                 self.credentials = after
             return outcomes
