@@ -141,7 +141,7 @@ def receive(connection, api_key, version):
 
 def test_a_muted_connection_is_answered_late_and_others_of_the_broker_at_once(bootstrap):
     host, _, port = bootstrap.rpartition(":")
-    limit(bootstrap, of_client("me"), request_percentage=0.001)
+    limit(bootstrap, of_client("me"), request_percentage=0.00001)
     try:
         with (
             socket.create_connection((host, int(port)), 30) as muted,
