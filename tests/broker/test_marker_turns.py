@@ -151,7 +151,8 @@ def test_the_markers_of_many_transactions_in_one_partition_are_written_in_severa
                 await asyncio.sleep(0)
             assert max(seen) == COUNT
             steps = sorted(seen)
-            assert all(after - before <= 2 for before, after in itertools.pairwise(steps)), steps
+            # Two portions may be written in one iteration of the loop: that of a turn, and one when a sync has ended.
+            assert all(after - before <= 4 for before, after in itertools.pairwise(steps)), steps
             await desk.durable()
             assert sorted(desk.values()) == sorted(name.encode() for name in names)
 
