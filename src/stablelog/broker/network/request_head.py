@@ -9,9 +9,8 @@ from stablelog.wire.api import APIS, Api, ApiKey
 API_KEY: Final = struct.Struct(">h")
 REQUEST_SIZE_MIN: Final = 8  # api key, version and correlation id
 TO_CLIENT_ID: Final = struct.Struct(">hhih")  # api key, version, correlation id and the size of the client id
-FLEXIBLE: Final = (
-    9  # the first version of Produce with compact fields and with tagged fields in the header (KIP-482)
-)
+# The first version of Produce with compact fields, and with tagged fields in the header (KIP-482).
+FLEXIBLE: Final = 9
 # A transactional id that is null, and acks=0. Tagged fields, of which there are none, precede them in flexible versions.
 NO_ACKS: Final = b"\xff\xff\0\0"
 FLEXIBLE_NO_ACKS: Final = b"\0\0\0\0"
