@@ -181,6 +181,7 @@ class TransactionTable:
             RefusedError: the pattern is not a regular expression that is supported (see `name_matcher`).
         """
         wanted, unknown = states_named(states)
+        writers = frozenset(producer_ids)
         matches = name_matcher(id_pattern)
         # Skip the idle ids if the filters ask for a duration or only for states of open transactions.
         may_be_idle = duration_ms < 0 and (not states or any(not state.is_open for state in wanted))
@@ -195,7 +196,7 @@ class TransactionTable:
                     head is not None
                     and (duration_ms < 0 or (txn is not None and now_ms - txn.start_ms > duration_ms))
                     and (not states or head.state in wanted)
-                    and (not producer_ids or head.producer_id in producer_ids)
+                    and (not writers or head.producer_id in writers)
                     and matches(transactional_id)
                 ):
                     yield Listed(transactional_id, head.producer_id, head.state.label)
