@@ -46,6 +46,7 @@ AREAS = (
     "errors of records",
     "compression of topics",
     "authorization",
+    "what a client may cost",
 )
 
 

@@ -189,7 +189,7 @@ def _check_structure(pattern: str, elements: list[re.Match[str]]) -> None:
                 f"{pattern!r} is not a regular expression: {what} at character {element.start() + 1} {why}"
             )
     if depth:
-        raise _invalid(f"{pattern!r} is not a regular expression: {depth} groups do not end")
+        raise _invalid(f"{pattern!r} is not a regular expression: a group does not end")
 
 
 def _counts(element: re.Match[str]) -> tuple[int, int]:
