@@ -59,7 +59,7 @@ def test_an_idle_partition_takes_few_descriptors(tmp_path, order):
             use()
             end()
             broker.start()
-            until(lambda: "opened 60 partitions" in broker.log_tail(), "the partitions are not opened")
+            until(lambda: "opened 60 of 60 partitions" in broker.log_tail(), "the partitions are not opened")
             use()  # with an abort in each partition since the start
             until(
                 lambda: descriptor_count() - before <= IDLE_MAX[order] * COUNT + OWN_LOGS,

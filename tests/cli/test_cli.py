@@ -69,7 +69,9 @@ def test_a_topics_life(stablelog_broker):
         ]["partitions"]
         == 2
     )
-    assert {"topic": name, "partitions": 2} in answer("topics", "list", bootstrap=at)[0]
+    assert {"topic": name, "partitions": 2, "offline": 0, "opening": 0} in answer(
+        "topics", "list", bootstrap=at
+    )[0]
     described = answer("topics", "describe", name, bootstrap=at)[0]
     assert described["configs"] == {"retention.ms": "5000"}
     assert answer("topics", "alter", name, "--partitions", "3", "--config", "retention.ms=", bootstrap=at)

@@ -156,6 +156,15 @@ def test_a_watch_says_that_a_partition_can_be_read_again(monkeypatch, told):
 # -- commands that list partitions -----------------------------------------------------------------------------------
 
 
+def test_a_list_of_topics_and_the_log_count_the_offline_partitions(broker):
+    (found,) = answer("topics", "list", bootstrap=broker.bootstrap)
+    assert {"topic": "half", "partitions": 2, "offline": 1, "opening": 0} in found
+    assert sum(row["offline"] for row in found) == 1
+    log = broker.log_path.read_text()
+    assert "1 of 4 partitions stay offline: half-1" in log
+    assert "opened 3 of 4 partitions" in log
+
+
 def test_a_topic_with_an_offline_partition_is_described(broker):
     (found,) = answer("topics", "describe", "half", bootstrap=broker.bootstrap)
     whole, offline = found["partitions"]

@@ -299,6 +299,7 @@ class Broker:
         for where, count in self.tasks.error_counts.items():
             yield Sample("stablelog_unexpected_errors", (where,), count)
         yield Sample("stablelog_disk_full", (), self.reserve.is_full)
+        yield from self._opening.samples()
         yield Sample("stablelog_scrubbed_bytes", (), self.scrub.read_size)
         yield Sample("stablelog_fetch_sessions", (), len(self.fetch_sessions))
         if self.acls is not None:
@@ -308,10 +309,7 @@ class Broker:
         if self.logins is not None:
             yield from self.logins.samples()
         yield from self.quotas.samples()
-        for group in self.transactions:
-            last, resolved = group.coordinator.table.sequences.last, group.resolved_commit_sequence
-            yield Sample("stablelog_last_commit_sequence", (group.name,), last)
-            yield Sample("stablelog_resolved_commit_sequence", (group.name,), resolved)
+        yield from self.transactions.samples()
 
     # -- start -------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,17 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "1 while the disk is full and the broker refuses clients' writes, else 0.",
         (),
     ),
+    "stablelog_partitions": ("gauge", "Partitions of all topics, with internal ones.", ()),
+    "stablelog_offline_partitions": (
+        "gauge",
+        "Partitions that could not be opened, or that have failed since. The broker's log has the reasons.",
+        (),
+    ),
+    "stablelog_opening_partitions": (
+        "gauge",
+        "Partitions that the broker is still opening after a start.",
+        (),
+    ),
     "stablelog_acls": ("gauge", "ACLs of the broker; only with an authorizer.", ()),
     "stablelog_denied_operations": (
         "counter",

@@ -1,5 +1,6 @@
 """`stablelog topics`: create, list, describe, alter, trim and delete topics."""
 
+from collections import Counter
 from typing import Annotated
 
 import typer
@@ -77,11 +78,18 @@ def list_topics(
     *,
     broker: Broker,
 ) -> None:
-    """List the topics."""
+    """List the topics, and how many of their partitions are offline or not open yet."""
     bootstrap = broker.reach()
     topics = cluster(bootstrap).topics.values()
-    rows = [(t.topic, len(t.partitions)) for t in topics if internal or not t.topic.startswith("__")]
-    show("topics", ("topic", "partitions"), sorted(rows), as_json=as_json)
+    listed = {t.topic: len(t.partitions) for t in topics if internal or not t.topic.startswith("__")}
+    states = Counter(
+        (name, state_of(why)) for (name, _), why in unavailable_partitions(bootstrap, listed).items()
+    )
+    rows = [
+        (name, count, states[name, "offline"], states[name, "opening"])
+        for name, count in sorted(listed.items())
+    ]
+    show("topics", ("topic", "partitions", "offline", "opening"), rows, as_json=as_json)
 
 
 @app.command(epilog=examples("stablelog topics describe orders"))

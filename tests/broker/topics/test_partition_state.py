@@ -65,6 +65,17 @@ def in_all_states(conversation):
     asyncio.run(asyncio.wait_for(talk(), 100))
 
 
+def test_metrics_count_the_partitions_in_each_state():
+    async def conversation(desk):
+        own = sum(topic.partition_count for topic in desk.broker.topics if topic.is_internal)
+        found = {sample.name: sample.value for sample in await desk.broker.metrics.samples()}
+        assert found["stablelog_partitions"] == own + 4
+        assert found["stablelog_offline_partitions"] == 2
+        assert found["stablelog_opening_partitions"] == 1
+
+    in_all_states(conversation)
+
+
 def fail(partition):
     """Make a partition fail, as a write does that cannot be undone."""
     partition.fail(UnavailableError("the disk fails"))

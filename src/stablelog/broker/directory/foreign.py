@@ -1,4 +1,9 @@
-"""Directories that are no data directory: a wrong path must not fill a user's directory with a broker's files."""
+"""Directories that are no data directory: a wrong path must not fill a user's directory with a broker's files.
+
+A name alone proves nothing: `backup-1` looks like the directory of a partition, and many programs have a `users.json`. So
+a directory counts as a data directory only if one of its entries has the content that a broker writes. The files whose
+names no other program has count by their names.
+"""
 
 import re
 from pathlib import Path
@@ -14,25 +19,30 @@ from stablelog.broker.directory.noted_file import NOTED_FILES
 from stablelog.broker.durability.disk_reserve import RESERVE_FILE
 from stablelog.env.disk import Disk
 from stablelog.errors import UsageError
-from stablelog.log.files.kafka_files import LOG_START_CHECKPOINT, META_FILE
+from stablelog.log.files.kafka_files import LOG_START_CHECKPOINT, META_FILE, METADATA_FILE, decode_meta
+from stablelog.log.files.names import is_log
 
-# A broker writes one of these files first, perhaps with the ending .tmp. Damage may leave any one of them.
-OWN_FILES: Final = (
-    CATALOG_FILE,
-    META_FILE,
-    *(kind.name for kind in NOTED_FILES),
+OWN_NAMES: Final = (  # Names that only a broker gives.
     RESERVE_FILE,
     FIRST_DIRTY_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     LOG_START_CHECKPOINT,
 )
-PARTITION: Final = re.compile(r".+-\d+")  # The name of a partition's directory.
+# What a broker's files of JSON contain: the list of topics begins with its version, the others end with a checksum.
+_JSON_FILES: Final = {
+    CATALOG_FILE: re.compile(rb'\A\{\s*"version":\s*\d+,.*"topics":\s*\{', re.DOTALL),
+    **{kind.name: re.compile(rb"\n[0-9a-f]{8}\n\Z") for kind in NOTED_FILES},
+}
+# A crash in the first start of a broker may leave one of these files, incomplete, and nothing else.
+UNFINISHED: Final = frozenset(f"{name}.tmp" for name in (*OWN_NAMES, *_JSON_FILES, META_FILE))
 MOUNTED: Final = "lost+found"  # An empty file system of its own may have this directory.
+META_KEYS: Final = ("cluster.id", "node.id", "broker.id")
+_PARTITION: Final = re.compile(r".+-\d+(?:\..+-(?:delete|stray))?")  # The name of a partition's directory.
 
 
 def refuse_foreign(disk: Disk, directory: Path) -> None:
-    """Refuse a directory that has files, none of which a broker writes. Hidden files do not count.
+    """Refuse a directory that has files, none of which a broker has written. Hidden files do not count.
 
     Raises:
         UsageError: the directory is no data directory.
@@ -40,8 +50,25 @@ def refuse_foreign(disk: Disk, directory: Path) -> None:
     if not disk.is_dir(directory):
         return
     names = sorted(name for name in disk.list_dir(directory) if not name.startswith(".") and name != MOUNTED)
-    if names and not any(name.startswith(OWN_FILES) or PARTITION.fullmatch(name) for name in names):
+    if names and not any(_is_own(disk, directory, name) for name in names):
         raise UsageError(
             f"{directory} is not empty and no data directory: it has {names[0]!r} and no file of a broker. Use another "
             "directory, or an empty one"
         )
+
+
+def _is_own(disk: Disk, directory: Path, name: str) -> bool:
+    """Whether a broker has written an entry of a directory."""
+    path = directory / name
+    if disk.is_dir(path):
+        return _PARTITION.fullmatch(name) is not None and _has_partition(disk.list_dir(path))
+    if name in OWN_NAMES or name in UNFINISHED:
+        return True
+    if name in _JSON_FILES:
+        return _JSON_FILES[name].search(disk.read_bytes(path)) is not None
+    return name == META_FILE and not decode_meta(disk.read_bytes(path)).keys().isdisjoint(META_KEYS)
+
+
+def _has_partition(names: list[str]) -> bool:
+    """Whether a directory with these names has a partition's log file, or the file with the topic's id."""
+    return METADATA_FILE in names or any(is_log(name.removesuffix(".deleted")) for name in names)

@@ -7,11 +7,12 @@ full is reopened when there may be space. After any other failure only a restart
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.loop.tasks import Scope, Tasks, each_in_threads, in_thread
+from stablelog.broker.metrics import Sample
 from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topics import Topics
 from stablelog.errors import StablelogError
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 OPENED_AT_ONCE = 16
 # This is more than the usual number of processors, because a thread may wait for files that are not in the page cache.
 RECOVERY_THREADS_MAX = 8
+NAMED_MAX = 10  # the number of offline partitions that one line of the log names
 
 
 Missing = tuple[Topic, int]  # A partition that has to be opened: its topic and its index.
@@ -74,9 +76,25 @@ class Opening:
         if missing:
             began_ms = self._now_ms()
             await self._open(missing)
-            log.info("opened %d partitions in %d ms", len(missing), self._now_ms() - began_ms)
+            self._tell_opened(missing, self._now_ms() - began_ms)
         points = self._topics.checkpoints.recovery_points
         points.write(await in_thread(None, points.changed))
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield how many partitions there are, and how many of them are offline or not open yet."""
+        topics = list(self._topics)
+        yield Sample("stablelog_partitions", (), sum(topic.partition_count for topic in topics))
+        yield Sample("stablelog_offline_partitions", (), sum(topic.offline_count for topic in topics))
+        yield Sample("stablelog_opening_partitions", (), sum(topic.opening_count for topic in topics))
+
+    def _tell_opened(self, opened: list[Missing], took_ms: int) -> None:
+        """Log how many partitions were opened, and which of them stay offline."""
+        offline = [f"{topic.name}-{index}" for topic, index in opened if index in topic.offline]
+        log.info("opened %d of %d partitions in %d ms", len(opened) - len(offline), len(opened), took_ms)
+        if offline:
+            more = f" and {len(offline) - NAMED_MAX} more" if len(offline) > NAMED_MAX else ""
+            names = ", ".join(offline[:NAMED_MAX]) + more
+            log.error("%d of %d partitions stay offline: %s", len(offline), len(opened), names)
 
     def open_later(self, partition: Partition) -> None:
         """Queue a partition that failed on a full disk, to be reopened when there is space."""

@@ -43,6 +43,16 @@ class Topic:
             return PartitionState.UNKNOWN
         return PartitionState.OFFLINE if index in self.offline else PartitionState.OPENING
 
+    @property
+    def offline_count(self) -> int:
+        """The number of partitions that could not be opened, or that have failed since."""
+        return len(self.offline) + sum(one.failure is not None for one in self.partitions.values())
+
+    @property
+    def opening_count(self) -> int:
+        """The number of partitions that are not open yet."""
+        return self.partition_count - len(self.partitions.keys() | self.offline.keys())
+
     def why_not_open(self, index: int) -> str:
         """Return why no request can be served from a partition, as text for a message."""
         match self.state(index):

@@ -18,6 +18,7 @@ from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.durability.journal import Journal
 from stablelog.broker.groups import Groups
 from stablelog.broker.loop.tasks import Tasks
+from stablelog.broker.metrics import Sample
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC
 from stablelog.broker.topics.topics import Topics
 from stablelog.broker.transactions.transaction_group import TransactionGroup
@@ -113,6 +114,13 @@ class Transactions:
 
     def __iter__(self) -> Iterator[TransactionGroup]:
         return iter(list(self._groups.values()))
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the last and the resolved commit sequence of each group."""
+        for group in self:
+            last, resolved = group.coordinator.table.sequences.last, group.resolved_commit_sequence
+            yield Sample("stablelog_last_commit_sequence", (group.name,), last)
+            yield Sample("stablelog_resolved_commit_sequence", (group.name,), resolved)
 
     @property
     def default(self) -> TransactionGroup:
