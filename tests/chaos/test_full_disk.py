@@ -1,4 +1,4 @@
-"""A broker on a file system without a free byte and 10,000 open transactions, where the machine lets a test mount one."""
+"""A broker on a file system without a free byte, where the machine lets a test mount one."""
 
 import shutil
 import subprocess
@@ -24,10 +24,10 @@ def namespace():
     return pytest.skip("no mount namespace to be had: neither user namespaces nor root")
 
 
-@pytest.mark.night
-def test_a_full_file_system_stops_producers_and_nothing_else(tmp_path):
+def run_in_namespace(program, directory):
+    """Run a program of this folder that mounts a file system."""
     done = subprocess.run(
-        [*namespace(), sys.executable, "-m", "tests.chaos.full_disk_run", str(tmp_path)],
+        [*namespace(), sys.executable, "-m", f"tests.chaos.{program}", str(directory)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -36,3 +36,13 @@ def test_a_full_file_system_stops_producers_and_nothing_else(tmp_path):
     )
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.night
+def test_a_full_file_system_stops_producers_and_nothing_else(tmp_path):
+    run_in_namespace("full_disk_run", tmp_path)
+
+
+@pytest.mark.night
+def test_a_file_system_that_filled_while_the_store_was_away_gets_room_from_the_copies(tmp_path):
+    run_in_namespace("tiered_full_disk_run", tmp_path)

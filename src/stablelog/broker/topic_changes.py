@@ -18,7 +18,7 @@ from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topics import Topics
 from stablelog.broker.transactions.transactions import Transactions
 from stablelog.broker.waiting import Waiters
-from stablelog.errors import RefusedError, UnavailableError
+from stablelog.errors import DiskError, RefusedError, UnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +118,15 @@ class TopicChanges:
         topic = self._topics.unlist(name)
         await self._tasks.for_request("deleting a topic", partial(self._delete, topic))
 
+    async def _set_aside(self, topic: Topic) -> None:
+        """Rename the directories of a deleted topic, which are removed later, also on a full disk."""
+        try:
+            await self._reserve.attempt_in_thread(None, partial(self._topics.set_aside, topic), frees=True)
+        except DiskError as error:
+            log.error(
+                "directories of the deleted topic %s keep their names; remove them: %s", topic.name, error
+            )
+
     async def _delete(self, topic: Topic) -> None:
         """Delete the files of a topic that was removed from the list of topics, and all state that the broker has of
         it.
@@ -130,7 +139,7 @@ class TopicChanges:
                 partition.close(clean=False)
             async for index in in_turns(range(topic.partition_count), at_once=AT_ONCE_MAX):
                 self._transactions.partition_gone((topic.name, index), topic.group)
-            await in_thread(None, self._topics.set_aside, topic)
+            await self._set_aside(topic)
             self._topics.forget_files(topic)
             await asyncio.sleep(0)
             for decision in self._groups.coordinator.topic_deleted(topic.name, now_ms=self._now_ms()):

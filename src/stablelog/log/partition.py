@@ -325,8 +325,7 @@ class Partition(PrunableLog):
         before = self.high_watermark, self.last_stable_offset
         self.high_watermark = max(self.high_watermark, min(offset, self.end_offset))
         self.log.producers.high_watermark_moved(self.high_watermark)
-        if self.view is not None:
-            self.view.advance()
+        self.advance_view()
         after = self.high_watermark, self.last_stable_offset
         assert before[1] <= after[1] <= after[0]
         return before != after

@@ -219,6 +219,11 @@ class ReadableLog:
         """
         return None if self.view is None else self.view.failure
 
+    def advance_view(self) -> None:
+        """Let the view read what has become durable, and write the files that could not be written before."""
+        if self.view is not None:
+            self.view.advance()
+
     def unproven_ahead(self, offset: int) -> UnprovenError | None:
         """Look at the segment that a reader at `offset` reads next, after the present one. If its log file was not
         checked since the start of the broker, return the error that the reader will get there. None otherwise.

@@ -63,6 +63,11 @@ class SyncWork:
         """Whether the steps write so much that they would block the event loop for too long."""
         return sum(len(content) for files in self.writes for content in files.values()) > LARGE_SIZE
 
+    @property
+    def is_sealing(self) -> bool:
+        """Whether a sealed segment waits for these steps. Before, it can be neither deleted nor copied to a store."""
+        return bool(self.release)
+
     def run(self) -> None:
         """Run the steps.
 
@@ -80,12 +85,19 @@ class SyncWork:
         except DiskError as error:
             self.sync_failure = error
             raise
-        for place, files in enumerate(self.writes):
+        self.unwritten = self.writes
+        self.write()
+
+    def write(self) -> None:
+        """Write the files that are in `unwritten`, in their order. After an error, a later call writes the others."""
+        self.failure = None
+        for place, files in enumerate(self.unwritten):
             try:
                 self.disk.write_together(files)
             except DiskError as error:
-                self.unwritten, self.failure = self.writes[place:], error
+                self.unwritten, self.failure = self.unwritten[place:], error
                 return
+        self.unwritten = ()
 
 
 class Unsynced:

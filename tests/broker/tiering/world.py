@@ -25,6 +25,7 @@ from stablelog.tier.local_state import LocalState
 from stablelog.tier.manifest import Manifest, encode_manifest
 from stablelog.tier.names import INDEXES, LOG
 from stablelog.tier.remote_log import RemoteLog
+from tests.broker.desk import NO_RESERVE
 from tests.log.timeline import Log
 from tests.tier.tiered_log import PARTITION, Loaded, TieredLog
 
@@ -81,6 +82,7 @@ class World(TieredLog):
         self.copier = Copier(
             self.storage,
             self.disk,
+            reserve=NO_RESERVE,
             node_id=1,
             is_open=lambda partition: not partition.is_closed,
             topic_of=lambda _name: SimpleNamespace(partition_count=1, configs=self.configs),

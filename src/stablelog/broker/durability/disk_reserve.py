@@ -20,12 +20,14 @@ import asyncio
 import errno
 import logging
 from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import Executor
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 
+from stablelog.broker.loop.tasks import in_thread_to_its_end
 from stablelog.env.disk import Disk, File
 from stablelog.errors import DiskError, RefusedError
 
@@ -246,11 +248,29 @@ class DiskReserve:
             try:
                 return work()
             except DiskError as error:
-                if not error.undone:
-                    self.note(error)
+                if not self._may_repeat(error, frees=frees):
                     raise
-                if not self.make_room(error, frees=frees):
+
+    async def attempt_in_thread(
+        self, threads: Executor | None, work: Callable[[], Result], *, frees: bool = False
+    ) -> Result:
+        """Do work in a thread, and make room for it as `attempt` does. Only the event loop changes the reserve file.
+
+        Raises as `attempt` does.
+        """
+        while True:
+            try:
+                return await in_thread_to_its_end(threads, work)
+            except DiskError as error:
+                if not self._may_repeat(error, frees=frees):
                     raise
+
+    def _may_repeat(self, error: DiskError, *, frees: bool) -> bool:
+        """Whether work that has failed can be repeated: it has changed nothing, and there is more space for it now."""
+        if not error.undone:
+            self.note(error)
+            return False
+        return self.make_room(error, frees=frees)
 
     def make_room(self, error: BaseException, *, frees: bool = False) -> bool:
         """Note that a call to the disk failed. If it failed for lack of space, free one step of the reserve. Returns

@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from stablelog.broker.durability.disk_reserve import DiskReserve
-from stablelog.broker.loop.tasks import Tasks, in_thread
+from stablelog.broker.loop.tasks import Tasks, in_thread, in_thread_to_its_end
 from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
 from stablelog.errors import DiskError, StablelogError, UnavailableError
 from stablelog.log.partition import Partition, SyncWork
@@ -27,6 +27,8 @@ SOON_S = 0.02
 # The event loop itself does a sync that takes at most this number of seconds: on a fast disk a sync takes less time
 # than handing the work to a thread and waiting for it.
 IN_PLACE_S = 0.001
+
+Result = TypeVar("Result")
 
 
 class GroupFlush:
@@ -177,7 +179,7 @@ class GroupFlush:
         try:
             if not self._to_disk:
                 async for partition in in_turns(partitions, at_once=AT_ONCE_MAX):
-                    self._advance(partition, partial(self._reserve.attempt, partition.assume_synced))
+                    self._advance(partition, partial(self._attempt, partition, partition.assume_synced))
                 # Sync sealed segments also with `stablelog.flush=os`: their summaries must not describe records that
                 # are not on disk.
                 partitions = [partition for partition in partitions if partition.has_pending_writes]
@@ -216,19 +218,42 @@ class GroupFlush:
         async for partition, work in in_turns(works, at_once=AT_ONCE_MAX):
             if work in errors:
                 self._tasks.unexpected("flush", self._tasks.partition(partition), errors[work])
-            elif partition.failure is None:
-                self._note_failure(partition, work)
+                continue
+            await self._write_rest(work)
+            if partition.failure is None:
                 self._advance(partition, partial(partition.synced, work))
+                self._write_view(partition)
+                self._note_failure(partition, work)
 
     def _unsynced(self, partition: Partition) -> SyncWork | None:
         """Return the syncs of files that make the partition durable; None if the partition is durable or has failed."""
         if partition.failure is not None:
             return None
         try:
-            return self._reserve.attempt(partition.unsynced)
+            return self._attempt(partition, partition.unsynced)
         except Exception as error:  # noqa: BLE001 - the exception fails this partition only
             self._failed_on(partition, error)
             return None
+
+    def _attempt(self, partition: Partition, work: Callable[[], Result]) -> Result:
+        """Do a step of a partition's flush, even on a full disk. If a sealed segment waits for it, it frees space."""
+        return self._reserve.attempt(work, frees=partition.has_pending_writes)
+
+    async def _write_rest(self, work: SyncWork) -> None:
+        """Write the files that a full disk has refused, with space from the disk reserve.
+
+        A sealed segment that lacks one of these files cannot be deleted, and is not copied to an object store. So the
+        last quarter of the reserve may be used for it.
+        """
+        while work.failure is not None and self._reserve.make_room(work.failure, frees=work.is_sealing):
+            await in_thread_to_its_end(self._threads, work.write)
+
+    def _write_view(self, partition: Partition) -> None:
+        """Write the commit indexes of sealed segments that a full disk has refused, with space from the reserve."""
+        while partition.side_failure is not None and self._reserve.make_room(
+            partition.side_failure, frees=True
+        ):
+            partition.advance_view()
 
     def _failed_on(self, partition: Partition, error: Exception) -> None:
         """Fail a partition after an error in its flush. After lack of space, retry the flush later instead."""
@@ -251,8 +276,9 @@ class GroupFlush:
         again.
         """
         failure = work.failure or partition.side_failure
-        if failure is not None:
-            self._reserve.note(failure)
+        if failure is not None and self._reserve.note(failure):
+            # Nothing may be appended to the partition meanwhile, so that no other flush would write the files.
+            self._without_room[partition] = None
         if failure is not None and partition not in self._behind:
             log.warning(
                 "%s-%d: the log is durable, but an index, snapshot or summary is not written yet; the broker retries. "

@@ -150,8 +150,12 @@ class Journal:
             f"{len(self._waiting)} entries wait for room in {self.partition.topic}"
         )
 
-    def _write(self, batch: bytes) -> bool:
+    def _write(self, batch: bytes, *, frees: bool = False) -> bool:
         """Append a batch. Returns False if the disk has no space for it.
+
+        Args:
+            batch: the batch.
+            frees: whether the log can be trimmed after the batch, so that the batch may use the whole disk reserve.
 
         Raises:
             UnavailableError: the disk failed, and the broker has to stop: the coordinator has made decisions that are
@@ -159,7 +163,8 @@ class Journal:
         """
         try:
             self._reserve.attempt(
-                lambda: self.partition.append(batch, now_ms=self._now_ms(), origin=Origin.COORDINATOR)
+                lambda: self.partition.append(batch, now_ms=self._now_ms(), origin=Origin.COORDINATOR),
+                frees=frees,
             )
         except UnavailableError as error:
             if isinstance(error, DiskError) and error.is_full and self.partition.failure is None:
@@ -332,11 +337,11 @@ class Journal:
         # Begin a new segment, so that all other records before the checkpoint can be deleted, even those that are not
         # durable yet. The checkpoint repeats old decisions. If a record of a later decision stayed before the
         # checkpoint, a replay would apply it before the old decisions.
-        self._reserve.attempt(lambda: self.partition.roll(self._now_ms()))
+        self._reserve.attempt(lambda: self.partition.roll(self._now_ms()), frees=True)
         slices = iter(lambda: list(itertools.islice(state.rest, CHECKPOINT_SLICE_COUNT)), [])
         for entries in itertools.chain([state.undivided] if state.undivided else [], slices):
             self._check_usable()
-            if self._waiting or not self._write(encode_batch(self._records(entries))):
+            if self._waiting or not self._write(encode_batch(self._records(entries)), frees=True):
                 # The disk has no space for the rest of the checkpoint. The records appended so far only repeat records
                 # that the log already contains.
                 return None

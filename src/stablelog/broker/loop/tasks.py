@@ -301,7 +301,7 @@ class Tasks:
 
 
 async def in_thread_to_its_end(
-    threads: Executor, work: Callable[[*Arguments], Result], *arguments: *Arguments
+    threads: Executor | None, work: Callable[[*Arguments], Result], *arguments: *Arguments
 ) -> Result:
     """Run `work` as `in_thread` does, and wait until the thread has ended even if the caller is cancelled.
 

@@ -88,6 +88,7 @@ class CoordinatorLogs:
         self._copier = Copier(
             storage,
             disk,
+            reserve=reserve,
             node_id=node_id,
             is_open=topics.has,
             topic_of=topics.get,

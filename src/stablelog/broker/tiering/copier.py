@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.loop.tasks import in_thread, in_thread_to_its_end
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.tiering.metadata_topic import MetadataTopic
@@ -89,6 +90,7 @@ class Copier:
     Args:
         storage: the object store.
         disk: the disk of the partitions.
+        reserve: frees disk space for the copies of manifests.
         node_id: the broker's id.
         is_open: whether a partition is still in use: not deleted, and not replaced by another object.
         topic_of: returns the topic of this name; None if it was deleted.
@@ -110,6 +112,7 @@ class Copier:
         storage: RemoteStorage,
         disk: Disk,
         *,
+        reserve: DiskReserve,
         node_id: int,
         is_open: Callable[[Partition], bool],
         topic_of: Callable[[str], Topic | None],
@@ -123,6 +126,7 @@ class Copier:
     ) -> None:
         self._storage = storage
         self._disk = disk
+        self._reserve = reserve
         self._node_id = node_id
         self._is_open = is_open
         self._topic_of = topic_of
@@ -451,7 +455,9 @@ class Copier:
             part.part_id: owned.unrecorded[part.part_id] for part in parts if part.part_id in owned.unrecorded
         }
         segments = await in_thread(self._threads, Segments, owned.manifest.segments)
-        await in_thread_to_its_end(self._threads, partial(state.write_manifest, payload, parts, new))
+        # Only a segment that the recorded manifest names can leave the local disk, so the write frees space.
+        write = partial(state.write_manifest, payload, parts, new)
+        await self._reserve.attempt_in_thread(self._threads, write, frees=True)
         owned.unrecorded.clear()
         if self._is_open(partition):
             remote.published(owned.manifest, segments)

@@ -47,7 +47,7 @@ class Copies:
         disk: the disk of the data directory.
         node_id: the broker's id.
         flush: makes events of remote segments durable.
-        reserve: tells whether the disk is full.
+        reserve: tells whether the disk is full, and frees space for what the copiers record on the disk.
     """
 
     def __init__(
@@ -105,6 +105,7 @@ class Copies:
         self._copier = Copier(
             self._storage,
             disk,
+            reserve=reserve,
             node_id=node_id,
             is_open=topics.has,
             topic_of=topics.get,

@@ -35,14 +35,24 @@ class RangeCache:
         memory_size_max: the greatest size of the ranges in memory, in bytes. It is exceeded if one read needs more
             bytes at once.
         disk_size_max: the greatest size of the ranges on the disk, in bytes; 0 for none.
+        is_disk_full: whether the disk is full. Then the cache writes nothing: the space is for work that must go on.
 
     Attributes:
         memory_size: the size of the ranges in memory, in bytes.
         disk_size: the size of the ranges on the disk, in bytes.
     """
 
-    def __init__(self, disk: Disk, directory: Path, memory_size_max: int, disk_size_max: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        memory_size_max: int,
+        disk_size_max: int,
+        *,
+        is_disk_full: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._disk = disk
+        self._is_disk_full = is_disk_full
         self._directory = directory
         self._memory_size_max = self._least_size_max = memory_size_max
         self._disk_size_max = disk_size_max
@@ -167,7 +177,7 @@ class RangeCache:
 
     def keep(self, wanted: ObjectRange, content: Buffer) -> None:
         """Write a range to the disk, if there is room. A failure of the disk is logged once."""
-        if not 0 < len(content) <= self._disk_size_max or wanted in self._files:
+        if not 0 < len(content) <= self._disk_size_max or wanted in self._files or self._is_disk_full():
             return
         name = uuid.uuid4().hex
         try:

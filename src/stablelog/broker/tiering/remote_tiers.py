@@ -2,7 +2,9 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
+from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.tiering.range_cache import RangeCache
 from stablelog.broker.topics.topic import Topic
 from stablelog.env.disk import Disk
@@ -26,12 +28,21 @@ class RemoteTiers:
         cluster_id: returns the id of the cluster.
         chunk_size: the size of the ranges in which log files are read, in bytes.
         url: the address of the store, for error messages.
+        reserve: frees disk space for the records of remote tiers.
     """
 
     def __init__(
-        self, disk: Disk, cache: RangeCache, cluster_id: Callable[[], str], chunk_size: int, url: str
+        self,
+        disk: Disk,
+        cache: RangeCache,
+        cluster_id: Callable[[], str],
+        chunk_size: int,
+        url: str,
+        *,
+        reserve: DiskReserve,
     ) -> None:
         self._disk = disk
+        self._reserve = reserve
         self._cache = cache
         self._cluster_id = cluster_id
         self._chunk_size = chunk_size
@@ -86,7 +97,8 @@ class RemoteTiers:
     def enabled(self, topic: Topic, partition: Partition, now_ms: int) -> None:
         """Give an open partition a remote tier, because the settings of its topic have enabled one. Raises DiskError."""
         manifest = Manifest(self._cluster_id(), partition.start_offset)
-        LocalState(self._disk, partition.directory).write_manifest(encode_manifest(manifest, now_ms))
+        state, payload = LocalState(self._disk, partition.directory), encode_manifest(manifest, now_ms)
+        self._reserve.attempt(lambda: state.write_manifest(payload), frees=True)
         partition.remote = self._remote(topic, partition, manifest)
 
     def _remote(
@@ -100,7 +112,12 @@ class RemoteTiers:
             RemotePartition(topic.name, topic.topic_id, partition.index),
             manifest,
             self._cache,
-            save_start or LocalState(self._disk, partition.directory).write_start,
+            save_start or partial(self._save_start, partition),
             self._chunk_size,
             self._url,
         )
+
+    def _save_start(self, partition: Partition, start_offset: int) -> None:
+        """Record a log start offset, even on a full disk: the segments before it can be deleted then."""
+        state = LocalState(self._disk, partition.directory)
+        self._reserve.attempt(lambda: state.write_start(start_offset), frees=True)

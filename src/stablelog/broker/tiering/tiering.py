@@ -39,7 +39,7 @@ class Tiering:
         disk: the disk of the data directory.
         directory: the data directory.
         flush: makes events of remote segments durable.
-        reserve: tells whether the disk is full.
+        reserve: tells whether the disk is full, and frees space for what the tiers record on the disk.
         on_loaded: called with a partition when a load that a reader of it waits for has ended.
 
     Attributes:
@@ -80,6 +80,7 @@ class Tiering:
                 CHUNK_COUNT_MIN * config["stablelog.remote.chunk.bytes"],
             ),
             config["stablelog.remote.cache.bytes"] if self._store is not None else 0,
+            is_disk_full=lambda: reserve.is_full,
         )
         self.reads = RemoteReads(self._store, self.cache, tasks, on_loaded)
 
@@ -141,7 +142,14 @@ class Tiering:
 
         chunk_size = self._config["stablelog.remote.chunk.bytes"]
         url = self._config["stablelog.remote.url"]
-        return RemoteTiers(self._disk, self.cache, lambda: self._topics.cluster_id, chunk_size, url)
+        return RemoteTiers(
+            self._disk,
+            self.cache,
+            lambda: self._topics.cluster_id,
+            chunk_size,
+            url,
+            reserve=self._reserve,
+        )
 
     def read_ahead(self, partition: Partition, read: Slice) -> None:
         """Begin to load the byte ranges that the reader of a partition will need next."""

@@ -12,7 +12,7 @@ from stablelog.broker.topics.leftovers import DELETED, holds_records, strange_na
 from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topic_checkpoints import TopicCheckpoints
 from stablelog.env.disk import Disk
-from stablelog.errors import DamageError, NewerFormatError, UnavailableError
+from stablelog.errors import DamageError, DiskError, NewerFormatError, UnavailableError
 from stablelog.log.files.kafka_files import METADATA_FILE, decode_partition_metadata
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import LOG_START_FILE, write_missing_log_start
@@ -250,13 +250,19 @@ class PartitionDirectories:
     # -- out of the way ------------------------------------------------------------------------------------------
 
     def set_aside(self, topic: Topic, index: int) -> None:
-        """Rename the directory of a deleted partition. If that fails, the directory stays, and the error is logged."""
+        """Rename the directory of a deleted partition. If that fails, the directory stays, and the error is logged.
+
+        Raises:
+            DiskError: the disk has no space for the new name; nothing changed.
+        """
         source = self.path(topic.name, index)
         try:
             # The deleted partition may have no directory, if it could not be opened.
             if self._disk.is_dir(source):
                 self._disk.rename(source, self._aside(topic, index, DELETED))
         except (FileNotFoundError, UnavailableError) as error:
+            if isinstance(error, DiskError) and error.is_full:
+                raise
             log.error("%s belongs to a deleted topic and cannot be renamed; remove it: %s", source, error)
 
     def _aside(self, topic: Topic, index: int, suffix: str) -> Path:

@@ -395,7 +395,7 @@ class Topics:
             raise
 
     def set_aside(self, topic: Topic) -> None:
-        """Rename the partition directories of a topic that was removed from the list. May run in a thread."""
+        """Rename the directories of an unlisted topic, in any thread. Raises DiskError if the disk has no space."""
         for index in range(topic.partition_count):
             self.directories.set_aside(topic, index)
         self._written(partial(self._disk.sync_dir, self._directory))
