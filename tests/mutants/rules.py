@@ -47,6 +47,7 @@ AREAS = (
     "compression of topics",
     "authorization",
     "what a client may cost",
+    "proof of records",
 )
 
 

@@ -1,0 +1,411 @@
+"""Proof of the structure of a batch's records, made before a log accepts the batch.
+
+A proven batch has exactly as many records as its header says, with the offset deltas 0, 1, 2 and so on, and all its
+lengths fit. Every Kafka client can decode such records. The proof makes no object of a record, because a broker proves
+each batch that it gets. Records are proven in three ways, of which each is faster than the one before:
+
+- `_read_head` and `_read_headers` decode one record with all checks, and find what is wrong with it.
+- `_walk` passes over records of the usual form, whose lengths take at most two bytes. It stops before any other record.
+- `_run_length` proves records of equal size at once. The bytes that decide about the structure of a record stand at the
+  same places in all of them. If they are equal to those of a decoded record, the structure is the same. Slices with a
+  step compare these bytes.
+
+Format: docs/formats.md, "Record".  Source: Kafka's DefaultRecord.readFrom and LogValidator.
+"""
+
+from collections.abc import Generator
+from typing import Final, NamedTuple
+
+from stablelog.errors import DamageError
+from stablelog.varint import encode_varint
+
+PORTION: Final = 1000  # records and headers that are proven without a break; they take about 1 ms
+NO_RECORD: Final = -1
+
+_INT_SIZE_MAX: Final = 5  # bytes of a varint of 32 bits; the last has four bits
+_LONG_SIZE_MAX: Final = 10  # bytes of a varint of 64 bits; the last has one bit
+_ONE_BYTE: Final = 1 << 7  # a varint of one byte is less than this, before its sign is decoded
+_TWO_BYTES: Final = 1 << 14
+_THREE_BYTES: Final = 1 << 21
+# After a search for records of equal size that finds none, so many records are walked before the next search, and twice
+# as many after that.
+_PAUSE_MIN: Final = 16
+_PAUSE_MAX: Final = 256
+_RUN_MIN: Final = 24  # fewer records are proven faster one by one
+_PLACES_MAX: Final = 40  # records with more bytes that decide about their structure are proven one by one
+# The offset deltas of a block of this many records differ only in the two low bytes of their varints. These bytes are:
+_BLOCK: Final = 1 << 13
+_LOW: Final = bytes(2 * delta & 0x7F | 0x80 for delta in range(_BLOCK))
+_HIGH: Final = bytes(2 * delta >> 7 for delta in range(_BLOCK))
+_HIGH_CONTINUED: Final = bytes(byte | 0x80 for byte in _HIGH)
+_ONE_BYTE_DELTAS: Final = bytes(range(0, _ONE_BYTE, 2))
+_CONTINUED: Final = bytes(range(0x80, 0x100))  # the bytes of a varint that another byte follows
+_LAST: Final = bytes(range(0x80))
+
+
+class Proven(NamedTuple):
+    """What the proof has found out about the records of a batch.
+
+    Attributes:
+        keyless: the number of the first record without a key; NO_RECORD if each record has one.
+        time_size: the size in bytes of the longest timestamp delta. A delta of n bytes is at least -2**(7*n-1), and
+            less than 2**(7*n-1).
+    """
+
+    keyless: int
+    time_size: int
+
+
+class _Head(NamedTuple):
+    """A record up to its headers, as positions in the data. Each field begins where the one before it ends.
+
+    Attributes:
+        begin: the begin of the length field.
+        attributes: the begin of the attributes, which are one byte. The timestamp delta follows.
+        end: the end of the record, exclusive.
+        delta: the begin of the offset delta.
+        key_size: the begin of the key's length field.
+        key: the begin of the key.
+        value_size: the begin of the value's length field.
+        value: the begin of the value.
+        header_count: the begin of the number of headers.
+        headers: the begin of the first header.
+        headers_left: the number of headers.
+        is_keyless: whether the key is null.
+    """
+
+    begin: int
+    attributes: int
+    end: int
+    delta: int
+    key_size: int
+    key: int
+    value_size: int
+    value: int
+    header_count: int
+    headers: int
+    headers_left: int
+    is_keyless: bool
+
+
+def prove(data: bytes, count: int) -> Proven:
+    """Prove the decompressed records of a batch. `count` is the number of records in the header of the batch.
+
+    Raises:
+        DamageError: the bytes are not `count` records with consecutive offset deltas from 0. The message names the first
+            record that is not valid, and what is wrong with it.
+    """
+    steps = prove_in_portions(data, count)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            proven: Proven = end.value
+            return proven
+
+
+def prove_in_portions(data: bytes, count: int) -> Generator[None, None, Proven]:
+    """Prove the records as `prove` does. Each step of the generator takes a millisecond, and some milliseconds at most."""
+    keyless, time_size = NO_RECORD, 1
+    number = at = 0
+    search = (
+        0 if count >= _RUN_MIN else count
+    )  # the next record from which records of equal size are searched for
+    pause = _PAUSE_MIN
+    left = PORTION
+    while number < count:
+        if left <= 0:
+            yield
+            left = PORTION
+        if number < search:
+            stop = min(search, number + left)
+            before = number
+            number, at, header_count, without_key, size = _walk(data, at, number, stop)
+            left -= number - before + header_count
+            time_size = max(time_size, size)
+            if keyless == NO_RECORD:
+                keyless = without_key
+            if number == stop:
+                continue
+        head = _read_head(data, at, number)
+        places: list[int] = []
+        after, headers_left = head.headers, head.headers_left
+        while headers_left:
+            if left <= 0:
+                yield
+                left = PORTION
+            some = min(headers_left, left)
+            after = _read_headers(data, after, head, some, number, places)
+            headers_left -= some
+            left -= some
+        if after != head.end:
+            raise _wrong(number, f"{head.end - after} bytes follow its last field")
+        if keyless == NO_RECORD and head.is_keyless:
+            keyless = number
+        time_size = max(time_size, head.delta - head.attributes - 1)
+        length = 1
+        if number >= search:
+            length = _run_length(data, number, count, head, places)
+            pause = _PAUSE_MIN if length > 1 else min(2 * pause, _PAUSE_MAX)
+            search = number + length + (0 if length > 1 else pause)
+            if search > count - _RUN_MIN:
+                search = count
+        left -= 2 + (length >> 3)
+        at += (head.end - at) * length
+        number += length
+    if at != len(data):
+        raise DamageError(f"{len(data) - at} bytes follow the last of the {count} records of a batch")
+    return Proven(keyless, time_size)
+
+
+def _wrong(number: int, why: str) -> DamageError:
+    return DamageError(f"record {number} of a batch is not valid: {why}")
+
+
+def _walk(data: bytes, at: int, number: int, stop: int) -> tuple[int, int, int, int, int]:
+    """Pass over the records from `number` to `stop`, exclusive. Stop before a record that does not have the usual form
+    or is not valid, and before a record with which the headers would be more than PORTION.
+
+    Returns:
+        The number and the position of the next record, the number of headers, the first record without a key or
+        NO_RECORD, and the size of the longest timestamp delta.
+    """
+    keyless, time_size, header_count, begin = NO_RECORD, 1, 0, at
+    twice = 2 * number
+    try:
+        for twice in range(2 * number, 2 * stop, 2):  # an offset delta is encoded as twice its value
+            begin = at
+            size = data[at]
+            at += 1
+            if size > 127:
+                size += (data[at] << 7) - 128
+                at += 1
+                if size >= _TWO_BYTES:
+                    break
+            end = at + (size >> 1)
+            at += 1
+            if data[at] > 127:
+                at += 1
+                if data[at] > 127:
+                    at += 1
+                    time_size = 3
+                    if data[at] > 127:
+                        break
+                elif time_size == 1:
+                    time_size = 2
+            delta = data[at + 1]
+            at += 2
+            if delta > 127:
+                delta += (data[at] << 7) - 128
+                at += 1
+                if delta >= _TWO_BYTES:
+                    delta += (data[at] << 14) - _TWO_BYTES
+                    at += 1
+                    if delta >= _THREE_BYTES:
+                        break
+            if delta != twice:
+                break
+            key = data[at]
+            at += 1
+            if key > 127:
+                key += (data[at] << 7) - 128
+                at += 1
+            if key != 1:
+                at += key >> 1
+                if key & 1 or key >= _TWO_BYTES:
+                    break
+            elif keyless == NO_RECORD:
+                keyless = twice >> 1
+            value = data[at]
+            at += 1
+            if value > 127:
+                value += (data[at] << 7) - 128
+                at += 1
+            if value != 1:
+                at += value >> 1
+                if value & 1 or value >= _TWO_BYTES:
+                    break
+            headers = data[at]
+            at += 1
+            if headers:
+                header_count += headers >> 1
+                if headers & 1 or headers >= _ONE_BYTE or header_count > PORTION:
+                    break
+                at = _pass_headers(data, at, headers >> 1)
+            if at != end or size & 1:
+                break
+        else:
+            return stop, at, header_count, keyless, time_size
+    except IndexError:
+        pass
+    return twice >> 1, begin, header_count, keyless, time_size
+
+
+def _pass_headers(data: bytes, at: int, count: int) -> int:
+    """Return the end of `count` headers; -1 if one of them does not have the usual form."""
+    for _ in range(count):
+        name = data[at]
+        if name & 1 or name >= _ONE_BYTE:
+            return -1
+        at += 1 + (name >> 1)
+        value = data[at]
+        at += 1
+        if value > 127:
+            value += (data[at] << 7) - 128
+            at += 1
+        if value != 1:
+            if value & 1 or value >= _TWO_BYTES:
+                return -1
+            at += value >> 1
+    return at
+
+
+def _read_int(data: bytes, at: int, end: int, number: int) -> tuple[int, int]:
+    """Read a varint of 32 bits. Return its value, and the position after it."""
+    value = shift = 0
+    for place in range(at, min(at + _INT_SIZE_MAX, end)):
+        byte = data[place]
+        value |= (byte & 0x7F) << shift
+        if byte < _ONE_BYTE:
+            if value >> 32:
+                break
+            return (value >> 1) ^ -(value & 1), place + 1
+        shift += 7
+    raise _wrong(number, "a varint is incomplete, or has more than 32 bits")
+
+
+def _after_long(data: bytes, at: int, end: int, number: int) -> int:
+    """Return the position after a varint of 64 bits."""
+    for place in range(at, min(at + _LONG_SIZE_MAX, end)):
+        byte = data[place]
+        if byte < _ONE_BYTE:
+            if place == at + _LONG_SIZE_MAX - 1 and byte > 1:
+                break
+            return place + 1
+    raise _wrong(number, "its timestamp delta is incomplete, or has more than 64 bits")
+
+
+def _read_size(data: bytes, at: int, end: int, number: int, what: str) -> tuple[int, int, int]:
+    """Read the length of a key, a value or a header. Return it, and the positions of the begin and the end of the bytes
+    that follow. The length of a null is -1.
+    """
+    size, at = _read_int(data, at, end, number)
+    if not -1 <= size <= end - at:
+        raise _wrong(number, f"its {what} has a size of {size} bytes, and {end - at} bytes are left")
+    return size, at, at + max(size, 0)
+
+
+def _read_head(data: bytes, begin: int, number: int) -> _Head:
+    """Decode the record that begins at `begin`, up to its headers.
+
+    Raises:
+        DamageError: the record is not valid, or has not the offset delta `number`.
+    """
+    size, attributes = _read_int(data, begin, len(data), number)
+    end = attributes + size
+    if not 0 < size <= len(data) - attributes:
+        raise _wrong(
+            number, f"its size is {size} bytes, and {len(data) - attributes} bytes are left in the batch"
+        )
+    delta_at = _after_long(data, attributes + 1, end, number)
+    delta, key_size_at = _read_int(data, delta_at, end, number)
+    if delta != number:
+        raise _wrong(number, f"its offset delta is {delta}")
+    key_size, key, value_size_at = _read_size(data, key_size_at, end, number, "key")
+    _, value, count_at = _read_size(data, value_size_at, end, number, "value")
+    header_count, headers = _read_int(data, count_at, end, number)
+    if not 0 <= header_count <= end - headers:
+        raise _wrong(number, f"it has {header_count} headers in {end - headers} bytes")
+    return _Head(
+        begin,
+        attributes,
+        end,
+        delta_at,
+        key_size_at,
+        key,
+        value_size_at,
+        value,
+        count_at,
+        headers,
+        header_count,
+        key_size < 0,
+    )
+
+
+def _read_headers(data: bytes, at: int, head: _Head, count: int, number: int, places: list[int]) -> int:
+    """Decode `count` headers from `at` on, and return their end. Append the positions of their lengths to `places`, up
+    to some more than _PLACES_MAX.
+
+    Raises:
+        DamageError: a header is not valid.
+    """
+    for _ in range(count):
+        name_size, name, value_size_at = _read_size(data, at, head.end, number, "header's name")
+        if name_size < 0:
+            raise _wrong(number, "a header has no name")
+        _, value, after = _read_size(data, value_size_at, head.end, number, "header's value")
+        if len(places) <= _PLACES_MAX:
+            places += range(at, name)
+            places += range(value_size_at, value)
+        at = after
+    return at
+
+
+def _run_length(data: bytes, number: int, count: int, head: _Head, header_places: list[int]) -> int:
+    """Return how many records from record `number` on are proven by their equality with it: itself, and those that
+    follow it with the same size and the same structure.
+
+    Args:
+        data: the decompressed records of the batch.
+        number: a record that was decoded.
+        count: the number of records of the batch.
+        head: the positions of this record.
+        header_places: the positions of the lengths of its headers.
+    """
+    begin, size = head.begin, head.end - head.begin
+    deltas = _delta_columns(number, head)
+    time_last = head.delta - 1
+    fixed = [
+        *range(head.value_size, head.value),
+        *range(begin, head.attributes),
+        *range(head.key_size, head.key),
+        *range(head.header_count, head.headers),
+        *header_places,
+        *range(head.delta + len(deltas), head.key_size),
+    ]
+    if len(fixed) > _PLACES_MAX or not deltas or time_last - head.attributes == _LONG_SIZE_MAX:
+        return 1
+    rows = min(count - number, (len(data) - begin) // size, len(deltas[0]))
+    # The first look is at few records: most often the sizes differ, or all are equal.
+    first = fixed[0]
+    if rows < _RUN_MIN or data[first : first + _RUN_MIN * size : size].count(data[first]) < _RUN_MIN:
+        return 1
+    for place in fixed:
+        column = data[place : place + rows * size : size]
+        if column.count(data[place]) != rows:
+            rows = rows - len(column.lstrip(data[place : place + 1]))
+    for place in range(head.attributes + 1, time_last):
+        column = data[place : place + rows * size : size]
+        if column.translate(None, _CONTINUED):
+            rows = rows - len(column.lstrip(_CONTINUED))
+    column = data[time_last : time_last + rows * size : size]
+    if not column.isascii():
+        rows = rows - len(column.lstrip(_LAST))
+    for place, wanted in enumerate(deltas, head.delta):
+        column = data[place : place + rows * size : size]
+        if column != wanted[:rows]:
+            rows = next(row for row in range(rows) if column[row] != wanted[row])
+    return rows if rows >= _RUN_MIN else 1
+
+
+def _delta_columns(number: int, head: _Head) -> tuple[bytes, ...]:
+    """Return, for each byte of an offset delta that differs between the records of a run, this byte for record `number`
+    and those that follow it; nothing if the offset delta of the record is longer than necessary. The columns have an
+    end where the number of bytes changes, or another byte.
+    """
+    if head.key_size - head.delta != len(encode_varint(number)):
+        return ()
+    if 2 * number < _ONE_BYTE:
+        return (_ONE_BYTE_DELTAS[number:],)
+    row = number % _BLOCK
+    return (_LOW[row:], _HIGH[row:] if number < _BLOCK else _HIGH_CONTINUED[row:])
