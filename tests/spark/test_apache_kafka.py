@@ -6,9 +6,12 @@ from stablelog.client.cluster import Cluster
 from stablelog.errors import UsageError
 from stablelog.spark import count
 from stablelog.spark.planning import Limits
+from tests.spark.at_cuts import Query
 from tests.spark.histories import Writers, truth
 from tests.spark.reading import make, rows, settled, tasks
 from tests.spark.segments.test_times import FIRST_MS, check_events, filled_with_events, ways
+from tests.spark.source.test_behind_open import FIRST_MS as LATER_MS
+from tests.spark.source.test_behind_open import Held
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 COLUMNS = ("partition", "offset", "value")
@@ -53,3 +56,20 @@ def test_a_range_of_times_ends_at_a_record_and_not_at_the_marker_that_kafka_answ
 def test_the_directory_of_a_running_kafka_is_refused_without_its_address(kafka, history):
     with pytest.raises(UsageError, match=f"{kafka.data} is in use by a running broker"):
         tasks({"path": str(kafka.data), "subscribe": history})
+
+
+@pytest.mark.parametrize("bears", ["true", "false"])
+def test_a_stream_begins_behind_an_open_transaction(kafka, bears):
+    held = Held(kafka)
+    given = held.given(scan="fetch", failOnDataLoss=bears)
+    by_offset = Query({**given, "startingOffsets": held.at(25)}, "offset").start()
+    by_time = Query({**given, "startingTimestamp": str(LATER_MS + 1000)}, "offset").start()
+    assert [query.planned[0][held.topic] for query in (by_offset, by_time)] == [{"0": 25}, {"0": 20}]
+    assert by_offset.batches() == by_time.batches() == []
+    held.end()
+    settled(kafka.bootstrap, held.topic)
+    (later,) = by_offset.batches()  # Kafka may write the marker after the record.
+    assert later in ([(25,)], [(26,)])
+    assert by_time.batches() == [[(20,), (21,), (22,), (23,), (24,), *later]]
+    by_offset.stop()
+    by_time.stop()

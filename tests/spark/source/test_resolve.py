@@ -8,17 +8,23 @@ from stablelog.errors import DataLossError, UnavailableError, UsageError
 from stablelog.spark.offsets import StreamOffsets
 from stablelog.spark.option_table import BATCH, STREAM
 from stablelog.spark.options import read_options
-from stablelog.spark.source.resolve import Range, batch_ranges, stream_end, stream_ranges
+from stablelog.spark.source.resolve import Range, Waiting, batch_ranges, stream_end, stream_ranges
 
 GIVEN = {"bootstrap": "h:1", "subscribe": "x"}
 A, B = ("x", 0), ("x", 1)
 
 
 class LogOnPaper:
-    """Two partitions: 0 holds the offsets 10 to 19, 1 the offsets 0 to 4; one record each second."""
+    """Two partitions: 0 holds the offsets 10 to 19, 1 the offsets 0 to 4; one record each second.
 
-    def __init__(self):
+    Args:
+        held: how many records of each partition are behind its visible end.
+        may_lag: whether this is a store.
+    """
+
+    def __init__(self, held=0, *, may_lag=False):
         self.starts, self.ends = {A: 10, B: 0}, {A: 20, B: 5}
+        self.held, self.may_lag = held, may_lag
 
     def partitions(self, *, there_only=False):
         return dict.fromkeys(self.ends, "id")
@@ -29,13 +35,17 @@ class LogOnPaper:
     def latest(self, places):
         return {place: self.ends[place] for place in places}
 
+    def log_ends(self, places):
+        return {place: self.ends[place] + self.held for place in places}
+
     def at_times(self, times):
         found = {place: max(self.starts[place], -(-time // 1000)) for place, time in times.items()}
-        return {place: offset if offset < self.ends[place] else None for place, offset in found.items()}
+        ends = self.log_ends(times)
+        return {place: offset if offset < ends[place] else None for place, offset in found.items()}
 
 
-def ranges(**given):
-    return batch_ranges(read_options({**GIVEN, **given}, BATCH), LogOnPaper())[0]
+def ranges(log=None, **given):
+    return batch_ranges(read_options({**GIVEN, **given}, BATCH), log or LogOnPaper())[0]
 
 
 def test_everything_is_read_by_default():
@@ -87,6 +97,31 @@ def test_offsets_name_the_partitions_that_are_read(offsets, message):
         ranges(startingOffsets=offsets)
 
 
+HELD = "an open transaction holds read-committed readers at offset"
+STORED = "the store has records up to offset"
+
+
+@pytest.mark.parametrize(("may_lag", "reason"), [(False, HELD), (True, STORED)])
+def test_a_batch_ends_at_the_visible_end(may_lag, reason, caplog):
+    log = LogOnPaper(held=15, may_lag=may_lag)
+    behind = '{"x": {"0": 30, "1": 20}}'
+    assert ranges(log, endingOffsets=behind) == [Range(A, 10, 20), Range(B, 0, 5)]
+    assert f"x-0: {reason} 20" in caplog.text
+    caplog.clear()
+    assert ranges(log, startingOffsets='{"x": {"0": 30, "1": 4}}') == [Range(B, 4, 5)]
+    assert ranges(log, startingOffsets=behind, endingOffsets=behind) == []
+    assert f"x-0: {reason} 20" in caplog.text
+    assert ranges(log, startingTimestamp="12000") == [Range(A, 12, 20)]
+    assert ranges(log, endingTimestamp="12000") == [Range(A, 10, 12), Range(B, 0, 5)]
+
+
+def test_only_a_store_may_have_records_past_its_end_later():
+    past = '{"x": {"0": 36, "1": 0}}'
+    with pytest.raises(DataLossError, match="x-0 ends at offset 35, but startingOffsets is 36"):
+        ranges(LogOnPaper(held=15), startingOffsets=past)
+    assert ranges(LogOnPaper(held=15, may_lag=True), startingOffsets=past) == [Range(B, 0, 5)]
+
+
 def test_an_end_before_the_start_is_refused():
     with pytest.raises(UsageError, match="x-0: startingOffsets=15 is after endingOffsets=12"):
         ranges(startingOffsets='{"x": {"0": 15, "1": 0}}', endingOffsets='{"x": {"0": 12, "1": 5}}')
@@ -120,8 +155,33 @@ def test_what_is_read_past_is_not_lost():
     assert planned(StreamOffsets({A: 4, B: 5}), StreamOffsets({A: 4, B: 5})) == []
 
 
-def end_of(start, latest, options=STREAMED, topic_id="id"):
-    return stream_end(options, start, dict.fromkeys(latest, topic_id), latest)
+def end_of(start, latest, options=STREAMED, log=None, waiting=None):
+    known = log or LogOnPaper()
+    known.ends = latest
+    return stream_end(options, known, start, dict.fromkeys(latest, "id"), latest, waiting or Waiting())
+
+
+@pytest.mark.parametrize(("may_lag", "reason"), [(False, HELD), (True, STORED)])
+def test_a_stream_waits_behind_the_visible_end_and_says_so_once(may_lag, reason, caplog):
+    log, waiting = LogOnPaper(held=15, may_lag=may_lag), Waiting()
+    for _ in range(3):
+        found = end_of(StreamOffsets({A: 35, B: 3}), {A: 20, B: 5}, log=log, waiting=waiting)
+        assert found.next_offsets == {A: 35, B: 5}
+    assert [one.getMessage() for one in caplog.records] == [
+        f"x-0: {reason} 20{' only' * may_lag}, and the stream is at offset 35: it waits"
+    ]
+    assert end_of(StreamOffsets({A: 35}), {A: 35}, log=log, waiting=waiting).next_offsets == {A: 35}
+
+
+def test_a_stream_past_the_log_end_goes_back_to_it_if_it_bears_losses(caplog):
+    log = LogOnPaper(held=3)
+    with pytest.raises(DataLossError, match="x-0 ends at offset 23, but was read up to 24 before"):
+        end_of(StreamOffsets({A: 24}), {A: 20}, log=log)
+    moved = end_of(StreamOffsets({A: 24}), {A: 20}, LENIENT, log=log)
+    assert moved.next_offsets == {A: 23}
+    caplog.clear()
+    assert end_of(moved, {A: 20}, LENIENT, log=log) == moved
+    assert "ends at offset" not in caplog.text, "the loss is reported once"
 
 
 def test_a_stream_goes_on_to_the_ends():

@@ -252,12 +252,12 @@ class StoredPartition:
         return self.end_offset if found is None else found
 
     def at_time(self, timestamp_ms: int) -> int | None:
-        """Return the first offset whose record has this time or a later one; None if there is none. In commit order,
-        return the first position whose commit has such a time.
+        """Return the first offset whose record has this time or a later one; None if there is none. It may be after
+        `end_offset`. In commit order, return the first position whose commit has such a time.
         """
         # What a lookup loads is not needed again.
         remote = remote_log(self._store, self.partition, self.manifest, LoadedRanges(self._store))
         if self.is_in_commit_order:
             return StoredOrder(remote).at_time(timestamp_ms, self.start_offset)
         found = finished(remote.look_up_time(timestamp_ms))
-        return found[0] if found is not None and found[0] < self.end_offset else None
+        return None if found is None else found[0]

@@ -9,13 +9,15 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from kio.schema.errors import ErrorCode
+
 from stablelog.batch.header import BatchHeader, headers_in
 from stablelog.client import joint
 from stablelog.client.cluster import EARLIEST, LATEST, Cluster
 from stablelog.client.commits import Commits, describe_commits
 from stablelog.client.cuts import Cut, describe_cut
 from stablelog.client.responses import UnknownTopicOrPartitionError
-from stablelog.errors import DamageError, OffsetOutOfRangeError, UnavailableError, UsageError
+from stablelog.errors import DamageError, OffsetOutOfRangeError, RefusedError, UnavailableError, UsageError
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import FetchSpan, Piece, Span, shares
 from stablelog.spark.segments.partition_files import PartitionFiles
@@ -58,6 +60,7 @@ class BrokerLog:
         self._options = options
         self.cluster = cluster or connect(options)
         self._record_sizes: dict[tuple[TopicPartition, str], float] = {}
+        self._may_hold: dict[str, bool] = {}  # the answers of `_may_be_held`, by topic
 
     def partitions(self, *, there_only: bool = False) -> dict[TopicPartition, str]:
         """Return the partitions that the options name, from the broker's metadata, with their topics' ids."""
@@ -89,32 +92,69 @@ class BrokerLog:
         return self._list(dict.fromkeys(places, EARLIEST))
 
     def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the end offset of each partition for a reader with the isolation level of the options, from the
+        """Return the visible end of each partition for a reader with the isolation level of the options, from the
         broker.
         """
         return self._list(dict.fromkeys(places, LATEST))
 
+    def log_ends(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log end of each partition, from the broker; in a commit-ordered topic the visible end."""
+        held = [place for place in places if self._may_be_held(place[0])]
+        rest = set(places).difference(held)
+        return self._list(dict.fromkeys(held, LATEST), "read_uncommitted") | self.latest(rest)
+
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Return the offset of the first visible record of a time or later, by partition; None if there is none.
+        """Return the offset of the first record of a time or later, by partition; None if there is none. An open
+        transaction may be before the record.
 
         Apache Kafka may return the offset of a marker. This method then searches for the first record after the marker.
         """
+        found = self._at_times(times, self._options.isolation)
+        late = {
+            place: times[place]
+            for place, offset in found.items()
+            if offset is None and self._may_be_held(place[0])
+        }
+        return found | self._at_times(late, "read_uncommitted")
+
+    def _at_times(
+        self, times: Mapping[TopicPartition, int], isolation: str
+    ) -> dict[TopicPartition, int | None]:
         found: dict[TopicPartition, int | None] = {}
-        for place, offset in self._list(times).items():
+        for place, offset in self._list(times, isolation).items():
             if offset < 0:
                 found[place] = None
             elif joint.supported(self.cluster):
                 found[place] = offset  # A stablelog broker never returns the offset of a marker.
             else:
-                found[place] = first_record(
-                    self.cluster, place, times[place], offset, self._options.isolation
-                )
+                found[place] = first_record(self.cluster, place, times[place], offset, isolation)
         return found
 
-    def _list(self, specs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def _may_be_held(self, topic: str) -> bool:
+        """Whether an open transaction can stand between the reader and later records. In commit order it cannot, and
+        offsets of a read-uncommitted reader are other offsets than those of a read-committed one.
+        """
+        if self._options.isolation == "read_uncommitted":
+            return False
+        if not joint.supported(self.cluster):
+            return True
+        if topic not in self._may_hold:
+            try:
+                self.group(topic)
+            except RefusedError as refused:
+                if refused.code is not ErrorCode.invalid_request:
+                    raise
+                self._may_hold[topic] = True
+            else:
+                self._may_hold[topic] = False
+        return self._may_hold[topic]
+
+    def _list(
+        self, specs: Mapping[TopicPartition, int], isolation: str | None = None
+    ) -> dict[TopicPartition, int]:
         if not specs:
             return {}
-        found = self.cluster.list_offsets(specs, self._options.isolation)
+        found = self.cluster.list_offsets(specs, isolation or self._options.isolation)
         return {place: found[place].offset for place in specs}
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:

@@ -73,7 +73,8 @@ class CutStreamReader(StablelogStreamReader):
         last = self._not_before(before, self._target or self._look_at_cut())
         _check_history(self.options, before, last)
         partitions = {place: last.topic_ids.get(place[0], "") for place in last.next_offsets}
-        end = replace(stream_end(self.options, before, partitions, last.next_offsets), cut=last.point)
+        found = stream_end(self.options, self.source, before, partitions, last.next_offsets, self._waiting)
+        end = replace(found, cut=last.point)
         if (end.next_offsets, end.topic_ids) == (before.next_offsets, before.topic_ids):
             return start
         return self._admitted(before, end, limit).to_json()

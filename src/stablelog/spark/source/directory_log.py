@@ -76,6 +76,8 @@ def steadily(files: PartitionFiles, attempt: Callable[[], _Found]) -> _Found:
 class DirectoryLog:
     """The log in a data directory, without a broker."""
 
+    may_lag = False
+
     def __init__(self, options: ReadOptions) -> None:
         assert options.path is not None
         self._options = options
@@ -152,21 +154,26 @@ class DirectoryLog:
         return found
 
     def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the end offset of each partition for a reader with the isolation level of the options, from the
+        """Return the visible end of each partition for a reader with the isolation level of the options, from the
         files.
         """
         stable = self._options.isolation == "read_committed"
-        found = {}
-        for place in places:
-            if place not in self._ends:
-                files = self._of(place)
-                self._ends[place] = steadily(files, files.scan_end)
-            found[place] = self._ends[place][1 if stable else 0]
-        return found
+        return {place: self._ends_of(place)[1 if stable else 0] for place in places}
+
+    def log_ends(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log end of each partition, from the files."""
+        return {place: self._ends_of(place)[0] for place in places}
+
+    def _ends_of(self, place: TopicPartition) -> tuple[int, int]:
+        """Return the log end and the last stable offset of a partition."""
+        if place not in self._ends:
+            files = self._of(place)
+            self._ends[place] = steadily(files, files.scan_end)
+        return self._ends[place]
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return the offset of the first record of a time or later, by partition; None if there is none."""
-        starts, ends = self.earliest(times), self.latest(times)
+        starts, ends = self.earliest(times), self.log_ends(times)
         return {
             place: self._at_time(place, time_ms, starts[place], ends[place])
             for place, time_ms in times.items()

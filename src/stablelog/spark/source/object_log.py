@@ -122,6 +122,13 @@ class ObjectLog:
         """Return the end of what a reader with the isolation level of the options can read from the store."""
         return {place: stored.end_offset for place, stored in self._all_of(places).items()}
 
+    def log_ends(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the end of what the store has of each partition. The broker may have more."""
+        return {
+            place: stored.end_offset if stored.is_in_commit_order else stored.manifest.end_offset
+            for place, stored in self._all_of(places).items()
+        }
+
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return the offset of the first record of a time or later, by partition; None if there is none."""
         stored = self._all_of(times)

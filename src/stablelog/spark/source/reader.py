@@ -39,6 +39,7 @@ from stablelog.spark.source.commit_ordered import group_of
 from stablelog.spark.source.cuts import batch_ranges
 from stablelog.spark.source.resolve import (
     Log,
+    Waiting,
     ranges_between,
     resolve,
     stream_end,
@@ -225,6 +226,7 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._target: StreamOffsets | None = None
         self._missing: set[str] = set()  # The topics that the options name but that do not exist.
         self._checked: set[str] = set()  # The topics that `check_columns` has accepted.
+        self._waiting = Waiting()
 
     @cached_property
     def source(self) -> Log:
@@ -274,7 +276,7 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             # another id than before.
             self._list()
             latest = {place: offset for place, offset in latest.items() if place in self._partitions}
-        end = stream_end(self.options, before, self._partitions, latest)
+        end = stream_end(self.options, self.source, before, self._partitions, latest, self._waiting)
         return start if end == before else self._admitted(before, end, limit).to_json()
 
     def _admitted(self, start: StreamOffsets, end: StreamOffsets, limit: ReadLimit) -> StreamOffsets:

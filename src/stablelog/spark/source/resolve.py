@@ -1,8 +1,11 @@
 """Ranges of a read: convert options and the state of the log into ranges of offsets, and report lost records.
 
-Records count as lost if their offsets are before the log start or after the end, if their partition does not exist any
-more, or if their topic was deleted and created again, so that its id differs. Gaps between offsets are not a loss:
+Records count as lost if their offsets are before the log start or past the log end, if their partition does not exist
+any more, or if their topic was deleted and created again, so that its id differs. Gaps between offsets are not a loss:
 there were markers, aborted records, or records that compaction has removed.
+
+Offsets between the visible end and the log end are not a loss either. An open transaction stands before them, or they
+are not in the object store yet: a stream waits for them, and a batch ends at the visible end.
 """
 
 import logging
@@ -30,7 +33,14 @@ class Range(NamedTuple):
 
 
 class Log(Protocol):
-    """The log that a read reads: the log of brokers, or the log in a data directory."""
+    """The log that a read reads: the log of brokers, or the log in a data directory or in an object store.
+
+    Attributes:
+        may_lag: whether the log may get records that exist already: an object store gets those of the broker's disk.
+            Offsets past its end are then no loss.
+    """
+
+    may_lag: bool
 
     def partitions(self, *, there_only: bool = False) -> dict[TopicPartition, str]:
         """Return every partition that the options name, with its topic's id; the id is empty if it is unknown.
@@ -46,11 +56,18 @@ class Log(Protocol):
         """Return the first offset of each partition."""
 
     def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the end offset of each partition for a reader with the isolation level of the options."""
+        """Return the visible end of each partition: the end for a reader with the isolation level of the options."""
+
+    def log_ends(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log end of each partition, below which offsets are assigned.
+
+        A commit-ordered topic has no offsets after the visible end for a read-committed reader, because a record gets
+        its place with its commit.
+        """
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Return for each partition the offset of the first visible record of a time, in ms, or later; None if there is
-        none.
+        """Return for each partition the offset of the first record of a time, in ms, or later; None if there is none.
+        The record may be after the visible end.
         """
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
@@ -141,9 +158,24 @@ def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str
         start, end = starts[place], ends[place]
         if start > end and options.starting.kind == "offsets" and options.ending.kind == "offsets":
             raise UsageError(f"{name(place)}: startingOffsets={start} is after endingOffsets={end}")
+        if max(start, end) > latest[place]:
+            log.warning(
+                "%s: %s; the batch reads no later offset, although its options name offset %s",
+                name(place),
+                _held(log_, latest[place]),
+                max(start, end),
+            )
+        end = min(end, latest[place])
         if start < end:
             ranges.append(Range(place, start, end))
     return ranges, topic_ids_of(partitions)
+
+
+def _held(log_: Log, visible: int) -> str:
+    """Return for a message why a reader does not get the records from the visible end on."""
+    if log_.may_lag:
+        return f"the store has records up to offset {visible} only"
+    return f"an open transaction holds read-committed readers at offset {visible}"
 
 
 def resolve(
@@ -155,6 +187,8 @@ def resolve(
     latest: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
     """Return the offset of each partition at which a read begins or ends, and check that it is in the log.
+
+    The offset may be after the visible end. A stream then waits there, and a batch reads up to the visible end.
 
     Raises:
         UsageError: the bound names other partitions than the read has.
@@ -169,6 +203,8 @@ def resolve(
     _check_places(option, bound, set(earliest))
     if bound.kind == "timestamps":
         return _at_times(options, log_, bound.by_partition, option, latest)
+    past = [place for place in earliest if bound.by_partition[place] > latest[place]]
+    log_ends = _ends_past(options, log_, latest, option, past)
     found = {}
     for place, first in earliest.items():
         wanted = bound.by_partition[place]
@@ -179,11 +215,35 @@ def resolve(
         elif wanted < first:
             lost(options, f"{name(place)} begins at offset {first}, but {option} is {wanted}")
             wanted = first
-        elif wanted > latest[place]:
-            lost(options, f"{name(place)} ends at offset {latest[place]}, but {option} is {wanted}")
-            wanted = latest[place]
+        elif wanted > log_ends.get(place, wanted) and not log_.may_lag:
+            lost(options, f"{name(place)} ends at offset {log_ends[place]}, but {option} is {wanted}")
+            wanted = log_ends[place]
         found[place] = wanted
     return found
+
+
+def _ends_past(
+    options: ReadOptions,
+    log_: Log,
+    latest: Mapping[TopicPartition, int],
+    option: str,
+    past: Collection[TopicPartition],
+) -> dict[TopicPartition, int]:
+    """Return the log ends of the partitions with a bound after the visible end. With the option cut, the last cut is the
+    end of all partitions.
+
+    Raises:
+        UsageError: the last cut of the store is before the bound, so it is unknown whether the bound is a cut.
+    """
+    if not options.cut:
+        return log_.log_ends(past) if past else {}
+    if past and log_.may_lag:
+        place = min(past)
+        raise UsageError(
+            f"{option}: the last cut of the store is at offset {latest[place]} of {name(place)}, and the option names a later "
+            "offset. Run the query when the store has it, or give kafka.bootstrap.servers"
+        )
+    return {place: latest[place] for place in past}
 
 
 def _check_places(option: str, bound: Bound, places: set[TopicPartition]) -> None:
@@ -203,14 +263,21 @@ def _at_times(
     option: str,
     latest: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
+    if option == "endingOffsets":
+        return {
+            place: latest[place] if offset is None else min(offset, latest[place])
+            for place, offset in log_.at_times(times).items()
+        }
+    # Request the log ends before the lookup: all records before them are then older if the lookup finds none.
+    log_ends = log_.log_ends(times) if options.latest_if_late else {}
     found = {}
     for place, offset in log_.at_times(times).items():
-        if offset is None and option == "startingOffsets" and not options.latest_if_late:
+        if offset is None and not options.latest_if_late:
             raise UnavailableError(
                 f"{name(place)} has no record of time {times[place]} or later; "
                 "startingOffsetsByTimestampStrategy=latest begins at its end"
             )
-        found[place] = latest[place] if offset is None else min(offset, latest[place])
+        found[place] = log_ends[place] if offset is None else offset
     return found
 
 
@@ -250,19 +317,50 @@ def stream_ranges(options: ReadOptions, log_: Log, start: StreamOffsets, end: St
     return kept
 
 
+class Waiting:
+    """The partitions whose visible end is before the stream's position. The first time, a warning names the reason."""
+
+    def __init__(self) -> None:
+        self._told: set[TopicPartition] = set()
+
+    def tell(self, log_: Log, positions: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """Log a warning about the partitions that did not wait before.
+
+        Args:
+            log_: the log.
+            positions: by partition that waits, the stream's position and the visible end.
+        """
+        for place in sorted(positions.keys() - self._told):
+            position, visible = positions[place]
+            log.warning(
+                "%s: %s, and the stream is at offset %s: it waits",
+                name(place),
+                _held(log_, visible),
+                position,
+            )
+        self._told = set(positions)
+
+
 def stream_end(
     options: ReadOptions,
+    log_: Log,
     start: StreamOffsets,
     partitions: Mapping[TopicPartition, str],
     latest: Mapping[TopicPartition, int],
+    waiting: Waiting,
 ) -> StreamOffsets:
     """Return the offsets up to which a stream can read now. Check that the log still contains the stream's position.
 
+    A position between the visible end and the log end stays: the stream waits. With failOnDataLoss=false, a position
+    past the log end moves back to the log end.
+
     Args:
         options: the options of the read.
+        log_: the log.
         start: the offsets up to which the stream has read.
         partitions: the existing partitions, with their topics' ids.
-        latest: the end offset of each partition.
+        latest: the visible end of each partition; with the option cut, its offset at the last cut.
+        waiting: the partitions that waited at the last call.
 
     Raises:
         DataLossError: a partition was deleted, replaced or truncated, and failOnDataLoss is true.
@@ -274,11 +372,19 @@ def stream_end(
     replaced = start.replaced(ids)
     if replaced:
         lost(options, f"{', '.join(sorted(replaced))} was deleted and created again after it was read")
-    found = {}
-    for place, offset in latest.items():
-        before = start.next_offsets.get(place)
-        if before is not None and place[0] not in replaced and offset < before:
-            lost(options, f"{name(place)} ends at offset {offset}, but was read up to {before} before")
-            offset = before
-        found[place] = offset
+    found = dict(latest)
+    past = {
+        place: start.next_offsets[place]
+        for place, offset in latest.items()
+        if place[0] not in replaced and start.next_offsets.get(place, 0) > offset
+    }
+    log_ends = (latest if options.cut else log_.log_ends(past)) if past else {}
+    for place, before in past.items():
+        found[place] = before
+        if before > log_ends[place] and not log_.may_lag:
+            lost(
+                options, f"{name(place)} ends at offset {log_ends[place]}, but was read up to {before} before"
+            )
+            found[place] = log_ends[place]
+    waiting.tell(log_, {place: (at, latest[place]) for place, at in past.items() if found[place] == at})
     return StreamOffsets(found, ids)
