@@ -264,7 +264,7 @@ def test_a_batch_write_with_a_version_is_done_once(spark, stablelog_broker, topi
     def write(**options):
         (
             rows.write.format("stablelog")
-            .options(bootstrap=stablelog_broker.bootstrap, topic=topic, **options)
+            .options(**{"bootstrap": stablelog_broker.bootstrap, "topic": topic, **options})
             .mode("append")
             .save()
         )
@@ -277,6 +277,9 @@ def test_a_batch_write_with_a_version_is_done_once(spark, stablelog_broker, topi
     write()
     write()
     assert read(stablelog_broker.bootstrap, topic) == sorted(4 * once)
+    other = made(stablelog_broker.bootstrap, unique("other"))
+    write(topic=other, txnAppId=application, txnVersion=8)
+    assert read(stablelog_broker.bootstrap, other, 1) == sorted(once)
 
 
 @pytest.mark.parametrize(

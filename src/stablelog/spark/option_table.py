@@ -291,14 +291,14 @@ OPTIONS: dict[str, Option] = {
         "",
         TEXT,
         WRITE,
-        "The name of the job. The broker remembers the last `txnVersion` of each name.",
+        "The name of the job. The broker remembers the last `txnVersion` of each name and `topic`.",
         "a name for the query, or for this write only",
     ),
     "txnVersion": Option(
         "",
         Kind(_number(0), "0 and more"),
         WRITE,
-        "The number of this write. The sink skips a number that is already committed under this `txnAppId`.",
+        "The number of this write. The sink skips a number that is already committed under this `txnAppId` for this `topic`, and logs a warning.",
         "the micro-batch",
     ),
     "transactionGroup": Option(

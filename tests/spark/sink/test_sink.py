@@ -21,11 +21,12 @@ from pyspark.sql.types import (
 import stablelog
 from stablelog.client import joint
 from stablelog.client.cluster import LATEST, Cluster
+from stablelog.coordinators.transactions.joint.checks import KEY_SIZE_MAX
 from stablelog.errors import RefusedError, UnavailableError, UsageError
 from stablelog.spark.options import write_options
 from stablelog.spark.sink import writer
 from stablelog.spark.sink.ending import abort_parts, commit_parts
-from stablelog.spark.sink.parts import Part
+from stablelog.spark.sink.parts import Part, application_key
 from stablelog.spark.sink.task import Task, write_part
 from stablelog.spark.sink.writer import check_columns
 from tests.client.faults import Proxy
@@ -433,6 +434,48 @@ def test_a_micro_batch_that_was_planned_anew_with_other_offsets_is_not_passed_ov
     for digest in ("", "offsets"):
         commit_parts(options, [write_part(options, write, Task(0), rows("c"))], None, digest)
     assert read(stablelog_broker, topic) == [b"a", b"c"]
+
+
+def test_a_version_counts_for_one_target_and_a_skipped_write_is_a_warning(stablelog_broker, topic, caplog):
+    other = made(stablelog_broker.bootstrap, unique("sunk"))
+    application = unique("app")
+
+    def write(version, value, **target):
+        given = {
+            "bootstrap": stablelog_broker.bootstrap,
+            "txnAppId": application,
+            "txnVersion": str(version),
+            **target,
+        }
+        found, columns = write_options(given), schema(value=StringType(), topic=StringType())
+        part = pickle.loads(pickle.dumps(writer.batch_writer(given, columns, overwrite=False))).part
+        commit_parts(found, [write_part(found, part, Task(0), rows(value, topic=[other]))])
+        warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        caplog.clear()
+        return warned
+
+    assert write(4, "a4", topic=topic) == []
+    assert write(4, "b4", topic=other) == []
+    assert write(4, "c4") == []
+    assert write(5, "a5", topic=topic) == []
+    for version, target, words in (
+        (0, {"topic": topic}, f"topic {topic} is skipped, and none of its rows is written: version 5 is"),
+        (4, {"topic": other}, f"topic {other} is skipped, and none of its rows is written: version 4 is"),
+        (4, {}, "rows with a column topic is skipped, and none of its rows is written: version 4 is"),
+    ):
+        (warned,) = write(version, "skipped", **target)
+        assert warned.startswith(f"version {version} of txnAppId {application} for {words}")
+    assert read(stablelog_broker, topic) == [b"a4", b"a5"]
+    assert read(stablelog_broker, other) == [b"b4", b"c4"]
+
+
+def test_the_keys_of_applications_and_targets_are_distinct_and_short():
+    names = ["a", "b", "a" * 100, "a" * 101, "a" * 249, "a" * 248 + "b", None]
+    keys = [application_key(app, name) for app in ("x", "x@a", "x" * 128) for name in names]
+    assert len(set(keys)) == len(keys)
+    assert max(map(len, keys)) <= KEY_SIZE_MAX
+    with pytest.raises(UsageError, match="txnAppId has 129 bytes, and at most 128 are allowed"):
+        application_key("x" * 129, "a")
 
 
 def test_a_driver_whose_micro_batch_another_has_committed_is_told(stablelog_broker, topic, options):

@@ -48,6 +48,13 @@ def commit_parts(
     skipped = [message for message in written if message.is_skipped]
     if skipped:  # The micro-batch or write was committed as a whole before these tasks began.
         _check_repeated(part, digest, skipped[0].digest, by_another=len(skipped) < len(written))
+        if not part.in_sequence:
+            _log.warning(
+                "%s is skipped, and none of its rows is written: version %d is committed already. A write of other rows "
+                "needs a greater txnVersion; a new checkpoint, whose micro-batches begin again at 0, needs another txnAppId",
+                part,
+                skipped[0].last_version,
+            )
         return
     with explained(options, part):
         decided = joint.commit(
@@ -65,9 +72,8 @@ def commit_parts(
     if decided.already and decided.run != part.run:
         _check_repeated(part, digest, decided.digest, by_another=True)
     _log.info(
-        "%s version %d: committed %d records of %d tasks with commit sequence %d",
-        part.key,
-        part.version,
+        "%s: committed %d records of %d tasks with commit sequence %d",
+        part,
         sum(message.record_count for message in written),
         len(written),
         decided.commit_sequence,
@@ -83,7 +89,7 @@ def _all_written(messages: Iterable[Any]) -> list[Written]:
     written: list[Written] = []
     for number, message in enumerate(messages):
         if not isinstance(message, Written) or (written and message.part != written[0].part):
-            wanted = "a Written" if not written else f"a Written of {written[0].part}"
+            wanted = "a Written" if not written else f"a Written of {written[0].part!r}"
             raise UnavailableError(
                 f"the write is not committed: the message of task {number} is {message!r}, not {wanted}, so the rows "
                 "of this task are unknown. Run the query again"
@@ -105,23 +111,21 @@ def _check_repeated(part: Part, digest: str, committed: str, *, by_another: bool
         RefusedError: the joint commit was made with another plan, and rows of this write would be lost if they were
             skipped. Or another driver uses the same checkpoint.
     """
-    what = f"micro-batch {part.version} of query {part.key}"
     if not part.in_sequence:
-        what = f"version {part.version} of txnAppId {part.key}"
         reason = "was committed with other sourceOffsets than these, so its rows may not be written. A write of other rows needs another txnVersion"
     else:
         reason = "was committed with another plan than the checkpoint has for it now: the checkpoint has lost the plan of its last micro-batch (by a power failure, or because it is a restored copy), and Spark has planned it again. The sink would skip rows that are not written. Restore the lost files in the directory offsets of the checkpoint. Or begin with a new checkpoint and set startingOffsets to the end of the output (with commitGroup, these are the group's offsets)"
     if digest and committed and digest != committed:
-        raise RefusedError(ErrorCode.producer_fenced, f"{what} {reason}")
+        raise RefusedError(ErrorCode.producer_fenced, f"{part} {reason}")
     if committed and not digest and part.in_sequence:
         _log.warning(
             "%s is committed already and is skipped, but its plan was not compared with the committed one, because this process cannot read the checkpoint",
-            what,
+            part,
         )
     if by_another and part.in_sequence:
         raise RefusedError(
             ErrorCode.producer_fenced,
-            f"{what} was committed by another driver while this one wrote it, and no row of this driver was committed: both use the same checkpoint. Stop one of them",
+            f"{part} was committed by another driver while this one wrote it, and no row of this driver was committed: both use the same checkpoint. Stop one of them",
         )
 
 

@@ -1,6 +1,7 @@
 """The messages between the driver and the tasks of a write."""
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,10 +12,13 @@ from pyspark.sql.datasource import WriterCommitMessage
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
 from stablelog.client.core.security import Security
-from stablelog.errors import ProducerFencedError, RefusedError
+from stablelog.errors import ProducerFencedError, RefusedError, UsageError
 from stablelog.spark.options import WriteOptions
 
 EXACTLY_ONCE = "exactly-once"
+APP_ID_SIZE_MAX = 128  # bytes
+# Topics with longer names are written as their beginning and a digest in the key of a joint commit, which is limited.
+_TARGET_SIZE_MAX = 100
 Child = tuple[str, int, int]  # the transactional id, producer id and producer epoch of a task's transaction
 
 
@@ -29,6 +33,7 @@ class Part:
         order: a number that is greater for later starts of the query or job with the same key.
         retention_ms: how long the coordinator remembers the key.
         in_sequence: whether the writer begins a version only after it has committed the previous one, as in a stream.
+        write: the batch write in words, for messages; empty for a stream.
     """
 
     key: str
@@ -37,6 +42,35 @@ class Part:
     order: int = joint.NO_ORDER
     retention_ms: int = joint.FOR_EVER
     in_sequence: bool = False
+    write: str = ""
+
+    def __str__(self) -> str:
+        if self.in_sequence:
+            return f"micro-batch {self.version} of query {self.key}"
+        return f"version {self.version} of {self.write or self.key}"
+
+
+def application_key(app_id: str, topic: str | None) -> str:
+    """Return the key of the joint commits of a job's batch writes to one target. As in Delta Lake, a `txnVersion` counts
+    for one `txnAppId` and one target: the same job may write the same version to several topics.
+
+    Args:
+        app_id: the option `txnAppId`.
+        topic: the topic of all rows; None if a column has the topic of each row. All such writes are one target.
+
+    Raises:
+        UsageError: the txnAppId is too long.
+    """
+    size = len(app_id.encode())
+    if size > APP_ID_SIZE_MAX:
+        raise UsageError(
+            f"txnAppId has {size} bytes, and at most {APP_ID_SIZE_MAX} are allowed: use a shorter name"
+        )
+    target = topic or ""
+    if len(target) > _TARGET_SIZE_MAX:
+        digest = hashlib.sha256(target.encode()).hexdigest()[:32]
+        target = f"{target[: _TARGET_SIZE_MAX - 33]}~{digest}"  # no name of a topic contains ~
+    return f"{app_id}@{target}"  # no name of a topic contains @
 
 
 @dataclass(frozen=True)
@@ -49,6 +83,7 @@ class Written(WriterCommitMessage):
         record_count: the number of rows written.
         is_skipped: whether the task wrote nothing, because the micro-batch, or the write, had been committed before.
         digest: the digest of the plan that was committed before; empty if unknown.
+        last_version: the greatest version that had been committed under the key before; only if the task was skipped.
     """
 
     part: Part | None
@@ -56,6 +91,7 @@ class Written(WriterCommitMessage):
     record_count: int
     is_skipped: bool = False
     digest: str = ""
+    last_version: int = -1
 
 
 _clusters: dict[tuple[int, str, str, int, Security], Cluster] = {}

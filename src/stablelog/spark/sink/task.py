@@ -77,7 +77,7 @@ def _skipped(part: Part, begun: joint.Begun, rows: Iterator[Any]) -> Written:
         )
     for _ in rows:
         pass
-    return Written(part, None, 0, is_skipped=True, digest=begun.digest)
+    return Written(part, None, 0, is_skipped=True, digest=begun.digest, last_version=begun.last_version)
 
 
 def write_rows(options: WriteOptions, transactional_id: str, number: int, rows: Iterator[Any]) -> Written:

@@ -4,7 +4,7 @@ Each task writes its rows in a transaction of its own, a *child*. The driver com
 one durable record, one commit sequence. A key and a version identify the joint commit:
 
     a stream                    key: the query's id, which its checkpoint stores  version: the micro-batch
-    a write with txnAppId       key: txnAppId                                     version: txnVersion
+    a write with txnAppId       key: txnAppId and the topic                       version: txnVersion
     any other write             key: a random one                                 version: 0
 
 If Spark repeats a committed micro-batch, the broker reports to its tasks that it is committed, and they write nothing.
@@ -44,6 +44,7 @@ from stablelog.spark.sink.parts import (
     EXACTLY_ONCE,
     Part,
     Written,
+    application_key,
     cluster_of,
 )
 from stablelog.spark.sink.task import Task, write_part
@@ -114,14 +115,14 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: WriteOptions, part: Part) -> None:
         self._options = options
-        self._part = part
+        self.part = part
 
     @one_line
     def write(self, iterator: Iterator[Any]) -> Written:
         """Write a task's rows."""
         context = TaskContext.get()
         assert context is not None
-        return write_part(self._options, self._part, _task_of(context), iterator)
+        return write_part(self._options, self.part, _task_of(context), iterator)
 
     @one_line
     def commit(self, messages: Sequence[Any]) -> None:
@@ -176,11 +177,15 @@ def batch_writer(given: Mapping[str, str], schema: Any, *, overwrite: bool) -> B
             "commitGroup of a batch write: give the offsets to commit in the option sourceOffsets"
         )
     check_columns(schema, options.topic)
+    key = application_key(options.app_id, options.topic) if options.app_id is not None else ""
     _check_broker(options)
     run = uuid.uuid4().hex
     if options.app_id is None or options.version is None:
         return BatchWriter(options, Part(f"write-{run}", 0, run, retention_ms=ONE_WRITE_RETENTION_MS))
-    return BatchWriter(options, Part(options.app_id, options.version, run, _next_order(options)))
+    target = "rows with a column topic" if options.topic is None else f"topic {options.topic}"
+    write = f"txnAppId {options.app_id} for {target}"
+    part = Part(key, options.version, run, _next_order(options), write=write)
+    return BatchWriter(options, part)
 
 
 def _next_order(options: WriteOptions) -> int:
