@@ -1,6 +1,7 @@
 """A data directory that is made from an object store alone. Disk and store are simulated."""
 
 import asyncio
+import os
 import random
 import re
 
@@ -9,14 +10,15 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
-from stablelog.broker.directory.catalog import read_catalog
+from stablelog.broker.directory.catalog import CATALOG_FILE, read_catalog
 from stablelog.broker.directory.dynamic_settings import META_LINE, SETTINGS_FILE
-from stablelog.broker.directory.restoring import RESTORING_FILE
+from stablelog.broker.directory.restoring import RESTORING_FILE, read_restoring
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError, UsageError
-from stablelog.log.files.kafka_files import META_FILE
-from stablelog.log.files.names import RESTORED_FILE
+from stablelog.log.files.kafka_files import META_FILE, METADATA_FILE
+from stablelog.log.files.names import REMOTE_MANIFEST_FILE, RESTORED_FILE, VIEW_START_FILE
 from stablelog.ops.restore import restore
+from stablelog.ops.restore_plan import make_plan
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 from stablelog.testing.sim_objects import Faults, SimObjects
 from stablelog.wire.api import ApiKey
@@ -29,11 +31,13 @@ from tests.broker.tiering.desk import (
     tiered,
     write_segments,
 )
+from tests.broker.tiering.world import stop_before
 
 NONE = ErrorCode.none
 ORDERED = {**LOCAL_NOTHING, "stablelog.order": "commit"}
 NOW_MS = 1_800_000_000_000
 HOURS_MS = 3_600_000
+KILLS = int(os.environ.get("STABLELOG_KILLS", "12"))  # of a restore, at different steps
 SELDOM = {"stablelog_remote_coordinator_copy_interval_ms": HOURS_MS}
 
 
@@ -303,7 +307,7 @@ def test_settings_that_were_changed_before_a_stop_are_published_after_it(empty_s
     lives(empty_store, change, disk)
     lives(empty_store, copy, disk)
     restored_disk, _ = restored(empty_store)
-    (topic,) = read_catalog(restored_disk, DATA).topics
+    topic = next(one for one in read_catalog(restored_disk, DATA).topics if one.name == "t")
     assert topic.configs["retention.ms"] == "77"
 
 
@@ -341,10 +345,11 @@ def test_a_broker_that_a_restore_has_replaced_changes_no_settings_in_the_store(e
     async def live(desk):
         desk.broker.change_settings({"log.retention.ms": "77"}, {})
         await copy(desk)
-        restored(empty_store)
+        await asyncio.to_thread(restored, empty_store)
         desk.broker.change_settings({"log.retention.ms": "88"}, {})
         await copy(desk)
-        assert restored(empty_store)[1].settings == {"log.retention.ms": "77"}
+        _, report = await asyncio.to_thread(restored, empty_store)
+        assert report.settings == {"log.retention.ms": "77"}
 
     lives(empty_store, live)
 
@@ -423,7 +428,7 @@ def test_numbers_continue_above_all_that_are_known(lost, store_of):
     async def check(desk, report):
         table = desk.broker.transactions.default.coordinator.table
         known = max(one.latest_sequence for _, log in partitions(desk) if (one := log.view) is not None)
-        assert table.sequences.next == report.commit_sequences[""] > known
+        assert table.sequences.next == report.commit_sequences[""] > known + 1_000_000
         who = await desk.init("fresh")
         assert who[0] >= report.next_producer_id > 90_001
         assert desk.broker.topics.leader_epoch > report.leader_epoch >= 1_000
@@ -480,7 +485,7 @@ def test_a_broker_that_still_lives_copies_no_more_and_says_why(monkeypatch, capl
         async with tiered(SIMULATED_URL, **SELDOM) as desk:
             await write_segments(desk, 1)
             await copy(desk)
-            restored(objects)
+            await asyncio.to_thread(restored, objects)
             count = sum("/manifest/" in key for key in objects.objects)
             await write_segments(desk, 1)
             await copy(desk)
@@ -556,26 +561,193 @@ def test_a_damaged_manifest_is_named_and_nothing_is_written(lost):
         assert not disk.is_dir(DATA)
 
 
-def test_a_crash_leaves_a_directory_that_a_broker_refuses_or_a_complete_one(store_of):
-    whole, _ = restored(store_of)
-    count, refused = whole.steps, 0
-    for step in range(1, count + 1, 1 + count // 60):
+def test_a_crash_leaves_a_directory_that_a_broker_refuses_or_a_complete_one(lost, store_of):
+    """The same command, run again, gives the result of an undisturbed restore."""
+    whole, report = restored(store_of)
+    refused = 0
+    for step in range(1, whole.steps + 1, 1 + whole.steps // KILLS):
         disk = SimDisk()
         disk.crash_at = step
+        store_of.objects = dict(lost.kept)
         with pytest.raises(SimulatedCrash):
             restored(store_of, disk)
         after = disk.crash(random.Random(step))
-        names = after.list_dir(DATA) if after.is_dir(DATA) else []
-        if RESTORING_FILE in names:
+        if after.is_dir(DATA) and RESTORING_FILE in after.list_dir(DATA):
             refused += 1
             with pytest.raises(UsageError, match="incomplete restore"):
                 run(store_of, None, after)
-            with pytest.raises(UsageError, match="incomplete restore"):
-                restored(store_of, after)
-        elif names:
-            assert sorted(after.files(DATA)) == sorted(whole.files(DATA))
-            assert all(after.read_bytes(path) for path in after.files(DATA) if path.suffix != ".log")
-    assert refused > 30
+            assert restored(store_of, after)[1] == report
+        assert not after.is_dir(DATA) or not after.list_dir(DATA) or contents(after) == contents(whole)
+    assert refused > KILLS // 2
+
+
+def test_a_restore_that_is_killed_at_any_request_to_the_store_is_run_again_with_the_same_result(
+    lost, store_of
+):
+    calls = stop_before(store_of, -1)
+    whole, report = restored(store_of)
+    count = len(calls)
+    published = 0
+    for number in sorted({*range(0, count, 1 + count // KILLS), *range(count - 4, count)}):
+        disk, store_of.objects = SimDisk(), dict(lost.kept)
+        stop_before(store_of, number)
+        with pytest.raises(SimulatedCrash):
+            restored(store_of, disk)
+        published += bool(read_restoring(disk, DATA))
+        store_of.between = lambda _call, _key: None
+        assert restored(store_of, disk)[1] == report
+        assert contents(disk) == contents(whole)
+    assert published > 2
+
+
+def test_restores_that_are_killed_while_they_publish_leave_no_trace_in_the_next_one(lost, store_of):
+    whole, report = restored(store_of)
+    for numbers in ((1, 2), (3, 1), (3, 3), (3, 1, 2)):
+        disk, store_of.objects = SimDisk(), dict(lost.kept)
+        for number in numbers:
+            stop_publishing(store_of, number)
+            with pytest.raises(SimulatedCrash):
+                restored(store_of, disk)
+        assert len(read_restoring(disk, DATA)) == len(numbers)
+        store_of.between = lambda _call, _key: None
+        assert restored(store_of, disk)[1] == report
+        assert contents(disk) == contents(whole)
+
+
+def stop_publishing(objects, count):
+    """Let the machine stop when a restore has published so many manifests."""
+    made = []
+
+    def between(call, key):
+        if call == "create" and (made or key.startswith("settings/")):
+            made.append(key)
+            if len(made) == count + 2:
+                raise SimulatedCrash("a request to the store")
+
+    objects.between = between
+
+
+def contents(disk):
+    """The files of a restored directory without what time and chance decide: the ids of its new topics and segments."""
+    return {
+        path: disk.read_bytes(path)
+        for path in disk.files(DATA)
+        if path.name not in (CATALOG_FILE, METADATA_FILE, REMOTE_MANIFEST_FILE)
+        and path.suffix != ".commitextents"  # A broker makes an empty one again.
+    }
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_restores_in_a_row_lose_nothing(lost, store_of, count):
+    """No broker copies anything between them, so their gaps add up."""
+    for _ in range(count - 1):
+        restored(store_of)
+
+    async def check(desk, report):
+        for topic, index in (("t", 0), ("u", 0), ("u", 1)):
+            found = range_of(report, topic, index)
+            before = await every_value(desk, topic, index, found.lost_from)
+            for number in range(2):
+                made = await desk.produce(batch(b"new %d" % number), topic=topic, partition=index)
+                assert (made.error_code, made.base_offset) == (NONE, found.next_offset + number)
+                log = desk.broker.topics.partition(topic, index)
+                log.roll(desk.broker.now_ms())
+            await desk.produce(batch(b"last"), topic=topic, partition=index)
+            await desk.durable()
+            await copy(desk)
+            assert log.start_offset == log.remote.end_offset > found.next_offset
+            assert before
+            read = await every_value(desk, topic, index, log.high_watermark)
+            assert read == [*before, b"new 0", b"new 1", b"last"]
+
+    disk, report = restored(store_of)
+    run(store_of, lambda desk, _: check(desk, report), disk)
+
+    async def check_again(desk, report):
+        for topic, index in (("t", 0), ("u", 0), ("u", 1)):
+            found = range_of(report, topic, index)
+            read = await every_value(desk, topic, index, found.lost_from)
+            assert read[-2:] == [b"new 0", b"new 1"]
+
+    run(store_of, check_again)
+
+
+async def every_value(desk, topic, index, end):
+    """The values of all records that a consumer gets up to an offset."""
+    found, offset = [], 0
+    while offset < end:
+        answer = await desk.fetch(topic, index, offset, isolation=0, max_wait_ms=5_000)
+        assert answer.error_code is NONE
+        for at, header in headers_in(answer.records):
+            if not header.is_control:
+                records = decode_records(answer.records, at)
+                found += [one.value for one in records if one.offset >= offset]
+            offset = header.last_offset + 1
+    return found
+
+
+def damaged_plan(monkeypatch, change):
+    """Let each restore plan something else than it should."""
+    make = make_plan
+
+    def changed(*arguments):
+        plan = make(*arguments)
+        change(plan)
+        return plan
+
+    monkeypatch.setattr("stablelog.ops.restore.make_plan", changed)
+
+
+def cut(plan):
+    files = plan.partitions["t-0"]
+    log = max(name for name in files if name.endswith(".log"))
+    files[log] += b"no batch"
+
+
+def without_files(plan):
+    del plan.partitions["t-0"]
+
+
+def finding(plan):
+    plan.partitions["t-0"][VIEW_START_FILE] = b"damaged, and no broker reads it in this topic"
+
+
+@pytest.mark.parametrize("change", [cut, without_files, finding])
+def test_a_directory_that_a_broker_cannot_use_is_refused_before_the_store_is_changed(
+    store_of, monkeypatch, change
+):
+    damaged_plan(monkeypatch, change)
+    before, disk = dict(store_of.objects), SimDisk()
+    with pytest.raises(DamageError, match=r"a broker cannot use it: .*t-0.*Nothing was published"):
+        restored(store_of, disk)
+    assert store_of.objects == before
+    with pytest.raises(UsageError, match="incomplete restore"):
+        run(store_of, None, disk)
+
+
+def test_what_the_lost_broker_publishes_during_the_restore_is_restored(empty_store, monkeypatch):
+    """It publishes after everything was read, and before the restore takes over."""
+
+    async def live(desk):
+        loop = asyncio.get_running_loop()
+
+        def publish_once(plan):
+            if not published:
+                published.append(True)
+                asyncio.run_coroutine_threadsafe(publish(), loop).result(30)
+
+        async def publish():
+            await write_segments(desk, 1)
+            await copy(desk)
+
+        published = []
+        await write_segments(desk, 1)
+        await copy(desk)
+        damaged_plan(monkeypatch, publish_once)
+        _, report = await asyncio.to_thread(restored, empty_store)
+        assert range_of(report, "t", 0).lost_from == desk.broker.topics.partition("t", 0).remote.end_offset
+
+    lives(empty_store, live)
 
 
 class HalfCopied:

@@ -1,6 +1,5 @@
 """The files of a restored partition, and the offsets that no record gets."""
 
-import itertools
 import uuid
 
 import pytest
@@ -12,6 +11,7 @@ from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.files.names import LOG, RESTORED_FILE, VIEW_START_FILE
 from stablelog.log.files.restored import Restored
+from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
 from stablelog.tier import restoring
 from stablelog.tier.index_object import IndexKind
 from stablelog.tier.manifest import Manifest
@@ -21,11 +21,13 @@ from stablelog.tier.records import SegmentState
 from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.tier.restoring import (
     GAP,
+    GAP_SEGMENT_MAX,
     LEADER_EPOCH_STEP,
     Stored,
     coordinator_log_files,
-    empty_batches,
+    empty_batch,
     gap_end,
+    gap_segments,
     leader_epoch_of,
     lost_ranges,
     topic_files,
@@ -44,17 +46,21 @@ def stored(*segments, log_start=0, published=None, indexes=None):
     return Stored(PARTITION, manifest, b"manifest", {}, indexes or {IndexKind.LEADER_EPOCHS: EPOCHS})
 
 
-@pytest.mark.parametrize("count", [1, GAP, 2**31 - 1, 2**31, 5_000_000_000])
-def test_batches_without_records_take_all_offsets(count):
-    content = empty_batches(7, 7 + count, 5)
-    found = list(headers_in(content))
-    assert found[0][1].base_offset == 7
-    assert found[-1][1].next_offset == 7 + count
-    for (_, one), (_, following) in itertools.pairwise(found):
-        assert one.next_offset == following.base_offset
-    for position, header in found:
-        assert (header.record_count, header.leader_epoch, header.has_producer) == (0, 5, False)
-        assert crc_holds(content, position, header)
+@pytest.mark.parametrize("count", [1, GAP, GAP_SEGMENT_MAX, GAP_SEGMENT_MAX + 1, 2**31, 5_000_000_000])
+def test_segments_without_records_take_all_offsets(count):
+    ranges = [(0, 3), (7, 7 + count), (7 + count, 7 + count + GAP)]
+    for start in (7, 7 + count // 2):
+        next_offset, ends = start, set()
+        for base, content in gap_segments(ranges, start, 5).items():
+            ((position, header),) = headers_in(content)
+            assert base == header.base_offset == next_offset
+            next_offset = header.next_offset
+            ends.add(next_offset)
+            assert next_offset + 100_000_000 - base <= RELATIVE_OFFSET_MAX, "abort markers may follow"
+            assert (header.record_count, header.leader_epoch, header.has_producer) == (0, 5, False)
+            assert crc_holds(content, position, header)
+        assert next_offset == 7 + count + GAP
+        assert count > GAP_SEGMENT_MAX or ends <= {end for _, end in ranges}
 
 
 def test_a_topic_begins_locally_at_the_end_in_the_store():
@@ -69,7 +75,7 @@ def test_a_topic_begins_locally_at_the_end_in_the_store():
     assert files[VIEW_START_FILE] == encode_log_start(0)
     assert files[f"{20:020}.producers"] == b"p"
     assert LeaderEpochs.decode(files[EPOCH_FILE]).entries == [(1, 0), (3, 10), (1_003, 20)]
-    assert files[f"{20:020}{LOG}"] == empty_batches(20, 20 + GAP, 1_003)
+    assert files[f"{20:020}{LOG}"] == empty_batch(20, 20 + GAP, 1_003)
     assert files[RESTORED_FILE] == lost.encode()
     assert VIEW_START_FILE not in topic_files(one, 1_003, lost, b"", is_commit_ordered=False)
 
@@ -88,7 +94,7 @@ def test_a_coordinators_log_goes_on_after_its_copied_segments():
     files = coordinator_log_files(one, 1_001, b"appended")
     assert files[f"{10:020}{LOG}"] == b"appended"
     assert files[LOG_START_FILE] == encode_log_start(7)
-    assert coordinator_log_files(one, 1_001, b"")[f"{10:020}{LOG}"] == empty_batches(10, 11, 1_001)
+    assert coordinator_log_files(one, 1_001, b"")[f"{10:020}{LOG}"] == empty_batch(10, 11, 1_001)
 
 
 def test_the_leader_epoch_grows_above_all_that_are_known():

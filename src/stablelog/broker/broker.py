@@ -24,6 +24,7 @@ from stablelog.broker.fetch_sessions import FetchSessions
 from stablelog.broker.groups import Groups
 from stablelog.broker.loop.tasks import Arguments, Result, Tasks, in_thread_to_its_end
 from stablelog.broker.metrics import Metrics, Sample
+from stablelog.broker.refused_appends import RefusedAppends
 from stablelog.broker.security.quotas import Quotas
 from stablelog.broker.tiering.tiering import Tiering
 from stablelog.broker.topic_changes import TopicChanges
@@ -54,7 +55,6 @@ log = logging.getLogger(__name__)
 
 READ_THREADS = 4
 MESSAGE_THREADS = 2
-REFUSED_APPENDS_TOLD_EVERY_MS = 10_000
 
 
 class Broker:
@@ -68,6 +68,7 @@ class Broker:
         on_failure: called once, with the reason, if the broker must be stopped: the disk failed, or something
             failed unexpectedly that does not belong to a single connection or partition.
         make_flush: called with the arguments of `GroupFlush`; returns the object that makes appended batches durable.
+        is_restoring: whether the caller is the restore that makes the directory, and has locked it.
 
     Attributes:
         acls: the ACLs; None if the broker has no authorizer, so that every client may do everything.
@@ -90,20 +91,21 @@ class Broker:
         clock: Clock,
         on_failure: Callable[[BaseException], None],
         make_flush: Callable[..., GroupFlush] = GroupFlush,
+        is_restoring: bool = False,
     ) -> None:
         self.config = config
         self.disk = disk
         self.clock = clock
         self.reserve = DiskReserve(disk, directory, config["stablelog.disk.reserve.bytes"])
-        self.directory = DataDirectory(disk, directory, config, self.reserve)
+        self.directory = DataDirectory(disk, directory, config, self.reserve, is_restoring=is_restoring)
         self.tasks = Tasks(on_failure, self.fail_partition)
         self.waiters = Waiters(self.tasks)
         self.flush = make_flush(
             to_disk=config["stablelog.flush"] == "fsync", reserve=self.reserve, tasks=self.tasks
         )
         self.topics = Topics(disk, directory, config, self.now_ms, self.reserve, self.fail_partition)
+        self.refused_appends = RefusedAppends(self.topics, self.reserve, self.now_ms)
         self._offline: set[Partition] = set()  # Partitions that have failed since the broker's start.
-        self._refused_appends_told_ms = -REFUSED_APPENDS_TOLD_EVERY_MS
         self._is_started = False
         self._opening = Opening(
             self.topics,
@@ -334,6 +336,14 @@ class Broker:
         self.proofs.start()
         self.tiering.start(self.node_id)
 
+    async def open_partitions(self) -> None:
+        """Open all partitions, and write the markers that they lack, without the other work of `start`. For a program
+        that looks at the data directory, and then stops the broker.
+        """
+        self._is_started = True
+        self.tasks.start("flush", self.flush.run)
+        await self._open_partitions(LastCommits(self.topics, self.transactions, self.tasks))
+
     async def _open_partitions(self, last_commits: LastCommits) -> None:
         await last_commits.read()
         try:
@@ -421,22 +431,6 @@ class Broker:
                         "restart the broker. The broker's log has the traceback"
                     )
                 )
-
-    def append_refused(self, name: str, index: int, error: UnavailableError) -> None:
-        """Log that the disk refuses writes to a partition.
-
-        At most one such error is logged in REFUSED_APPENDS_TOLD_EVERY_MS milliseconds, because producers retry.
-        """
-        topic = self.topics.get(name)
-        partition = topic.partitions.get(index) if topic is not None else None
-        if partition is not None and partition.failure is not None:
-            return  # The failure of this partition was logged already.
-        if (
-            not self.reserve.note(error)
-            and self.now_ms() - self._refused_appends_told_ms >= REFUSED_APPENDS_TOLD_EVERY_MS
-        ):
-            self._refused_appends_told_ms = self.now_ms()
-            log.error("the disk refuses writes to %s-%d, and producers retry them: %s", name, index, error)
 
     # -- work --------------------------------------------------------------------------------------------------
 

@@ -1,90 +1,48 @@
 """Makes a data directory from an object store alone, after the loss of the disk.
 
-First everything is read and checked: nothing is written, and the lost broker, if it still runs, goes on. Then the
-restore takes over the chains of manifests, so that the lost broker publishes no more, and reads again what has changed
-until then. Only then it writes. A file in the directory says that the restore is not complete; a broker refuses such a
-directory.
+1. Everything in the store is read and checked, and the directory is written.
+2. The code of the broker opens and recovers the directory, and all its files are verified. Until here the store has not
+   changed, and the lost broker, if it still runs, goes on.
+3. The restore takes over the chains of manifests, so that the lost broker publishes no more. If it has published until
+   then, the steps 1 and 2 are repeated.
+4. The restore publishes its own manifests, and brokers may use the directory.
+
+A restore may be killed at any step. The same command, run again, gives the result of an undisturbed restore
+(`restored_directory`).
 
 Source: docs/decisions/0026-restore.md.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from operator import itemgetter
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import NamedTuple
 
-from stablelog.batch.records import Record, encode_batch
-from stablelog.broker.config import group_of_topic, order_of
-from stablelog.broker.directory.catalog import CATALOG_FILE, ListedTopic, encode_catalog
-from stablelog.broker.directory.dynamic_settings import META_LINE, SETTINGS_FILE, Dynamic, encode_settings
-from stablelog.broker.directory.restoring import RESTORING_FILE
+from stablelog.broker.directory.dynamic_settings import Dynamic, encode_settings
 from stablelog.broker.tiering.remote_storage import RemoteStorage
-from stablelog.broker.topic_names import group_of_log, is_coordinator_log
-from stablelog.coordinators.consumer_groups.table import GroupTable
-from stablelog.coordinators.transactions.restoring import (
-    CommitLog,
-    Pair,
-    restored_records,
-    torn_commits,
-)
-from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.env.disk import Disk
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import ObjectMissingError, UsageError
-from stablelog.log.files.kafka_files import META_FILE, encode_meta
-from stablelog.log.files.names import LOG
-from stablelog.log.files.restored import Restored
-from stablelog.log.producer_state.producer import NO_TXN
-from stablelog.ops.restore_report import GroupAhead, LeftOut, LostRange, Report
-from stablelog.ops.stored_cluster import (
-    StoredTopic,
-    all_partitions,
-    empty_stored,
-    producers_of,
-    read_commit_logs,
-    read_groups,
-    read_settings,
-    read_topics,
-)
+from stablelog.ops.restore_plan import Plan, make_plan
+from stablelog.ops.restore_report import GroupAhead, Report
+from stablelog.ops.restored_directory import Opened, RestoredDirectory
+from stablelog.ops.stored_cluster import all_partitions, read_commit_logs, read_settings, read_topics
 from stablelog.tier.chain import Chain
-from stablelog.tier.manifest import Manifest, encode_manifest
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.prefix import Prefix
-from stablelog.tier.published import Published
-from stablelog.tier.restoring import (
-    OpenPart,
-    Stored,
-    abort_markers,
-    coordinator_log_files,
-    gap_end,
-    leader_epoch_of,
-    lost_ranges,
-    topic_files,
-)
-from stablelog.types import TopicPartition
 
 Progress = Callable[[str, int, int], None]
-RECORD_COUNT_MAX: Final = 1_000  # of a batch that the restore appends
 
 
-@dataclass(slots=True)
-class Plan:
-    """The content of the data directory, and the report.
+class _State(NamedTuple):
+    """What a restore depends on, and what a broker that still runs may change.
 
     Attributes:
-        files: the contents of the files of partitions, by directory and name.
-        manifests: the manifests that the restore publishes, by partition.
-        catalog: the content of the list of topics.
-        meta: the content of `meta.properties`.
-        report: the report.
+        payloads: the payload of the last manifest of each partition; None if there is none.
+        settings: the dynamic settings of the broker.
     """
 
-    files: dict[str, dict[str, bytes]]
-    manifests: dict[RemotePartition, bytes]
-    catalog: bytes
-    meta: bytes
-    report: Report
+    payloads: Mapping[RemotePartition, bytes | None]
+    settings: Dynamic
 
 
 def restore(
@@ -95,7 +53,7 @@ def restore(
     Args:
         store: the object store, with the prefix of the cluster.
         disk: the disk of the directory.
-        directory: the data directory, which must be missing or empty.
+        directory: the data directory, which must be missing, empty, or that of an interrupted restore.
         now_ms: the time of the clock.
         progress: called with what is done, and how many of how many.
 
@@ -103,327 +61,92 @@ def restore(
         UsageError: the directory is not empty, or no cluster has used the store; nothing was written.
         StoreError: the store does not answer.
         NewerFormatError: a later release has written an object; nothing was written to the directory.
-        DamageError: an object is damaged or missing; nothing was written to the directory.
-        DiskError: the disk refuses a write. A broker refuses the directory; remove it.
+        DamageError: an object is damaged or missing; nothing was written to the directory. Or a broker cannot use the
+            directory.
+        DiskError: the disk refuses a write. A broker refuses the directory.
     """
-    _check_empty(disk, directory)
-    prefix = Prefix(store)
-    try:
-        cluster_id = prefix.cluster_id()
-    except ObjectMissingError:
-        raise UsageError(f"{store.url} has no object of a cluster: check the URL") from None
-    plan_of(prefix, cluster_id, prefix.last_payload, now_ms)  # before the lost broker is fenced
-    storage = RemoteStorage(store, cluster_id)
-    storage.begin()
-    storage.publish_settings(encode_settings(*read_settings(prefix)))
-    payloads: dict[RemotePartition, bytes | None] = {}
-    chains: dict[RemotePartition, Chain] = {}
-    partitions = all_partitions(prefix)
-    for number, partition in enumerate(partitions):
-        progress("taking over the manifests", number, len(partitions))
-        chain = chains[partition] = storage.chain(partition)
-        payloads[partition] = prefix.run(chain.take_over())
-    plan = plan_of(prefix, cluster_id, payloads.get, now_ms)
-    for number, (partition, payload) in enumerate(plan.manifests.items()):
-        progress("publishing manifests", number, len(plan.manifests))
-        if partition not in chains:  # The store has other partitions of the topic, and nothing of this one.
-            chains[partition] = storage.chain(partition)
-            prefix.run(chains[partition].take_over())
-        prefix.run(chains[partition].publish(payload))
-    _write(disk, directory, plan, progress)
-    return plan.report
+    with RestoredDirectory(disk, directory) as target:
+        prefix = Prefix(store)
+        try:
+            cluster_id = prefix.cluster_id()
+        except ObjectMissingError:
+            raise UsageError(f"{store.url} has no object of a cluster: check the URL") from None
+        return _Restore(prefix, cluster_id, target, now_ms, progress).run()
 
 
-def _check_empty(disk: Disk, directory: Path) -> None:
-    names = disk.list_dir(directory) if disk.is_dir(directory) else []
-    if RESTORING_FILE in names:
-        raise UsageError(f"{directory} is an incomplete restore: remove it, and run the restore again")
-    if names or (disk.exists(directory) and not disk.is_dir(directory)):
-        raise UsageError(
-            f"{directory} is not empty: a restore needs a new directory, and changes none that has files"
-        )
-
-
-def _write(disk: Disk, directory: Path, plan: Plan, progress: Progress) -> None:
-    disk.make_dir(directory)
-    disk.write_atomic(directory / RESTORING_FILE, b"")
-    for number, (name, files) in enumerate(plan.files.items()):
-        progress("writing partitions", number, len(plan.files))
-        disk.make_dir(directory / name)
-        for file, content in files.items():
-            disk.write_atomic(directory / name / file, content)
-    if plan.report.settings or plan.report.default_settings:
-        disk.write_atomic(
-            directory / SETTINGS_FILE, encode_settings(plan.report.settings, plan.report.default_settings)
-        )
-    disk.write_atomic(directory / META_FILE, plan.meta)
-    disk.write_atomic(directory / CATALOG_FILE, plan.catalog)
-    disk.sync_dir(directory)
-    disk.remove(directory / RESTORING_FILE)
-    disk.sync_dir(directory)
-
-
-def plan_of(
-    prefix: Prefix, cluster_id: str, payload_of: Callable[[RemotePartition], bytes | None], now_ms: int
-) -> Plan:
-    """Read and check the store, and decide the content of the data directory. Raises as `restore`."""
-    topics = read_topics(prefix, cluster_id, payload_of)
-    settings = read_settings(prefix)
-    return make_plan(topics, cluster_id, read_commit_logs(topics), read_groups(topics), settings, now_ms)
-
-
-def make_plan(
-    topics: list[StoredTopic],
-    cluster_id: str,
-    logs: dict[str, CommitLog],
-    groups: GroupTable,
-    settings: Dynamic,
-    now_ms: int,
-) -> Plan:
-    """Decide the content of the data directory, without I/O.
-
-    Args:
-        topics: the topics in the store, with all logs of coordinators.
-        cluster_id: the id of the cluster.
-        logs: the records of the commit logs.
-        groups: the consumer groups.
-        settings: the dynamic settings of the broker.
-        now_ms: the time of the clock.
-    """
-    return _Planner(topics, cluster_id, logs, groups, settings, now_ms).plan()
-
-
-class _Planner:
+class _Restore:
     def __init__(
-        self,
-        topics: list[StoredTopic],
-        cluster_id: str,
-        logs: dict[str, CommitLog],
-        groups: GroupTable,
-        settings: Dynamic,
-        now_ms: int,
+        self, prefix: Prefix, cluster_id: str, target: RestoredDirectory, now_ms: int, progress: Progress
     ) -> None:
-        self._consumers = groups
-        self._settings = settings
-        self._topics = {topic.name: topic for topic in topics}
+        self._prefix = prefix
+        self._target = target
         self._cluster_id = cluster_id
+        self._storage = RemoteStorage(prefix.store, cluster_id)
         self._now_ms = now_ms
-        self._counts = {
-            topic.name: max(topic.published.partition_count, max(topic.partitions) + 1) for topic in topics
-        }
-        self._stored = {
-            (topic.name, index): topic.partitions.get(index)
-            or empty_stored(_beside(topic, index), cluster_id)
-            for topic in topics
-            for index in range(self._counts[topic.name])
-        }
-        self._tables = {at: producers_of(one, now_ms) for at, one in self._stored.items()}
-        self._groups = {
-            topic.name: group_of_log(topic.name) or group_of_topic(topic.published.configs)
-            for topic in topics
-        }
-        self._logs = logs
-        for at, one in self._stored.items():
-            self._take_numbers(at, one)
-        self._records, self._numbers = restored_records(logs.values(), now_ms)
-        self._left_out = {at: list(self._open_parts(at, one)) for at, one in self._stored.items()}
-        self._torn = {group: torn_commits(log, self._holds) for group, log in logs.items()}
-        self._torn_sequences = {group: self._torn_sequence(group) for group in logs}
-        self._leader_epoch = leader_epoch_of(self._stored.values())
-        self._manifests: dict[RemotePartition, bytes] = {}
+        self._progress = progress
+        self._chains: dict[RemotePartition, Chain] = {}
 
-    def _take_numbers(self, at: TopicPartition, stored: Stored) -> None:
-        """Take the commit sequences and producer ids of a partition into account."""
-        group = self._groups[at[0]]
-        log = self._logs.setdefault(group, CommitLog(group))
-        if stored.restored is not None:
-            log.sequence_end = max(log.sequence_end, stored.restored.next_sequence)
-            log.take_producer_id(stored.restored.producer_ids_end - 1)
-        if is_coordinator_log(at[0]):
-            return
-        log.sequence_end = max(log.sequence_end, stored.latest_sequence + 1)
-        for producer in self._tables[at] or ():
-            log.take_producer_id(producer.producer_id)
+    def run(self) -> Report:
+        """Restore, and return the report."""
+        void = self._target.void
+        payloads = {one: self._prefix.last_payload(one, void) for one in all_partitions(self._prefix)}
+        state = _State(payloads, read_settings(self._prefix))
+        plan, opened = self._made(state)
+        taken = self._taken_over()
+        if taken != state:
+            plan, opened = self._made(taken)
+        self._publish(plan, taken.settings)
+        self._target.release()
+        return _report(plan, opened)
 
-    def _holds(self, at: TopicPartition, txn: Transaction) -> bool:
-        """Whether the store has a committed transaction in a partition. All transactions that begin before the end in
-        the store have ended there.
-        """
-        stored = self._stored.get(at)
-        if stored is None or is_coordinator_log(at[0]):
-            return is_coordinator_log(at[0])
-        if any(one.commit_sequence == txn.commit_sequence for _, one in self._left_out[at]):
-            return False
-        if txn.ends:
-            return stored.end_offset >= txn.ends[at].end_offset
-        # The marker raises the epoch of the producer.
-        table = self._tables[at]
-        producer = None if table is None else table.get(txn.producer_id)
-        return producer is not None and producer.producer_epoch >= txn.producer_epoch
+    def _made(self, state: _State) -> tuple[Plan, Opened]:
+        topics = read_topics(self._prefix, self._cluster_id, state.payloads.get)
+        logs = read_commit_logs(topics)
+        plan = make_plan(topics, self._cluster_id, logs, state.settings, self._now_ms)
+        self._target.write(plan, self._progress)
+        self._progress("opening and verifying the directory", 0, 1)
+        return plan, self._target.open(self._now_ms)
 
-    def _open_parts(self, at: TopicPartition, stored: Stored) -> Iterator[tuple[OpenPart, LeftOut]]:
-        """Yield the transactions of a partition whose markers are not in the store, and which the restore aborts there.
+    def _taken_over(self) -> _State:
+        """Take over the chains of manifests, and return what they end with: no other broker changes it any more."""
+        self._storage.begin()
+        partitions = all_partitions(self._prefix)
+        payloads: dict[RemotePartition, bytes | None] = {}
+        for number, partition in enumerate(partitions):
+            self._progress("taking over the manifests", number, len(partitions))
+            payloads[partition] = self._take_over(partition)
+        return _State(payloads, read_settings(self._prefix))
 
-        All of them were decided when the partition was copied. If the store has all records of a committed transaction
-        and lacks only its marker, the broker writes the marker when it opens the partition. It cannot do so in a
-        commit-ordered topic, whose commit index it builds from the local segments: they have no record of it.
-        """
-        if is_coordinator_log(at[0]):
-            return
-        log = self._logs[self._groups[at[0]]]
-        for producer in self._tables[at] or ():
-            if producer.txn_first_offset == NO_TXN:
-                continue
-            named = [
-                (one.commit_sequence, transactional_id, one)
-                for (transactional_id, _), one in log.commits.items()
-                if one.producer_id == producer.producer_id
-                and one.transaction_epoch == producer.producer_epoch
-                and at in one.partitions
-            ]
-            ended = [
-                one
-                for one in named
-                if not one[2].ends or one[2].ends[at].end_offset > producer.txn_first_offset
-            ]
-            sequence, transactional_id, txn = min(ended, key=itemgetter(0), default=(-1, None, None))
-            has_all = txn is not None and txn.ends and stored.end_offset >= txn.ends[at].end_offset
-            if has_all and not self._is_commit_ordered(at[0]):
-                continue
-            epoch = producer.producer_epoch if txn is None else txn.producer_epoch
-            first_offset, count = producer.txn_first_offset, producer.txn_record_count
-            yield (
-                OpenPart(producer.producer_id, epoch, producer.coordinator_epoch, first_offset, count),
-                LeftOut(transactional_id, sequence, *at, first_offset, count),
-            )
+    def _take_over(self, partition: RemotePartition) -> bytes | None:
+        chain = self._chains[partition] = self._storage.chain(partition)
+        return self._prefix.run(chain.take_over(self._target.void))
 
-    def _torn_sequence(self, group: str) -> int:
-        """Return the greatest commit sequence of a commit that may be torn in commit-ordered topics; -1 if none may be.
-
-        The commit log names the partitions of its commits. Of earlier commits, which were trimmed from the log, only
-        the partitions with a lower last commit sequence may lack a marker.
-        """
-        latest = {
-            at: one.latest_sequence
-            for at, one in self._stored.items()
-            if not is_coordinator_log(at[0])
-            and self._groups[at[0]] == group
-            and self._is_commit_ordered(at[0])
-        }
-        found = [one.commit_sequence for one in self._torn[group] if any(at in latest for at in one.found)]
-        commits = self._logs[group].commits
-        trimmed_end = min((sequence for _, sequence in commits), default=self._logs[group].sequence_end)
-        greatest = min(max(latest.values(), default=-1), trimmed_end - 1)
-        found += [
-            one.restored.torn_sequence
-            for at, one in self._stored.items()
-            if one.restored is not None and self._groups[at[0]] == group
-        ]
-        if greatest > max(min(latest.values(), default=-1), 0):
-            found.append(greatest)
-        return max(found, default=-1)
-
-    def _is_commit_ordered(self, name: str) -> bool:
-        return order_of(self._topics[name].published.configs) == "commit"
-
-    # -- the plan --------------------------------------------------------------------------------------------------
-
-    def plan(self) -> Plan:
-        """Return the plan."""
-        for at, one in self._stored.items():
-            payload = encode_manifest(self._published(at, one), self._now_ms)
-            self._manifests[one.partition] = payload
-            self._stored[at] = one._replace(payload=payload)
-        files = {
-            f"{name}-{index}": self._files((name, index), one) for (name, index), one in self._stored.items()
-        }
-        listed = [
-            ListedTopic(name, _beside(topic, 0).topic_id, self._counts[name], dict(topic.published.configs))
-            for name, topic in self._topics.items()
-        ]
-        rows = [row for one in self._stored.values() for row in one.manifest.segments]
-        node_id = max(rows, key=lambda row: row.event_ms).broker_id if rows else 1
-        report = Report(
-            self._cluster_id,
-            node_id,
-            [self._range(at, one) for at, one in self._stored.items()],
-            sorted(self._groups_ahead()),
-            [one for torn in self._torn.values() for one in torn],
-            [one for parts in self._left_out.values() for _, one in parts],
-            {group: sequence for group, sequence in self._torn_sequences.items() if sequence >= 0},
-            self._numbers.commit_sequences,
-            self._numbers.next_producer_id,
-            self._leader_epoch,
-            *self._settings,
-        )
-        epoch = self._leader_epoch
-        catalog = encode_catalog(self._cluster_id, epoch, epoch, listed)
-        noted = [META_LINE] if any(self._settings) else []
-        return Plan(files, self._manifests, catalog, encode_meta(self._cluster_id, node_id, noted), report)
-
-    def _groups_ahead(self) -> Iterator[GroupAhead]:
-        for group_id in self._consumers.groups:
-            for at, committed in self._consumers.offsets.committed(group_id).items():
-                stored = self._stored.get(at)
-                if stored is not None and committed.value.offset > stored.end_offset:
-                    yield GroupAhead(group_id, *at, committed.value.offset, stored.end_offset)
-
-    def _files(self, at: TopicPartition, stored: Stored) -> dict[str, bytes]:
-        name, index = at
-        if not is_coordinator_log(name):
-            lost = self._restored(at, stored)
-            parts = [part for part, _ in self._left_out[at]]
-            markers = abort_markers(parts, lost.ranges[-1][1], self._leader_epoch, self._now_ms)
-            return topic_files(
-                stored, self._leader_epoch, lost, markers, is_commit_ordered=self._is_commit_ordered(name)
-            )
-        group = group_of_log(name)
-        pairs = self._records[group] if group is not None and index == 0 else []
-        files = coordinator_log_files(stored, self._leader_epoch, self._batches(pairs, stored.end_offset))
-        copied = self._topics[name].logs.get(index, {})
-        return files | {f"{base:020}{LOG}": content for base, content in copied.items()}
-
-    def _restored(self, at: TopicPartition, stored: Stored) -> Restored:
-        group = self._groups[at[0]]
-        return Restored(
-            lost_ranges(stored) if not is_coordinator_log(at[0]) else (),
-            self._numbers.next_producer_id,
-            self._torn_sequences[group],
-            self._numbers.commit_sequences[group],
-            self._leader_epoch,
-        )
-
-    def _published(self, at: TopicPartition, stored: Stored) -> Manifest:
-        """Return the manifest that the restore publishes: a further restore continues above the numbers of this one."""
-        log_end = stored.log_end if is_coordinator_log(at[0]) else gap_end(stored)
-        topic = self._topics[at[0]].published
-        return stored.manifest._replace(
-            published=Published(
-                log_end, self._now_ms, self._counts[at[0]], dict(topic.configs), self._restored(at, stored)
-            )
-        )
-
-    def _batches(self, pairs: list[Pair], offset: int) -> bytes:
-        """Encode records that the restore appends to a commit log."""
-        batches = []
-        for begin in range(0, len(pairs), RECORD_COUNT_MAX):
-            records = [Record(0, self._now_ms, *pair) for pair in pairs[begin : begin + RECORD_COUNT_MAX]]
-            batches.append(encode_batch(records, base_offset=offset + begin, leader_epoch=self._leader_epoch))
-        return b"".join(batches)
-
-    @staticmethod
-    def _range(at: TopicPartition, stored: Stored) -> LostRange:
-        said = stored.manifest.published
-        return LostRange(
-            *at,
-            stored.manifest.log_start,
-            stored.end_offset,
-            None if said is None else stored.log_end,
-            None if said is None else said.time_ms,
-            None if is_coordinator_log(at[0]) else gap_end(stored),
-        )
+    def _publish(self, plan: Plan, settings: Dynamic) -> None:
+        self._target.publishing(self._storage.nonce)
+        self._storage.publish_settings(encode_settings(*settings))
+        for number, (partition, payload) in enumerate(plan.manifests.items()):
+            self._progress("publishing manifests", number, len(plan.manifests))
+            if partition not in self._chains:
+                # The store has other partitions of the topic, and nothing of this one.
+                self._take_over(partition)
+            self._prefix.run(self._chains[partition].publish(payload))
 
 
-def _beside(topic: StoredTopic, index: int) -> RemotePartition:
-    """Return a partition of a topic that may have no manifest."""
-    return next(iter(topic.partitions.values())).partition._replace(partition=index)
+def _report(plan: Plan, opened: Opened) -> Report:
+    """Complete the report of a plan by what a broker has found in the directory."""
+    ranges = [
+        one
+        if one.next_offset is None
+        else one._replace(next_offset=opened.next_offsets[one.topic, one.partition])
+        for one in plan.report.ranges
+    ]
+    lost_from = {(one.topic, one.partition): one.lost_from for one in ranges}
+    groups = [
+        GroupAhead(group, *at, offset, lost_from[at])
+        for group, committed in opened.committed.items()
+        for at, offset in committed.items()
+        if at in lost_from and offset > lost_from[at]
+    ]
+    return plan.report._replace(
+        ranges=ranges, groups=sorted(groups), commit_sequences=opened.commit_sequences
+    )

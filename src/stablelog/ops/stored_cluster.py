@@ -6,16 +6,13 @@ from operator import attrgetter
 from typing import Final
 
 from stablelog.batch.header import BatchHeader, crc_holds, headers_in
-from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.batch.records import decode_records
 from stablelog.broker.directory.dynamic_settings import Dynamic, decode_settings
 from stablelog.broker.topic_names import (
-    CONSUMER_OFFSETS_TOPIC,
     REMOTE_LOG_METADATA_TOPIC,
     group_of_log,
     is_coordinator_log,
 )
-from stablelog.coordinators.consumer_groups.table import GroupTable
 from stablelog.coordinators.transactions.restoring import CommitLog, Pair
 from stablelog.env.disk import Buffer
 from stablelog.errors import DamageError, ObjectMissingError, naming
@@ -116,25 +113,6 @@ def read_commit_logs(topics: list[StoredTopic]) -> dict[str, CommitLog]:
     return found
 
 
-def read_groups(topics: list[StoredTopic]) -> GroupTable:
-    """Read the consumer groups and their offsets from the offsets logs.
-
-    Raises:
-        NewerFormatError: a later release has written a record.
-        DamageError: a record is damaged.
-    """
-    table = GroupTable()
-    for topic in topics:
-        if not is_offsets_log(topic.name):
-            continue
-        for index in sorted(topic.logs):
-            for base, content in sorted(topic.logs[index].items()):
-                with naming(f"{topic.name}-{index}, segment {base}"):
-                    for position, header in headers_in(content):
-                        _replay(table, content, position, header)
-    return table
-
-
 def read_settings(prefix: Prefix) -> Dynamic:
     """Read the dynamic settings of the last broker; empty if the store has none.
 
@@ -152,16 +130,6 @@ def read_settings(prefix: Prefix) -> Dynamic:
             return decode_settings(content)
         except DamageError as error:
             raise DamageError(f"{key}: {error}") from None
-
-
-def _replay(table: GroupTable, content: bytes, position: int, header: BatchHeader) -> None:
-    if header.is_control:
-        marker = read_marker(content, position)
-        if marker is not None:
-            table.offsets.end(header.producer_id, commit=marker.type is MarkerType.COMMIT)
-        return
-    for key, value in _pairs(content, position):
-        table.replay(key, value, header.producer_id if header.is_transactional else None)
 
 
 def _pairs(content: bytes, position: int) -> list[Pair]:
@@ -271,8 +239,3 @@ def _published(partitions: dict[int, Stored]) -> Published:
 def empty_stored(partition: RemotePartition, cluster_id: str) -> Stored:
     """Return what the store has of a partition without a manifest: nothing."""
     return Stored(partition, Manifest(cluster_id), b"", {}, {})
-
-
-def is_offsets_log(name: str) -> bool:
-    """Whether a topic of this name is the offsets log."""
-    return name == CONSUMER_OFFSETS_TOPIC

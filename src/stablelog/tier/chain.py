@@ -34,7 +34,7 @@ Format: docs/formats.md, "The chain of manifests".
 """
 
 import struct
-from collections.abc import Generator, Iterable
+from collections.abc import Collection, Generator, Iterable
 from enum import IntEnum
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -131,10 +131,13 @@ class Chain:
         # The payload of the manifest that may have been created with the number `_next`; None if that is not in doubt.
         self._unsettled: bytes | None = None
 
-    def take_over(self) -> Steps[bytes | None]:
+    def take_over(self, void: Collection[bytes] = ()) -> Steps[bytes | None]:
         """Fence all brokers of lower epochs, and return the payload of the last manifest; None if there is none.
 
         After a failure of the store, the caller calls this method again, until the method returns.
+
+        Args:
+            void: the nonces of interrupted restores, whose manifests do not count.
 
         Raises:
             FencedError: a broker of a greater epoch has taken over.
@@ -160,7 +163,12 @@ class Chain:
         manifests = [
             link.name for link in links if link.kind is Kind.MANIFEST and link.name.epoch < self._epoch
         ]
-        payload = (yield from _read(self._partition, manifests[-1], Kind.MANIFEST)) if manifests else None
+        payload = None
+        for name in reversed(manifests):
+            nonce, found = yield from _read(self._partition, name, Kind.MANIFEST)
+            if nonce not in void:
+                payload = found
+                break
         self._is_owner = True
         return payload
 
@@ -262,11 +270,15 @@ def _links_of(partition: RemotePartition, listed: Iterable[tuple[str, int]]) -> 
     return links
 
 
-def last_manifest(partition: RemotePartition) -> Steps[bytes | None]:
+def last_manifest(partition: RemotePartition, void: Collection[bytes] = ()) -> Steps[bytes | None]:
     """Return the payload of the last manifest, for readers; None if there is none.
 
     The broker that owns the chain may delete the manifest after it was listed and before it is read. This broker has
     then published a later manifest, so the function lists the chain again.
+
+    Args:
+        partition: the partition.
+        void: the nonces of interrupted restores, whose manifests do not count.
 
     Raises:
         DamageError: the last manifest is damaged or missing.
@@ -275,23 +287,28 @@ def last_manifest(partition: RemotePartition) -> Steps[bytes | None]:
     while True:
         listed = yield List(partition.chain)
         manifests = [link.name for link in _links_of(partition, listed) if link.kind is Kind.MANIFEST]
-        if not manifests:
+        for name in reversed(manifests):
+            key = partition.chain_key(name)
+            content = yield Get(key)
+            if content is None and key != missing:
+                missing = key
+                break
+            nonce, payload = _signed(key, content, Kind.MANIFEST)
+            if nonce not in void:
+                return payload
+        else:
             return None
-        key = partition.chain_key(manifests[-1])
-        content = yield Get(key)
-        if content is not None or key == missing:
-            return _payload(key, content, Kind.MANIFEST)
-        missing = key
 
 
-def _read(partition: RemotePartition, name: ChainName, kind: Kind) -> Steps[bytes]:
-    """Read a claim, manifest or fence that the store has listed, and return its payload. Raises as `_payload` does."""
+def _read(partition: RemotePartition, name: ChainName, kind: Kind) -> Steps[tuple[bytes, bytes]]:
+    """Read a claim, manifest or fence that the store has listed. Return and raise as `_signed` does."""
     key = partition.chain_key(name)
-    return _payload(key, (yield Get(key)), kind)
+    return _signed(key, (yield Get(key)), kind)
 
 
-def _payload(key: str, content: bytes | None, kind: Kind) -> bytes:
-    """Check the content of a claim, a manifest or a fence that the store has listed, and return its payload.
+def _signed(key: str, content: bytes | None, kind: Kind) -> tuple[bytes, bytes]:
+    """Check the content of a claim, a manifest or a fence that the store has listed. Return the nonce of the broker that
+    wrote it, and its payload.
 
     Raises:
         DamageError: it is damaged, missing or of another kind.
@@ -305,7 +322,7 @@ def _payload(key: str, content: bytes | None, kind: Kind) -> bytes:
         raise DamageError(f"{key}: {error}") from None
     if found is not kind:
         raise DamageError(f"{key} is a {found.name.lower()}, and its place is that of a {kind.name.lower()}")
-    return payload
+    return content[LINK.size - NONCE_SIZE : LINK.size], payload
 
 
 def encode_link(kind: Kind, epoch: int, nonce: bytes, payload: bytes = b"") -> bytes:

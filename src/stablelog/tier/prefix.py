@@ -5,7 +5,7 @@ This module only reads. `broker.tiering.remote_storage` is the part of a broker 
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from stablelog.env.objects.store import ObjectStore
@@ -121,11 +121,11 @@ class Prefix:
         payload = self.last_payload(partition)
         return None if payload is None else self.read_manifest(partition, payload)[0]
 
-    def last_payload(self, partition: RemotePartition) -> bytes | None:
-        """Return the payload of the last manifest of a partition, not decoded; None if none was published. Raises
-        StoreError or DamageError.
+    def last_payload(self, partition: RemotePartition, void: Collection[bytes] = ()) -> bytes | None:
+        """Return the payload of the last manifest of a partition, not decoded; None if none was published. Manifests
+        of the nonces in `void` do not count. Raises StoreError or DamageError.
         """
-        return self.run(last_manifest(partition))
+        return self.run(last_manifest(partition, void))
 
     def read_manifest(
         self, partition: RemotePartition, payload: bytes, known: Manifest | None = None

@@ -1,11 +1,11 @@
 """Decisions of a restore: the files of a partition whose disk is lost, from what the object store has of it.
 
 The restored log has all records up to the end of the last manifest, all of them in the store. After them the local log
-begins with one batch without records. It takes all offsets that the lost broker may have given to records that are
-gone, so that no offset is ever given to two records: see `log.files.restored`.
+begins with batches without records. They take all offsets that the lost broker may have given to records that are gone,
+so that no offset is ever given to two records: see `log.files.restored`.
 
 The store may have records of a transaction whose marker is gone. If other records of it may be gone, too, a marker after
-that batch aborts the transaction in this partition, so that no reader gets a part of it.
+these batches aborts the transaction in this partition, so that no reader gets a part of it.
 
 Source: docs/decisions/0026-restore.md.
 """
@@ -29,6 +29,7 @@ from stablelog.log.files.names import (
     VIEW_START_FILE,
 )
 from stablelog.log.files.restored import Restored
+from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
 from stablelog.tier.index_object import IndexKind
 from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import RemotePartition
@@ -38,6 +39,10 @@ from stablelog.tier.remote_segment import RemoteSegment
 # How many offsets after the restored end get no record. The lost broker may have appended records after the log end
 # that it last published: the gap holds 1,000 s of a million records a second.
 GAP: Final = 1_000_000_000
+# How many of them are in one segment. The offsets of a segment are within RELATIVE_OFFSET_MAX of its base offset, and abort
+# markers may follow in the last one.
+GAP_SEGMENT_MAX: Final = 2_000_000_000
+assert GAP < GAP_SEGMENT_MAX < RELATIVE_OFFSET_MAX
 # The leader epoch of a broker counts its starts. The lost broker may have started without a copy to the store.
 LEADER_EPOCH_STEP: Final = 1_000
 
@@ -104,22 +109,35 @@ def gap_end(stored: Stored) -> int:
 def lost_ranges(stored: Stored) -> tuple[tuple[int, int], ...]:
     """Return the ranges of lost offsets of this restore and of earlier ones, without those before the log start.
 
-    If the log has no record after an earlier restore, one range has the offsets of both.
+    If nothing was copied after an earlier restore, its range and that of this restore follow each other. A consumer of
+    the earlier restore that has read up to its range then goes on after both.
     """
-    earlier = () if stored.restored is None else stored.restored.ranges
-    start, log_start = stored.end_offset, stored.manifest.log_start
-    return (*(one for one in earlier if one[1] <= start and one[1] > log_start), (start, gap_end(stored)))
+    known = () if stored.restored is None else stored.restored.ranges
+    earlier = [one for one in known if one[1] > stored.manifest.log_start]
+    start = max([stored.end_offset, *(end for _, end in earlier)])
+    return (*earlier, (start, gap_end(stored)))
 
 
-def empty_batches(start: int, end: int, leader_epoch: int) -> bytes:
-    """Encode batches without records that take the offsets [start, end)."""
-    batches = []
-    while start < end:
-        count = min(end - start, 2**31 - 1)
-        header = BatchHeader(start, 0, leader_epoch, MAGIC, 0, 0, count - 1, -1, -1, -1, -1, -1, 0)
-        batches.append(assemble(header, b""))
-        start += count
-    return b"".join(batches)
+def empty_batch(start: int, end: int, leader_epoch: int) -> bytes:
+    """Encode a batch without records that takes the offsets [start, end)."""
+    assert 0 < end - start <= RELATIVE_OFFSET_MAX
+    header = BatchHeader(start, 0, leader_epoch, MAGIC, 0, 0, end - start - 1, -1, -1, -1, -1, -1, 0)
+    return assemble(header, b"")
+
+
+def gap_segments(ranges: Iterable[tuple[int, int]], start: int, leader_epoch: int) -> dict[int, bytes]:
+    """Return the log files of segments without records, by their base offset. They take the lost offsets of ranges that
+    follow each other, from the offset `start` on.
+
+    Each batch is in a segment of its own, and its end is an offset at which a consumer gets no error: so each range gets
+    one batch, unless it has more than GAP_SEGMENT_MAX offsets.
+    """
+    segments = {}
+    for _, end in ranges:
+        while start < end:
+            segments[start] = empty_batch(start, min(start + GAP_SEGMENT_MAX, end), leader_epoch)
+            start = min(start + GAP_SEGMENT_MAX, end)
+    return segments
 
 
 class OpenPart(NamedTuple):
@@ -163,15 +181,16 @@ def topic_files(
     Args:
         stored: what the store has of the partition.
         leader_epoch: the leader epoch of the restore.
-        lost: the offsets that are lost; the last ones begin at the end in the store.
+        lost: the offsets that are lost.
         markers: batches that follow the lost offsets; they may be empty.
         is_commit_ordered: whether the topic is commit-ordered.
     """
-    start, end = lost.ranges[-1]
-    assert start == stored.end_offset
+    start = stored.end_offset
     files = _common_files(stored, start, leader_epoch, start)
     files[RESTORED_FILE] = lost.encode()
-    files[f"{start:020}{LOG}"] = empty_batches(start, end, leader_epoch) + markers
+    segments = gap_segments(lost.ranges, start, leader_epoch)
+    segments[max(segments)] += markers
+    files |= {f"{base:020}{LOG}": content for base, content in segments.items()}
     for kind, suffix in ((IndexKind.SNAPSHOT, SNAPSHOT), (IndexKind.PRODUCERS, PRODUCERS)):
         if kind in stored.last_indexes and stored.live:
             files[f"{stored.live[-1].end_offset:020}{suffix}"] = bytes(stored.last_indexes[kind])
@@ -191,7 +210,7 @@ def coordinator_log_files(stored: Stored, leader_epoch: int, appended: bytes) ->
     files = _common_files(stored, stored.manifest.log_start, leader_epoch, stored.end_offset)
     # A copied segment must not grow. Recovery drops a last segment without a batch, so there is always one.
     end = stored.end_offset
-    files[f"{end:020}{LOG}"] = appended or empty_batches(end, end + 1, leader_epoch)
+    files[f"{end:020}{LOG}"] = appended or empty_batch(end, end + 1, leader_epoch)
     return files
 
 

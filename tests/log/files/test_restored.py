@@ -27,6 +27,14 @@ def test_a_reader_between_a_restored_end_and_the_first_new_record_has_lost_recor
     assert lost == [*range(11, 20), *range(23, 30)]
 
 
+def test_ranges_that_follow_each_other_are_one_gap_and_a_reader_at_the_end_of_one_has_lost_nothing():
+    """A broker that was restored at 20 has given out offsets from 20 on, and was restored again without a new copy."""
+    found = Restored(((10, 20), (20, 30), (32, 40)), 3_000, -1, 7, 1_000)
+    assert found.gaps == [(10, 30), (32, 40)]
+    assert {found.lost_range(offset) for offset in (*range(11, 20), *range(21, 30))} == {(10, 30)}
+    assert {found.lost_range(offset) for offset in (10, 20, 30, 31, 32, 40)} == {None}
+
+
 def test_damage_at_any_byte_is_refused():
     content = FOUND.encode()
     for at in range(len(content) - 1):

@@ -192,7 +192,7 @@ async def _append_one(
         return _refusal(asked, ErrorCode.corrupt_message, str(corrupt)), None
     except PARTITION_ERRORS as error:
         if isinstance(error, UnavailableError):
-            broker.append_refused(name, asked.index, error)
+            broker.refused_appends.note(name, asked.index, error)
         if isinstance(error, RefusedError) and partition is not None and asked.records:
             error = await with_records(broker, partition, asked.records, error)
         return _refusal(asked, codes.of_error(error), str(error), error), None

@@ -34,6 +34,7 @@ class DataDirectory:
 
     Args:
         reserve: frees disk space for the directory's small files if the disk is full.
+        is_restoring: whether the caller is the restore that makes the directory, and has locked it.
 
     Attributes:
         path: the path of the directory.
@@ -50,15 +51,24 @@ class DataDirectory:
             broker.
     """
 
-    def __init__(self, disk: Disk, path: Path, config: BrokerConfig, reserve: DiskReserve) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        path: Path,
+        config: BrokerConfig,
+        reserve: DiskReserve,
+        *,
+        is_restoring: bool = False,
+    ) -> None:
         self.path = path
         self._disk = disk
         self._reserve = reserve
-        check_is_restored(disk, path)
+        if not is_restoring:
+            check_is_restored(disk, path)
         refuse_foreign(disk, path)
         disk.make_dir(path)
         # Lock only a directory on a real disk: no other process can use the simulated disk of a test.
-        self._lock = DirectoryLock(path) if isinstance(disk, LocalDisk) else None
+        self._lock = DirectoryLock(path) if isinstance(disk, LocalDisk) and not is_restoring else None
         try:
             check_formats(disk, path)
             catalog = read_catalog(disk, path)

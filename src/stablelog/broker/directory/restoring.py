@@ -1,12 +1,22 @@
-"""The file that marks an incomplete restore: a data directory that has it lacks files, and no broker may use it."""
+"""The file that marks an incomplete restore: a data directory that has it may lack files, and no broker may use it.
 
+The file is empty until the restore publishes its first manifest. From then on it contains the nonce of the restore,
+which its objects in the store have, too. If the restore is interrupted, the next one ignores these objects: no broker
+has ever used the directory that they belong to.
+
+Format: docs/formats.md, "restoring".
+"""
+
+import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from stablelog.env.disk import Disk
-from stablelog.errors import UsageError
+from stablelog.env.disk import Disk, read_if_there
+from stablelog.errors import UsageError, naming, refuse_newer
 
 RESTORING_FILE: Final = "restoring"
+VERSION: Final = 1
 
 
 def check_is_restored(disk: Disk, directory: Path) -> None:
@@ -17,6 +27,35 @@ def check_is_restored(disk: Disk, directory: Path) -> None:
     """
     if disk.exists(directory / RESTORING_FILE):
         raise UsageError(
-            f"{directory} is an incomplete restore, and lacks files: when no `stablelog restore` runs, remove the "
-            "directory, and run the command again"
+            f"{directory} is an incomplete restore, and may lack files: when no `stablelog restore` runs, run the same "
+            "command again"
         )
+
+
+def encode_restoring(nonces: Iterable[bytes]) -> bytes:
+    """Encode the content of the file.
+
+    Args:
+        nonces: the nonces of the restores that have published manifests and were interrupted, and of this one.
+    """
+    return json.dumps({"version": VERSION, "nonces": sorted(one.hex() for one in nonces)}).encode()
+
+
+def read_restoring(disk: Disk, directory: Path) -> frozenset[bytes]:
+    """Return the nonces of the restores that were interrupted; none if they have published nothing.
+
+    A damaged file counts as one without nonces. The next restore then takes the manifests of the interrupted ones for
+    those of restores that are in use, and leaves out more offsets and numbers than it has to.
+
+    Raises:
+        NewerFormatError: a later release has written the file.
+    """
+    path = directory / RESTORING_FILE
+    content = read_if_there(disk, path)
+    try:
+        fields = json.loads(content or b"{}")
+        with naming(path):
+            refuse_newer("the mark of an incomplete restore", fields.get("version", VERSION), VERSION)
+        return frozenset(bytes.fromhex(one) for one in fields.get("nonces", ()))
+    except (ValueError, TypeError, AttributeError):
+        return frozenset()

@@ -33,6 +33,7 @@ class RemoteStorage:
         store: the object store.
         prefix: reads from the object store.
         cluster_id: the id of the cluster.
+        nonce: the bytes that distinguish this start from all others; its objects of the chains have it.
         epoch: the broker epoch of this start; None before `begin` has returned.
         fenced: why this broker changes nothing in the store any more; None while it does.
         failures: which failures of copies were logged.
@@ -45,7 +46,7 @@ class RemoteStorage:
         self.epoch: int | None = None
         self.fenced: FencedError | None = None
         self.failures = StoreFailures()
-        self._nonce = secrets.token_bytes(NONCE_SIZE)
+        self.nonce = secrets.token_bytes(NONCE_SIZE)
         self._beginning = threading.Lock()
         self._settings_number = 0  # The number of the last settings that this start has published.
 
@@ -61,9 +62,9 @@ class RemoteStorage:
         with self._beginning:
             if self.epoch is not None:
                 return
-            require_conditions(self.store, self._nonce.hex())
+            require_conditions(self.store, self.nonce.hex())
             self._check_cluster()
-            self.epoch = self.prefix.run(claim_epoch(self._nonce))
+            self.epoch = self.prefix.run(claim_epoch(self.nonce))
             self.failures.end()
             log.info("%s: the broker has taken broker epoch %d", self.store.url, self.epoch)
 
@@ -115,4 +116,4 @@ class RemoteStorage:
     def chain(self, partition: RemotePartition) -> Chain:
         """Return the chain of a partition's manifests, for this broker epoch."""
         assert self.epoch is not None, "begin first"
-        return Chain(partition, self.epoch, self._nonce)
+        return Chain(partition, self.epoch, self.nonce)

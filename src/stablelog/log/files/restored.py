@@ -1,7 +1,7 @@
 """The file `restored` of a partition: the offsets whose records a restore from the object store did not find.
 
-The lost broker may have given these offsets to records, which are gone. The restored log has one batch without records
-at these offsets, and gives none of them to a record again. A reader in the middle of them is told that its offset is
+The lost broker may have given these offsets to records, which are gone. The restored log has batches without records at
+these offsets, and gives none of them to a record again. A reader in the middle of them is told that its offset is
 out of range, because records after this offset are gone.
 
 Format: docs/formats.md, "restored".
@@ -29,7 +29,8 @@ class Restored:
 
     Attributes:
         ranges: for each restore, the first offset that was not found and the offset of the first record after the
-            restore, in the order of the offsets.
+            restore, in the order of the offsets. If no record was copied between two restores, the range of the second
+            one begins where that of the first one ends.
         producer_ids_end: lost brokers may have handed out the producer ids below this one.
         torn_sequence: the greatest commit sequence of a commit that may be incomplete; -1 if there is none.
         next_sequence: the first commit sequence after the last restore, in the transaction group of the topic.
@@ -42,11 +43,23 @@ class Restored:
     next_sequence: int
     leader_epoch: int
 
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """The ranges, with those joined that follow each other because no record was copied between two restores."""
+        joined: list[tuple[int, int]] = []
+        for start, end in self.ranges:
+            if joined and joined[-1][1] == start:
+                start = joined.pop()[0]
+            joined.append((start, end))
+        return joined
+
     def lost_range(self, offset: int) -> tuple[int, int] | None:
-        """Return the range of lost offsets of a reader at this offset, which has read records that are gone, or would
-        miss such records; None if there is none.
+        """Return the gap with the lost offsets of a reader at this offset, which has read records that are gone, or would
+        miss such records; None if there is none. A reader at the end of a range has read no record of it.
         """
-        return next((one for one in self.ranges if one[0] < offset < one[1]), None)
+        if not any(start < offset < end for start, end in self.ranges):
+            return None
+        return next(one for one in self.gaps if one[0] < offset < one[1])
 
     def fields(self) -> dict[str, Any]:
         """Return the fields as JSON has them."""

@@ -36,13 +36,14 @@ def readable(options: ReadOptions, stored: StoredPartition, wanted: Range, topic
 
 def _without_lost(options: ReadOptions, stored: StoredPartition, wanted: Range) -> list[Range]:
     found, start = [], wanted.start
-    for lost_start, lost_end in () if stored.restored is None else stored.restored.ranges:
-        if lost_start < start < lost_end:
-            report(options, wanted.place, start, LostRange(lost_start, lost_end))
-        elif start <= lost_start < wanted.end:
+    gone = None if stored.restored is None else stored.restored.lost_range(start)
+    if gone is not None:
+        report(options, wanted.place, start, LostRange(*gone))
+        start = gone[1]
+    for lost_start, lost_end in () if stored.restored is None else stored.restored.gaps:
+        if start <= lost_start < wanted.end:
             found.append(wanted._replace(start=start, end=lost_start))
-        else:
-            continue
-        start = lost_end
+        if lost_start < wanted.end:
+            start = max(start, lost_end)
     found.append(wanted._replace(start=start))
     return [one for one in found if one.start < one.end]

@@ -1,0 +1,206 @@
+"""The data directory that a restore makes: written, opened by the code of the broker, verified, and then released.
+
+The file `restoring` is the first one that is written, and the last one that is removed. Until then every broker refuses
+the directory. A restore that finds this file removes what an interrupted restore has left, and begins anew.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from stablelog.broker.broker import Broker
+from stablelog.broker.config import BrokerConfig
+from stablelog.broker.directory.restoring import RESTORING_FILE, encode_restoring, read_restoring
+from stablelog.env.disk import Disk
+from stablelog.env.local_disk import LocalDisk
+from stablelog.env.lock import LOCK_FILE, DirectoryLock
+from stablelog.errors import DamageError, UsageError
+from stablelog.log.verify import Finding, verify_directory
+from stablelog.ops.restore_plan import Plan
+from stablelog.ops.verify import expectations, partition_directories, verify_data_directory
+from stablelog.types import TopicPartition
+from stablelog.views.verify import verify_view
+
+Progress = Callable[[str, int, int], None]
+
+# The settings of the broker that opens the directory. It deletes nothing, because nobody has told its real settings.
+SETTINGS: Final = {
+    "stablelog.disk.reserve.bytes": "0",
+    "stablelog.scrub.bytes.per.second": "0",
+    "log.retention.ms": "-1",
+    "offsets.retention.minutes": str(2**31 - 1),
+    "transactional.id.expiration.ms": str(2**31 - 1),
+}
+TOLD_MAX: Final = 3  # how many findings an error message names
+
+
+class Opened(NamedTuple):
+    """What a broker says about the directory.
+
+    Attributes:
+        next_offsets: the offset of the next record of each partition.
+        committed: the committed offsets of each consumer group.
+        commit_sequences: by transaction group, the next commit sequence.
+    """
+
+    next_offsets: dict[TopicPartition, int]
+    committed: dict[str, dict[TopicPartition, int]]
+    commit_sequences: dict[str, int]
+
+
+class RestoredDirectory:
+    """The data directory of a restore, locked against other restores until the end of a `with` block.
+
+    Args:
+        disk: the disk of the directory.
+        path: the data directory.
+
+    Attributes:
+        void: the nonces of interrupted restores into this directory, whose manifests do not count.
+
+    Raises:
+        UsageError: the directory has files, and none of an interrupted restore; nothing was changed.
+        UnavailableError: another restore writes to the directory.
+    """
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self._disk = disk
+        self._path = path
+        names = disk.list_dir(path) if disk.is_dir(path) else []
+        if (names and RESTORING_FILE not in names) or (disk.exists(path) and not disk.is_dir(path)):
+            raise UsageError(
+                f"{path} is not empty: a restore needs a new directory, and changes none that has files"
+            )
+        self.void = read_restoring(disk, path)
+        self._lock: DirectoryLock | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lock is not None:
+            self._lock.release()
+
+    def write(self, plan: Plan, progress: Progress) -> None:
+        """Write the files of a plan, in place of all earlier ones. Durable on return. Raises DiskError."""
+        disk = self._disk
+        disk.make_dir(self._path)
+        if not disk.exists(self._path / RESTORING_FILE):
+            disk.write_atomic(self._path / RESTORING_FILE, b"")
+        if self._lock is None and isinstance(disk, LocalDisk):
+            self._lock = DirectoryLock(self._path)
+        self._clear()
+        for number, (name, files) in enumerate(plan.partitions.items()):
+            progress("writing partitions", number, len(plan.partitions))
+            disk.make_dir(self._path / name)
+            for file, content in files.items():
+                disk.write_atomic(self._path / name / file, content)
+        for name, content in plan.files.items():
+            disk.write_atomic(self._path / name, content)
+        disk.sync_dir(self._path)
+
+    def _clear(self) -> None:
+        for name in self._disk.list_dir(self._path):
+            if name in (RESTORING_FILE, LOCK_FILE):
+                continue
+            if self._disk.is_dir(self._path / name):
+                self._disk.remove_dir(self._path / name)
+            else:
+                self._disk.remove(self._path / name)
+        self._disk.sync_dir(self._path)
+
+    def open(self, now_ms: int) -> Opened:
+        """Start a broker on the directory, which recovers all logs and ends the transactions that are decided. Stop it,
+        and verify all files.
+
+        Raises:
+            DamageError: a partition cannot be opened, recovery has cut off a part of a log, or a file contradicts
+                another one.
+        """
+        opened = asyncio.run(self._opened(now_ms))
+        findings = [f"{one.path}: {one.message}" for one in self._findings()]
+        if findings:
+            raise self._unusable(findings)
+        return opened
+
+    async def _opened(self, now_ms: int) -> Opened:
+        failures: list[BaseException] = []
+        broker = Broker(
+            BrokerConfig(SETTINGS),
+            self._path,
+            disk=self._disk,
+            clock=_Standing(now_ms),
+            on_failure=failures.append,
+            is_restoring=True,
+        )
+        try:
+            await broker.open_partitions()
+            partitions = {(one.topic, one.index): one for one in broker.topics.open_partitions()}
+            faults = [
+                f"{topic.name}-{index}: {why}"
+                for topic in broker.topics
+                for index, why in topic.offline.items()
+            ]
+            faults += [
+                f"{one.topic}-{one.index}: recovery has cut off {cut}"
+                for one in partitions.values()
+                for cut in one.cuts
+            ]
+            table = broker.groups.coordinator.table
+            opened = Opened(
+                {at: one.end_offset for at, one in partitions.items()},
+                {
+                    group: {at: known.value.offset for at, known in table.offsets.committed(group).items()}
+                    for group in table.groups
+                },
+                {one.name: one.coordinator.table.sequences.last + 1 for one in broker.transactions},
+            )
+        finally:
+            await broker.stop()
+        faults += [str(one) for one in failures]
+        if faults:
+            raise self._unusable(faults)
+        return opened
+
+    def _findings(self) -> Iterator[Finding]:
+        yield from verify_data_directory(self._disk, self._path)
+        expected = expectations(self._disk, self._path)
+        for partition in partition_directories(self._disk, self._path):
+            known = expected[partition]
+            yield from verify_directory(
+                self._disk,
+                partition,
+                recovery_point=known.recovery_point,
+                gapless_epoch=known.gapless_epoch,
+            )
+            yield from verify_view(self._disk, partition)
+
+    def _unusable(self, faults: list[str]) -> DamageError:
+        more = f", and {len(faults) - TOLD_MAX} more" if len(faults) > TOLD_MAX else ""
+        return DamageError(
+            f"{self._path} was restored, and a broker cannot use it: {'; '.join(faults[:TOLD_MAX])}{more}. Nothing was "
+            "published, and no broker accepts the directory"
+        )
+
+    def publishing(self, nonce: bytes) -> None:
+        """Note that the restore with this nonce begins to publish manifests. Durable on return. Raises DiskError."""
+        self._disk.write_atomic(self._path / RESTORING_FILE, encode_restoring({*self.void, nonce}))
+
+    def release(self) -> None:
+        """Let brokers use the directory. Durable on return. Raises DiskError."""
+        self._disk.remove(self._path / RESTORING_FILE)
+        self._disk.sync_dir(self._path)
+
+
+class _Standing:
+    """A clock that stands still: what is opened for a moment does not age."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+
+    def now_ms(self) -> int:
+        return self._now_ms
