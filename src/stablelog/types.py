@@ -24,12 +24,34 @@ def is_topic_name(name: str) -> bool:
     )
 
 
+class RangeProof(NamedTuple):
+    """What a manifest says about the bytes of a range of an object. It proves that they are the right bytes: of this
+    object, and from this position.
+
+    Attributes:
+        crc: the CRC-32C that the bytes must have. If the range consists of record batches, the CRC-32C over the headers
+            of all batches of the log file up to the end of the range.
+        crc_before: the CRC-32C over the headers of all batches before the range; None if the range has no batches.
+    """
+
+    crc: int
+    crc_before: int | None = None
+
+
 class ObjectRange(NamedTuple):
-    """A range of bytes of an object in an object store. A size of 0 stands for the whole object."""
+    """A range of bytes of an object in an object store. A size of 0 stands for the whole object.
+
+    Attributes:
+        key: the key of the object.
+        start: the position of the first byte.
+        size: the number of bytes.
+        proof: what the bytes are compared with when they are loaded; None if no manifest describes them.
+    """
 
     key: str
     start: int
     size: int
+    proof: RangeProof | None = None
 
 
 class InvalidRecord(NamedTuple):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stablelog.batch.header import headers_in
+from stablelog.batch.header import HEADER, headers_in, read_header
 from stablelog.errors import (
     DamageError,
     NewerFormatError,
@@ -193,9 +193,21 @@ def test_a_damaged_log_object_is_refused_by_its_key(at):
     content[at] ^= 0x7F
     tiered.objects[key] = bytes(content)
     with pytest.raises(
-        DamageError, match=r"t\.t/.*\.log(: the CRC of the batch| has no batch of the segment) at byte"
+        DamageError, match=r"t\.t/.*\.log: the \d+ bytes at byte 0 do not match the manifest: "
     ):
         tiered.read(0)
+
+
+def test_a_damaged_body_ends_a_read_before_its_batch_and_is_refused_by_its_position():
+    tiered = filled(count=1)
+    key = next(key for key in tiered.objects if key.endswith(".log"))
+    content = bytearray(tiered.objects[key])
+    second = read_header(content).size
+    content[second + HEADER.size] ^= 0x7F
+    tiered.objects[key] = bytes(content)
+    assert tiered.read(0).end_offset == 1
+    with pytest.raises(DamageError, match=rf"\.log: the CRC of the batch at byte {second} does not match"):
+        tiered.read(1)
 
 
 def test_an_offset_between_the_tiers_is_refused_as_damage_and_one_before_the_start_as_out_of_range():
@@ -311,7 +323,7 @@ def test_more_chunks_are_loaded_ahead_of_a_reader_that_goes_on():
         assert not ahead or set(tiered.loaded.requests) <= set(ahead[-1])
         ahead.append(tiered.remote.ahead(found.end_offset))
         offset = found.end_offset
-    assert [len(one) for one in ahead][:4] == [1, 2, 4, 5]
+    assert [len(one) for one in ahead][:4] == [1, 3, 4, 4]
     assert tiered.remote.ahead(tiered.partition.end_offset) == []
 
 

@@ -11,10 +11,11 @@ from stablelog.log.partition import Isolation
 from stablelog.log.read import finished
 from stablelog.tier.copying import copied_segment, copyable, epochs_up_to, other_files
 from stablelog.tier.cut_points import encode_cut_points
-from stablelog.tier.index_object import IndexKind, encode_indexes
+from stablelog.tier.index_object import IndexKind, directory_crc, encode_indexes
 from stablelog.tier.manifest import Manifest, Segments
 from stablelog.tier.names import INDEXES, LOG, RemotePartition
 from stablelog.tier.remote_log import RemoteLog
+from stablelog.tier.segment_bytes import prove
 from tests.log.timeline import NOW_MS, Log
 
 PARTITION = RemotePartition("t", uuid.UUID(int=7), 0)
@@ -50,12 +51,6 @@ class Loaded:
     def consumed(self, wanted):
         pass
 
-    def is_checked(self, wanted):
-        return False
-
-    def checked(self, wanted):
-        pass
-
     def drop(self, wanted):
         self.known.pop(wanted, None)
 
@@ -63,7 +58,10 @@ class Loaded:
         assert wanted not in self.known, "it is loaded already"
         self.requests.append(wanted)
         content = self.objects.get(wanted.key, b"")
-        self.known[wanted] = content[wanted.start : wanted.start + wanted.size] if wanted.size else content
+        if wanted.size:
+            content = content[wanted.start : wanted.start + wanted.size]
+            prove(content, wanted, "")
+        self.known[wanted] = content
 
     def count(self, kind):
         return sum(wanted.key.endswith(f".{kind}") for wanted in self.requests)
@@ -74,6 +72,7 @@ class Tier:
 
     def begin_tier(self, chunk_size):
         """Give the log's partition an empty remote tier."""
+        self.chunk_size = chunk_size
         self.objects = {}
         self.saved = []
         self.loaded = Loaded(self.objects)
@@ -118,12 +117,12 @@ class Tier:
         files[IndexKind.LEADER_EPOCHS] = epochs.encode()
         self.objects[PARTITION.segment_key(base, identity, LOG)] = log
         self.objects[PARTITION.segment_key(base, identity, INDEXES)] = encode_indexes(files)
-        points, crcs = encode_cut_points(
-            summary, files[IndexKind.OFFSETS], lambda at, size: log[at : at + size]
-        )
+        points, crcs = encode_cut_points(summary, lambda at, size: log[at : at + size], self.chunk_size)
         row = copied_segment(summary, epochs, segment_id=identity, broker_id=1, now_ms=NOW_MS)
         commit = None if self.partition.view is None else self.commit_files(segment)
-        row = replace(row, cut_points=points, header_crcs=crcs, commit=commit)
+        row = replace(
+            row, cut_points=points, header_crcs=crcs, commit=commit, indexes_crc=directory_crc(files)
+        )
         return (
             row
             if with_summary

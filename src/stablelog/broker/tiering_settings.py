@@ -127,7 +127,9 @@ TIERING_SETTINGS: tuple[Setting, ...] = (
         "stablelog.remote.chunk.bytes",
         integer(4096, INT_MAX),
         str(4 << 20),
-        "The size of the ranges in which the broker reads log files from the object store, in bytes.",
+        "The size of the chunks in which log files are read from the object store, and proven, in bytes. A chunk ends "
+        "with a whole batch, so it may be greater by less than one batch. A segment keeps the chunks that it got when it "
+        "was copied. It has at most 513 of them.",
     ),
     Setting(
         "stablelog.remote.cache.memory.bytes",

@@ -18,13 +18,15 @@ from stablelog.env.disk import Buffer
 from stablelog.errors import DamageError, ObjectMissingError, naming
 from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.producer_state.snapshots import decode_producers, decode_snapshot
-from stablelog.tier.index_object import IndexKind, indexes_of
+from stablelog.tier.index_object import IndexKind
 from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import INDEXES, LOG, RemotePartition
 from stablelog.tier.prefix import Prefix
 from stablelog.tier.published import Published
 from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.tier.restoring import Stored, part_file
+from stablelog.tier.segment_bytes import prove
+from stablelog.types import ObjectRange, RangeProof
 
 COMMIT_ORDER: Final = {"stablelog.order": "commit"}
 TIERED: Final = {"remote.storage.enable": "true"}
@@ -186,7 +188,7 @@ def _last_indexes(prefix: Prefix, stored: Stored) -> dict[IndexKind, Buffer]:
         return {}
     row = stored.live[-1]
     key = stored.partition.segment_key(row.base_offset, row.segment_id, INDEXES)
-    return indexes_of(_get(prefix, key), key)
+    return row.indexes_in(_get(prefix, key), key)
 
 
 def _get(prefix: Prefix, key: str) -> bytes:
@@ -202,6 +204,9 @@ def _read_logs(prefix: Prefix, stored: Stored) -> dict[int, bytes]:
     for row in stored.live:
         key = stored.partition.segment_key(row.base_offset, row.segment_id, LOG)
         content = _get(prefix, key)
+        if row.summary is not None:
+            wanted = ObjectRange(key, 0, row.size, RangeProof(row.summary.log_crc, 0))
+            prove(content, wanted, prefix.store.url)
         _check_batches(content, row, key)
         found[row.base_offset] = content
     return found

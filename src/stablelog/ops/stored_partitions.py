@@ -13,7 +13,6 @@ from crc32c import crc32c
 from stablelog.batch.header import HEADER, crc_holds, headers_in
 from stablelog.errors import DamageError, NewerFormatError, ObjectMissingError
 from stablelog.tier.deletion import named_keys
-from stablelog.tier.index_object import check_indexes
 from stablelog.tier.names import INDEXES, LOG, RemotePartition
 from stablelog.tier.prefix import Prefix
 from stablelog.tier.records import SegmentState
@@ -184,5 +183,4 @@ class Verification:
 
     def _check_indexes(self, key: str, segment: RemoteSegment) -> None:
         """Check that an object of indexes is whole, and has the indexes that the manifest describes."""
-        content = self._prefix.store.get(key)
-        check_indexes(content, key, segment.summary, segment.commit)
+        segment.indexes_in(self._prefix.store.get(key), key)

@@ -49,6 +49,8 @@ class ObjectExtent:
         crc_after: the same, with the batches in the range.
         start: the offset at which the range begins in the log.
         end: the offset at which it ends.
+        points: the cut points inside the range: the position in the log file, and the CRC-32C over the headers of all
+            batches before it.
     """
 
     key: str
@@ -58,6 +60,7 @@ class ObjectExtent:
     crc_after: int | None
     start: int
     end: int
+    points: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

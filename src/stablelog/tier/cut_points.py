@@ -1,26 +1,31 @@
 """Cut points of a remote segment: positions between two batches at which its log file can be divided.
 
-A reader that needs no broker, such as a Spark task, reads a part of a log file from one cut point to another, without
-an index. The CRC of a batch does not cover its base offset. For each cut point, the manifest therefore has the CRC-32C
-over all batch headers before it, as the summary has it for the whole log file. With the CRC at the begin of its part, a
-reader computes the one at the end, and compares it with the manifest (`HeaderProof`).
+Two neighbouring cut points are the ends of a *chunk*. The broker loads a log file in chunks. A reader that needs no
+broker, such as a Spark task, reads from one cut point to another, without an index.
+
+The CRC of a batch does not cover its base offset, and says nothing about the log to which the batch belongs. For each
+cut point, the manifest therefore has the CRC-32C over all batch headers before it, as the summary has it for the whole
+log file. From the CRC at the begin of a chunk, a reader computes the one at its end, and compares it with the manifest.
+This proves that the bytes are those of this log file at this position. A header contains the CRC of its batch, so the
+bodies are proven, too.
 
 Format: docs/formats.md, "Records of remote log metadata".
 """
 
 import itertools
 import struct
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from stablelog.batch.header import HEADER, read_header
+from stablelog.batch.header import LENGTH_AND_OFFSET_SIZE
 from stablelog.errors import DamageError
-from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.log.indexes.summary import Summary
-from stablelog.log.segments.proof import raw_headers_in
+from stablelog.log.segments.proof import LENGTH, LENGTH_AT, raw_headers_in
 from stablelog.tier.remote_segment import RemoteSegment
+from stablelog.types import RangeProof
 
 CUT_POINT: Final = struct.Struct(
     ">"
@@ -28,9 +33,9 @@ CUT_POINT: Final = struct.Struct(
     "i"  # position: of this batch in the log file
 )
 HEADER_CRC: Final = struct.Struct(">I")  # CRC-32C over the headers of all batches before a cut point
-COUNT_MAX: Final = 16
-SIZE_MIN: Final = 8 << 20  # The least distance of two cut points, in bytes.
+COUNT_MAX: Final = 512  # The greatest number of cut points of a segment.
 READ_SIZE: Final = 1 << 20
+BASE_OFFSET: Final = struct.Struct(">q")  # the first field of a batch
 
 
 class CutPoint(NamedTuple):
@@ -48,14 +53,15 @@ class CutPoint(NamedTuple):
 
 
 def encode_cut_points(
-    summary: Summary, offset_index: bytes, read: Callable[[int, int], bytes]
+    summary: Summary, read: Callable[[int, int], bytes], chunk_size: int
 ) -> tuple[bytes, bytes]:
-    """Choose up to COUNT_MAX cut points of a log file, about equally far from each other.
+    """Choose the cut points of a log file.
 
     Args:
         summary: the summary of the segment.
-        offset_index: the content of the offset index.
         read: returns bytes of the log file, by position and size.
+        chunk_size: the least distance of two cut points, in bytes. It is increased if there would be more than
+            COUNT_MAX.
 
     Returns:
         The encoded cut points, and the encoded CRCs of the headers before them.
@@ -64,32 +70,31 @@ def encode_cut_points(
         DamageError: the batch headers of the log file are not those of the summary. They are also checked if the log
             file is too small for a cut point.
     """
-    positions = cut_positions(OffsetIndex(summary.base_offset, offset_index), summary.log_size)
-    crcs = _header_crcs(summary, positions, read)
-    points = encode_points(
-        summary.base_offset, positions, lambda position: read_header(read(position, HEADER.size)).base_offset
-    )
-    return points, b"".join(map(HEADER_CRC.pack, crcs))
-
-
-def cut_positions(index: OffsetIndex, log_size: int) -> list[int]:
-    """Choose up to COUNT_MAX positions of batches in a log file, about equally far from each other."""
-    count = min(log_size // SIZE_MIN, COUNT_MAX + 1)
-    wanted = (log_size * number // count for number in range(1, count))
-    return sorted({index.position_at_or_before(position) for position in wanted} - {0})
-
-
-def encode_points(base_offset: int, positions: Sequence[int], base_offset_at: Callable[[int], int]) -> bytes:
-    """Encode cut points without their CRCs.
-
-    Args:
-        base_offset: the base offset of the segment.
-        positions: their positions.
-        base_offset_at: returns the base offset of the batch at a position.
-    """
-    return b"".join(
-        CUT_POINT.pack(base_offset_at(position) - base_offset, position) for position in positions
-    )
+    distance = max(chunk_size, summary.log_size // (COUNT_MAX + 1) + 1)
+    points, crcs = bytearray(), bytearray()
+    crc = position = last = 0
+    while position < summary.log_size:
+        chunk = read(position, min(READ_SIZE, summary.log_size - position))
+        try:
+            headers, _ = raw_headers_in(chunk)
+        except DamageError:
+            raise _is_other(summary) from None
+        if not headers:
+            raise _is_other(summary)
+        begin = 0
+        for number, header in enumerate(headers):
+            if position - last >= distance:
+                crc, begin, last = crc32c(b"".join(headers[begin:number]), crc), number, position
+                (base_offset,) = BASE_OFFSET.unpack_from(header)
+                if not summary.base_offset < base_offset < summary.end_offset:
+                    raise _is_other(summary)
+                points += CUT_POINT.pack(base_offset - summary.base_offset, position)
+                crcs += HEADER_CRC.pack(crc)
+            position += LENGTH_AND_OFFSET_SIZE + LENGTH.unpack_from(header, LENGTH_AT)[0]
+        crc = crc32c(b"".join(headers[begin:]), crc)
+    if position != summary.log_size or crc != summary.log_crc:
+        raise _is_other(summary)
+    return bytes(points), bytes(crcs)
 
 
 def cut_points(segment: RemoteSegment) -> list[CutPoint]:
@@ -121,27 +126,35 @@ def cut_points(segment: RemoteSegment) -> list[CutPoint]:
     return found
 
 
-def _header_crcs(summary: Summary, positions: Sequence[int], read: Callable[[int, int], bytes]) -> list[int]:
-    """Return the CRC-32C over the batch headers before each position. The positions are those of batches."""
-    crcs = []
-    crc = position = 0
-    for end in (*positions, summary.log_size):
-        while position < end:
-            chunk = read(position, min(READ_SIZE, end - position))
-            try:
-                headers, at = raw_headers_in(chunk)
-            except DamageError:
-                raise _is_other(summary) from None
-            if not headers:
-                raise _is_other(summary)
-            crc = crc32c(b"".join(headers), crc)
-            position += at
-        if position != end:
-            raise _is_other(summary)
-        crcs.append(crc)
-    if crcs.pop() != summary.log_crc:
-        raise _is_other(summary)
-    return crcs
+def chunk_at(segment: RemoteSegment, position: int, chunk_size: int) -> tuple[int, int, RangeProof | None]:
+    """Return the chunk of a log file that has the byte at a position: its begin, its end, and what its batch headers
+    are compared with. The last value is None if the manifest does not prove the segment, because Apache Kafka or an
+    early release has copied it. Its chunks have `chunk_size` bytes.
+
+    Raises:
+        DamageError: the manifest describes impossible cut points.
+    """
+    count = len(segment.header_crcs) // HEADER_CRC.size
+    if segment.summary is None or count * CUT_POINT.size != len(segment.cut_points):
+        begin = position // chunk_size * chunk_size
+        return begin, min(begin + chunk_size, segment.size), None
+
+    def point(number: int) -> int:
+        found: int = CUT_POINT.unpack_from(segment.cut_points, number * CUT_POINT.size)[1]
+        return found
+
+    def crc(number: int) -> int:
+        found: int = HEADER_CRC.unpack_from(segment.header_crcs, number * HEADER_CRC.size)[0]
+        return found
+
+    after = bisect_right(range(count), position, key=point)
+    begin, crc_before = (point(after - 1), crc(after - 1)) if after else (0, 0)
+    end, crc_after = (point(after), crc(after)) if after < count else (segment.size, segment.summary.log_crc)
+    if not 0 <= begin <= position < end <= segment.size:
+        raise DamageError(
+            f"the cut points of the remote segment {segment.segment_id} do not follow each other"
+        )
+    return begin, end, RangeProof(crc_after, crc_before)
 
 
 def _is_other(summary: Summary) -> DamageError:

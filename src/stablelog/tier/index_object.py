@@ -33,6 +33,8 @@ FOOTER: Final = struct.Struct(
     "I"  # crc: CRC-32C of the rows
 )
 
+INDEXES_CRC: Final = struct.Struct(">I")  # indexes_crc: CRC-32C of the rows, in the manifest
+
 
 class IndexKind(IntEnum):
     """The kind of a file in the object of indexes."""
@@ -98,13 +100,22 @@ def index_range(summary: Summary, commit: CommitFiles | None, kind: IndexKind) -
 
 def encode_indexes(files: Mapping[IndexKind, Buffer]) -> bytes:
     """Encode the object of indexes of one segment. `files` has the contents by kind."""
+    directory = _directory(files)
+    contents = [files[kind] for kind in sorted(files)]
+    return b"".join([*contents, directory, FOOTER.pack(VERSION, len(files), crc32c(directory))])
+
+
+def directory_crc(files: Mapping[IndexKind, Buffer]) -> int:
+    """Return the CRC-32C of the rows in the object of indexes. The rows contain the CRCs of all files."""
+    return crc32c(_directory(files))
+
+
+def _directory(files: Mapping[IndexKind, Buffer]) -> bytes:
     rows, position = [], 0
     for kind in sorted(files):
         rows.append(ROW.pack(kind, position, len(files[kind]), crc32c(files[kind])))
         position += len(files[kind])
-    directory = b"".join(rows)
-    contents = [files[kind] for kind in sorted(files)]
-    return b"".join([*contents, directory, FOOTER.pack(VERSION, len(rows), crc32c(directory))])
+    return b"".join(rows)
 
 
 def indexes_of(content: Buffer, key: str) -> dict[IndexKind, Buffer]:
@@ -137,27 +148,39 @@ def indexes_of(content: Buffer, key: str) -> dict[IndexKind, Buffer]:
     return files
 
 
-def check_indexes(content: Buffer, key: str, summary: Summary | None, commit: CommitFiles | None) -> None:
-    """Check that an object of indexes is whole, and has the indexes that the manifest describes.
+def proven_indexes(
+    content: Buffer, key: str, summary: Summary | None, commit: CommitFiles | None, crc: int | None
+) -> dict[IndexKind, Buffer]:
+    """Return the files in an object of indexes, by kind, after a check that they are those that the manifest describes.
 
     Args:
         content: the content of the object.
         key: the key of the object, for messages.
         summary: the summary of the segment; None if it has none.
         commit: the files of the commit index; None if the segment has none.
+        crc: the CRC-32C of the rows in the object; None if the manifest does not have it.
 
     Raises:
         NewerFormatError: a later release has written the object.
         DamageError: the object is damaged, or has other indexes.
     """
-    if not indexes_of(content, key):
-        raise DamageError("the object is empty")
+    files = indexes_of(content, key)
+    if not files:
+        raise DamageError(f"{key}: the object is empty")
+    if crc is not None and directory_crc(files) != crc:
+        raise DamageError(
+            f"{key}: the object of indexes is not the one that the manifest describes: it is that of another segment, "
+            "or was changed"
+        )
     if summary is None:
-        return
+        return files
     kinds = [IndexKind.OFFSETS, IndexKind.TIMES, IndexKind.TRANSACTIONS]
     if commit is not None:
         kinds += [IndexKind.COMMIT_ENTRIES, IndexKind.COMMIT_EXTENTS]
     for kind in kinds:
-        start, size, crc = index_range(summary, commit, kind)
-        if crc32c(memoryview(content)[start : start + size]) != crc:
-            raise DamageError(f"the index of kind {kind.name} is not the one that the manifest describes")
+        start, size, file_crc = index_range(summary, commit, kind)
+        if crc32c(memoryview(content)[start : start + size]) != file_crc:
+            raise DamageError(
+                f"{key}: the index of kind {kind.name} is not the one that the manifest describes"
+            )
+    return files

@@ -36,6 +36,7 @@ CUSTOM_METADATA_SIZE_MAX: Final = 128  # Kafka's default limit
 CUT_POINTS_TAG: Final = 10_000  # The tag of the cut points, far from Kafka's own tags, which are small.
 COMMIT_INDEX_TAG: Final = 10_001  # The tag of the description of a segment's commit index.
 HEADER_CRCS_TAG: Final = 10_002  # The tag of the CRCs of the batch headers before each cut point.
+INDEXES_CRC_TAG: Final = 10_003  # The tag of the CRC that proves the object of indexes.
 
 
 class SegmentState(IntEnum):
@@ -124,6 +125,7 @@ class SegmentRecord:
     cut_points: bytes = field(metadata={"kafka_type": "bytes", "tag": CUT_POINTS_TAG}, default=b"")
     commit_index: bytes = field(metadata={"kafka_type": "bytes", "tag": COMMIT_INDEX_TAG}, default=b"")
     header_crcs: bytes = field(metadata={"kafka_type": "bytes", "tag": HEADER_CRCS_TAG}, default=b"")
+    indexes_crc: bytes = field(metadata={"kafka_type": "bytes", "tag": INDEXES_CRC_TAG}, default=b"")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +179,7 @@ class SegmentSnapshotRecord:
     cut_points: bytes = field(metadata={"kafka_type": "bytes", "tag": CUT_POINTS_TAG}, default=b"")
     commit_index: bytes = field(metadata={"kafka_type": "bytes", "tag": COMMIT_INDEX_TAG}, default=b"")
     header_crcs: bytes = field(metadata={"kafka_type": "bytes", "tag": HEADER_CRCS_TAG}, default=b"")
+    indexes_crc: bytes = field(metadata={"kafka_type": "bytes", "tag": INDEXES_CRC_TAG}, default=b"")
 
 
 MetadataRecord = SegmentRecord | SegmentUpdateRecord | PartitionDeleteRecord | SegmentSnapshotRecord

@@ -52,12 +52,10 @@ class RemoteCommitOrder:
 
     Args:
         remote: the remote log of the partition.
-        chunk_size: the size of the chunks in which log files are read, in bytes.
     """
 
-    def __init__(self, remote: "RemoteLog", chunk_size: int) -> None:
+    def __init__(self, remote: "RemoteLog") -> None:
         self._remote = remote
-        self._chunk_size = chunk_size
         self._ends: OrderedDict[int, _End] = (
             OrderedDict()
         )  # the ends of the last reads, by position in commit order
@@ -121,10 +119,10 @@ class RemoteCommitOrder:
             )
         views: list[Buffer] = []
         missing: dict[ObjectRange, None] = {}
-        chunks: set[int] = set()
+        chunks: set[ObjectRange] = set()
         size = count = 0
         for number, (begin, end) in enumerate(zip(begins, ends, strict=True)):
-            chunks.update(range(begin // self._chunk_size, (end - 1) // self._chunk_size + 1))
+            chunks.update(content.chunks(segment, begin, end))
             size += end - begin
             if number and (size > size_max or len(chunks) > CHUNK_COUNT_MAX):
                 break
@@ -138,7 +136,7 @@ class RemoteCommitOrder:
                 views += pieces
                 count += 1
         if not count:
-            raise NotLoadedError(list(missing), len(chunks) * self._chunk_size)
+            raise NotLoadedError(list(missing), size_of(chunks))
         self._last = segment, ends[count - 1]
         return count, b"".join(views)
 
@@ -173,9 +171,7 @@ class RemoteCommitOrder:
         (segment, position), before = self._last, self._ends.get(start)
         is_next = before is not None and before.segment_id == segment.segment_id
         begin = before.position if before is not None and is_next else position
-        for at in range(begin // self._chunk_size * self._chunk_size, position, self._chunk_size):
-            if min(at + self._chunk_size, segment.size) <= position:
-                self._remote.bytes.consumed(segment, at)
+        self._remote.bytes.consumed(segment, begin, position)
         streak = 0 if before is None else before.streak + 1
         self._ends[end] = _End(segment.segment_id, segment.base_offset, position, streak)
         self._ends.move_to_end(end)

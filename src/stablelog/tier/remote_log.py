@@ -65,7 +65,7 @@ class RemoteLog:
         manifest: the list of remote segments; None if it is not known yet.
         cache: the bytes of objects that are in memory.
         save_start: records a log start offset on the local disk, durably. Raises DiskError.
-        chunk_size: the size of the chunks in which log files are read, in bytes.
+        chunk_size: the size of the chunks of a segment that the manifest does not prove, in bytes.
         url: the address of the store, for error messages.
 
     Attributes:
@@ -91,8 +91,7 @@ class RemoteLog:
         self.bytes = SegmentBytes(partition, cache, chunk_size, url)
         self._save_start = save_start
         self.place = f"{url}/{partition.directory}"
-        self.view = RemoteCommitOrder(self, chunk_size)
-        self._chunk_size = chunk_size
+        self.view = RemoteCommitOrder(self)
         self._ends: OrderedDict[int, _End] = OrderedDict()  # the ends of the last reads, by offset
         self._manifest = manifest
         self._log_start = manifest.log_start if manifest is not None else 0
@@ -234,11 +233,7 @@ class RemoteLog:
         last, segment = self._ends.get(end), self.segments.at(max(end - 1, start))
         if last is None or segment is None or last.segment_id != segment.segment_id:
             return
-        for position in range(
-            last.begin // self._chunk_size * self._chunk_size, last.position, self._chunk_size
-        ):
-            if min(position + self._chunk_size, segment.size) <= last.position:
-                self.bytes.consumed(segment, position)
+        self.bytes.consumed(segment, last.begin, last.position)
 
     def ahead(self, offset: int) -> list[ObjectRange]:
         """Return the chunks that a reader needs next and that are not loaded. The last read of this reader ended at
@@ -259,9 +254,8 @@ class RemoteLog:
             segment = self.segments.at(offset)
             if segment is None:
                 break
-            first = position // self._chunk_size * self._chunk_size
-            positions = range(first, segment.size, self._chunk_size)[: count - len(found)]
-            found += [self.bytes.chunk_at(segment, one) for one in positions]
+            chunks = self.bytes.chunks(segment, position, segment.size)
+            found += itertools.islice(chunks, count - len(found))
             offset, position = segment.end_offset, 0
         return [chunk for chunk in found if not self._cache.has(chunk)]
 

@@ -3,13 +3,21 @@
 import uuid
 from dataclasses import dataclass
 
+from stablelog.env.disk import Buffer
 from stablelog.errors import DamageError
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.segments.segments import NO_ABORT
-from stablelog.tier.index_object import COMMIT_FILES, CommitFiles, IndexKind, index_range
+from stablelog.tier.index_object import (
+    COMMIT_FILES,
+    INDEXES_CRC,
+    CommitFiles,
+    IndexKind,
+    index_range,
+    proven_indexes,
+)
 from stablelog.tier.names import INDEXES, LOG, RemotePartition
 from stablelog.tier.records import SegmentLeaderEpoch, SegmentSnapshotRecord, SegmentState
-from stablelog.types import ObjectRange
+from stablelog.types import ObjectRange, RangeProof
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +39,7 @@ class RemoteSegment:
         cut_points: encoded positions at which the log file can be divided between two batches (`tier.cut_points`).
         header_crcs: for each cut point, the encoded CRC-32C of the batch headers before it; empty if unknown.
         commit: the files of the commit index of the segment; None if the topic is not commit-ordered.
+        indexes_crc: the CRC-32C of the rows in the object of indexes; None if it is unknown.
     """
 
     segment_id: uuid.UUID
@@ -47,6 +56,7 @@ class RemoteSegment:
     cut_points: bytes = b""
     header_crcs: bytes = b""
     commit: CommitFiles | None = None
+    indexes_crc: int | None = None
 
     @property
     def may_have_aborts(self) -> bool:
@@ -84,12 +94,12 @@ class RemoteSegment:
         key = partition.segment_key(self.base_offset, self.segment_id, INDEXES)
         if self.summary is None:
             return ObjectRange(key, 0, 0)
-        start, size, _ = index_range(self.summary, self.commit, kind)
-        return ObjectRange(key, start, size) if size else None
+        start, size, crc = index_range(self.summary, self.commit, kind)
+        return ObjectRange(key, start, size, RangeProof(crc)) if size else None
 
-    def index_crc(self, kind: IndexKind) -> int | None:
-        """Return the CRC-32C of an index of this segment; None if it is unknown."""
-        return None if self.summary is None else index_range(self.summary, self.commit, kind).crc
+    def indexes_in(self, content: Buffer, key: str) -> dict[IndexKind, Buffer]:
+        """Return the files in the object of indexes, by kind, as `proven_indexes` does. Raises DamageError."""
+        return proven_indexes(content, key, self.summary, self.commit, self.indexes_crc)
 
     def record(self) -> SegmentSnapshotRecord:
         """Return the record that describes this segment in a manifest, in Kafka's format."""
@@ -111,6 +121,7 @@ class RemoteSegment:
             cut_points=self.cut_points,
             header_crcs=self.header_crcs,
             commit_index=b"" if self.commit is None else COMMIT_FILES.pack(*self.commit),
+            indexes_crc=b"" if self.indexes_crc is None else INDEXES_CRC.pack(self.indexes_crc),
         )
 
     @classmethod
@@ -131,6 +142,11 @@ class RemoteSegment:
                 f"the remote segment {record.segment_id} describes its commit index in {len(record.commit_index)} bytes "
                 f"instead of {COMMIT_FILES.size}"
             )
+        if len(record.indexes_crc) not in (0, INDEXES_CRC.size):
+            raise DamageError(
+                f"the remote segment {record.segment_id} has a CRC of its indexes of {len(record.indexes_crc)} bytes "
+                f"instead of {INDEXES_CRC.size}"
+            )
         segment = cls(
             record.segment_id or uuid.UUID(int=0),
             record.start_offset,
@@ -146,6 +162,7 @@ class RemoteSegment:
             record.cut_points,
             record.header_crcs,
             CommitFiles(*COMMIT_FILES.unpack(record.commit_index)) if record.commit_index else None,
+            INDEXES_CRC.unpack(record.indexes_crc)[0] if record.indexes_crc else None,
         )
         if summary is not None and (summary.base_offset, summary.end_offset, summary.log_size) != (
             segment.base_offset,

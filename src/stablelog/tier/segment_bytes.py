@@ -1,7 +1,8 @@
 """The bytes of remote segments that are in the cache: batches and indexes, found by their positions in the objects.
 
-The log file of a segment is read in *chunks* of one size, and an index as a whole. A call that needs bytes which are
-not in the cache raises NotLoadedError with their ranges.
+The log file of a segment is loaded in *chunks*, from one cut point to the next (`tier.cut_points`), and an index as a
+whole. A call that needs bytes which are not in the cache raises NotLoadedError with their ranges. Each range says what
+its bytes have to be compared with when they are loaded (`prove`).
 """
 
 import struct
@@ -11,10 +12,20 @@ from typing import Protocol
 
 from crc32c import crc32c
 
-from stablelog.batch.header import CRC, CRC_START, HEADER, LENGTH_AND_OFFSET_SIZE, MAGIC
+from stablelog.batch.header import (
+    CRC,
+    CRC_START,
+    HEADER,
+    LENGTH_AND_OFFSET_SIZE,
+    MAGIC,
+    crc_holds,
+    read_header,
+)
 from stablelog.env.disk import Buffer
 from stablelog.errors import DamageError, NotLoadedError
 from stablelog.log.segments.batch_search import Found
+from stablelog.log.segments.proof import CHUNK_SIZE, SKIPPED_SIZE, raw_headers_in
+from stablelog.tier.cut_points import chunk_at
 from stablelog.tier.index_object import IndexKind, indexes_of
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.remote_segment import RemoteSegment
@@ -43,12 +54,6 @@ class Cache(Protocol):
     def consumed(self, wanted: ObjectRange) -> None:
         """Note that a reader has read a range to its end, and probably does not need it again."""
 
-    def is_checked(self, wanted: ObjectRange) -> bool:
-        """Whether `checked` was called for a range since its bytes were loaded."""
-
-    def checked(self, wanted: ObjectRange) -> None:
-        """Note that the bytes of a range are those that a manifest describes."""
-
     def drop(self, wanted: ObjectRange) -> None:
         """Drop a range whose bytes do not match the manifest, so that the next read loads it again."""
 
@@ -59,7 +64,7 @@ class SegmentBytes:
     Args:
         partition: the partition.
         cache: the bytes of objects that are in memory.
-        chunk_size: the size of the chunks, in bytes.
+        chunk_size: the size of the chunks of a segment that the manifest does not prove, in bytes.
         url: the address of the store, for error messages.
     """
 
@@ -70,6 +75,7 @@ class SegmentBytes:
         self._url = url
         # The id of the segment that was used last, and the object key of its log file.
         self._last_key: tuple[uuid.UUID | None, str] = None, ""
+        self._last_chunk = ObjectRange("", 0, 0)
 
     def batches(self, segment: RemoteSegment, position: int) -> Iterator[Found]:
         """Yield each batch from a position on. Raises NotLoadedError and DamageError."""
@@ -83,8 +89,7 @@ class SegmentBytes:
                 # A header that is in two chunks is copied.
                 views = self.views(segment, position, HEADER.size)
                 if len(views) == 1:
-                    chunk_start = position // self._chunk_size * self._chunk_size
-                    size = min(self._chunk_size, segment.size - chunk_start)
+                    _, chunk_start, size, _ = self.chunk_at(segment, position)
                     chunk = memoryview(self.views(segment, chunk_start, size)[0])
                     at, head = position - chunk_start, chunk
                 else:
@@ -103,13 +108,13 @@ class SegmentBytes:
 
     def crc_holds(self, segment: RemoteSegment, position: int, size: int) -> bool:
         """Whether the CRC of a batch matches its bytes. Raises NotLoadedError."""
-        number, begin = divmod(position, self._chunk_size)
-        is_in_one = begin + size <= self._chunk_size
-        chunk = self._cache.get(self._chunk(segment, number)) if is_in_one else None
-        if chunk is None:
+        chunk = self.chunk_at(segment, position)
+        begin = position - chunk.start
+        content = self._cache.get(chunk) if begin + size <= chunk.size else None
+        if content is None:
             batch = memoryview(b"".join(self.views(segment, position, size)))
         else:
-            batch = memoryview(chunk)[begin : begin + size]
+            batch = memoryview(content)[begin : begin + size]
         return bool(crc32c(batch[CRC_START:]) == CRC.unpack_from(batch, CRC_START - CRC.size)[0])
 
     def views(self, segment: RemoteSegment, position: int, size: int) -> list[Buffer]:
@@ -136,12 +141,16 @@ class SegmentBytes:
         """Drop the chunks with damaged bytes from the cache. The next read loads them again, because the object may
         have been restored.
         """
-        for chunk, _, _ in self._pieces(segment, position, size):
+        for chunk in self.chunks(segment, position, position + size):
             self._cache.drop(chunk)
 
-    def consumed(self, segment: RemoteSegment, position: int) -> None:
-        """Note that a reader does not need the chunk again that has the byte at a position of a log file."""
-        self._cache.consumed(self.chunk_at(segment, position))
+    def consumed(self, segment: RemoteSegment, begin: int, end: int) -> None:
+        """Note that a reader has read the bytes [begin, end) of a log file. The reader does not need the chunks again
+        that end before `end`.
+        """
+        for chunk in self.chunks(segment, begin, end):
+            if chunk.start + chunk.size <= end:
+                self._cache.consumed(chunk)
 
     def _damaged(self, segment: RemoteSegment, position: int) -> DamageError:
         self.drop(segment, position, 1)
@@ -162,14 +171,6 @@ class SegmentBytes:
             raise NotLoadedError([wanted], wanted.size)
         if not wanted.size:
             return indexes_of(content, f"{self._url}/{wanted.key}").get(kind, b"")
-        if not self._cache.is_checked(wanted):
-            crc = segment.index_crc(kind)
-            if crc is not None and crc32c(content) != crc:
-                self._cache.drop(wanted)
-                raise DamageError(
-                    f"{self._url}/{wanted.key}: the {wanted.size} bytes at byte {wanted.start} do not match the manifest"
-                )
-            self._cache.checked(wanted)
         return content
 
     def log_place(self, segment: RemoteSegment) -> str:
@@ -185,23 +186,87 @@ class SegmentBytes:
         return key
 
     def chunk_at(self, segment: RemoteSegment, position: int) -> ObjectRange:
-        """Return the chunk of a log file that has the byte at a position."""
-        return self._chunk(segment, position // self._chunk_size)
+        """Return the chunk of a log file that has the byte at a position. Raises DamageError."""
+        key, last = self.log_key(segment), self._last_chunk
+        if last.key == key and last.start <= position < last.start + last.size:
+            return last
+        begin, end, proof = chunk_at(segment, position, self._chunk_size)
+        self._last_chunk = ObjectRange(key, begin, end - begin, proof)
+        return self._last_chunk
 
-    def _chunk(self, segment: RemoteSegment, number: int) -> ObjectRange:
-        start = number * self._chunk_size
-        return ObjectRange(self.log_key(segment), start, min(self._chunk_size, segment.size - start))
+    def chunks(self, segment: RemoteSegment, begin: int, end: int) -> Iterator[ObjectRange]:
+        """Yield the chunks of a log file that have some of the bytes [begin, end). Raises DamageError."""
+        while begin < end:
+            chunk = self.chunk_at(segment, begin)
+            yield chunk
+            begin = chunk.start + chunk.size
 
     def _pieces(
         self, segment: RemoteSegment, position: int, size: int
     ) -> Iterator[tuple[ObjectRange, int, int]]:
         """Yield, for each chunk that has some of these bytes: the chunk, and the begin and end of the bytes in it."""
         end = position + size
-        while position < end:
-            number, begin = divmod(position, self._chunk_size)
-            piece_size = min(self._chunk_size - begin, end - position)
-            yield self._chunk(segment, number), begin, begin + piece_size
-            position += piece_size
+        for chunk in self.chunks(segment, position, end):
+            yield chunk, max(position - chunk.start, 0), min(end - chunk.start, chunk.size)
+
+
+def prove(content: Buffer, wanted: ObjectRange, url: str) -> None:
+    """Check that the bytes of a range are those that its manifest describes. May run in any thread.
+
+    Args:
+        content: the bytes that the store has returned for the range.
+        wanted: the range.
+        url: the address of the store, for messages.
+
+    Raises:
+        DamageError: they are other bytes.
+    """
+    if wanted.proof is None:
+        return
+    crc, crc_before = wanted.proof
+    if (crc32c(content) if crc_before is None else _headers_crc(content, crc_before)) == crc:
+        return
+    what = "" if crc_before is None else f": {_first_damage(content, wanted.start)}"
+    raise DamageError(
+        f"{url}/{wanted.key}: the {wanted.size} bytes at byte {wanted.start} do not match the manifest{what}. Restore "
+        "the object"
+    )
+
+
+def _headers_crc(content: Buffer, crc: int) -> int | None:
+    """Continue a CRC-32C over the headers of the batches in a buffer; None if the buffer has no whole batches."""
+    view, position, count = memoryview(content), 0, 0
+    while position < len(view):
+        piece: Buffer = view[position:]
+        if position < count * SKIPPED_SIZE or not count:
+            piece = bytes(
+                piece[:CHUNK_SIZE]
+            )  # slices of a `bytes` object cost less than slices of a memoryview
+        try:
+            headers, size = raw_headers_in(piece)
+        except DamageError:
+            return None
+        if not headers:
+            return None
+        crc = crc32c(b"".join(headers), crc)
+        position, count = position + size, count + len(headers)
+    return crc if position == len(view) else None
+
+
+def _first_damage(content: Buffer, start: int) -> str:
+    """Describe the first batch that is damaged. `start` is the position of the buffer in the log file."""
+    position, next_offset = 0, -1
+    while position < len(content):
+        try:
+            header = read_header(content, position)
+        except DamageError:
+            return f"there is no batch at byte {start + position}"
+        if position + header.size > len(content) or not crc_holds(content, position, header):
+            return f"the CRC of the batch at byte {start + position} does not match its bytes"
+        if header.base_offset < next_offset:
+            return f"the offsets of the batch at byte {start + position} do not follow those before it"
+        position, next_offset = position + header.size, header.next_offset
+    return "the batches are whole, and the headers of some batches are those of others. The object is that of another segment, or was changed"
 
 
 def size_of(ranges: Iterable[ObjectRange]) -> int:

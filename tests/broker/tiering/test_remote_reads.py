@@ -253,3 +253,26 @@ def test_a_missing_object_of_indexes_is_damage_if_the_summary_says_that_transact
     reader.run(conversation)
     (line,) = lines(caplog)
     assert reader.place in line
+
+
+def test_the_log_object_of_another_segment_is_refused_by_its_name_once(caplog):
+    async def conversation(reader):
+        key = PARTITION.segment_key(0, reader.rows[0].segment_id, LOG)
+        other = TieredLog()
+        other.now_ms += 7
+        other.write("P1 P1a")
+        other.partition.roll(NOW_MS)
+        other.sync()
+        [row] = other.copy()
+        content = other.objects[row.log_key(PARTITION)]
+        assert len(content) == len(reader.requests.objects[key])
+        reader.requests.objects[key] = content
+        for _ in range(2):
+            with pytest.raises(DamageError, match=f"{key}: the .* do not match the manifest"):
+                await reader.read(0, Isolation.READ_UNCOMMITTED)
+            assert reader.cache.memory_size == 0, "the bytes are not kept"
+        assert await reader.read(2) == (4, [])
+
+    reader = Reader(with_summary=True)
+    reader.run(conversation)
+    assert len(lines(caplog)) == 1

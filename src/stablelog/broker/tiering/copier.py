@@ -43,7 +43,7 @@ from stablelog.tier.manifest import Manifest, Segments, encode_manifest
 from stablelog.tier.parts import divided
 from stablelog.tier.published import Published
 from stablelog.tier.records import SegmentState
-from stablelog.tier.remote_log import RemoteLog
+from stablelog.tier.remote_log import CHUNK_SIZE, RemoteLog
 from stablelog.tier.remote_segment import RemoteSegment
 
 log = logging.getLogger(__name__)
@@ -98,6 +98,7 @@ class Copier:
         count_at_once: the number of partitions that are copied at a time.
         events: the topic that gets an event for each change of a remote segment; None if there is none.
         plan: what is copied of each partition.
+        chunk_size: the least size of the chunks in which readers load a log file, in bytes.
         delay_s: returns the delay of deletions from the store, in seconds.
         now_s: a clock that is never set back.
 
@@ -122,6 +123,7 @@ class Copier:
         delay_s: Callable[[], float],
         events: MetadataTopic | None = None,
         plan: Plan | None = None,
+        chunk_size: int = CHUNK_SIZE,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._storage = storage
@@ -143,6 +145,7 @@ class Copier:
             self._threads,
             node_id=node_id,
             throttle=throttle,
+            chunk_size=chunk_size,
             now_ms=now_ms,
             events=events,
         )

@@ -114,6 +114,7 @@ class Copies:
             now_ms=now_ms,
             events=self._metadata,
             plan=TopicPlan(lambda partition: self._limits.get(partition, 0)),
+            chunk_size=config["stablelog.remote.chunk.bytes"],
             delay_s=delay_s,
         )
 

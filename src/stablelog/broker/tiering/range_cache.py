@@ -59,7 +59,6 @@ class RangeCache:
         self._memory: OrderedDict[ObjectRange, Buffer] = OrderedDict()
         self.memory_size = 0
         self._consumed: set[ObjectRange] = set()  # the ranges in memory that a reader has read to the end
-        self._checked: set[ObjectRange] = set()  # the ranges in memory whose bytes are known to be right
         # The ranges that were dropped from memory, and are not on the disk. The one that was dropped last is the last.
         self._dropped: OrderedDict[ObjectRange, None] = OrderedDict()
         # By range: the name of its file, its size and its CRC-32C. The range that was used longest ago is the first.
@@ -109,7 +108,6 @@ class RangeCache:
         self.memory_size += max(len(content), INDEX_SIZE_MIN)
         while self.memory_size > self._memory_size_max and len(self._memory) > 1:
             oldest, dropped = self._memory.popitem(last=False)
-            self._checked.discard(oldest)
             self.memory_size -= max(len(dropped), INDEX_SIZE_MIN)
             if oldest in self._consumed:
                 self._consumed.discard(oldest)
@@ -126,15 +124,6 @@ class RangeCache:
             self._consumed.add(wanted)
             self._memory.move_to_end(wanted, last=False)
 
-    def is_checked(self, wanted: ObjectRange) -> bool:
-        """Whether `checked` was called for a range since it was put into memory."""
-        return wanted in self._checked
-
-    def checked(self, wanted: ObjectRange) -> None:
-        """Note that the bytes of a range in memory are those that a manifest describes."""
-        if wanted in self._memory:
-            self._checked.add(wanted)
-
     def make_room(self, size: int) -> None:
         """Note that a read needs `size` bytes in memory at once, besides smaller ranges that it has needed before.
         Without room for both, each load would drop what the read needs next, and the read would never end.
@@ -147,7 +136,6 @@ class RangeCache:
         if content is not None:
             self.memory_size -= max(len(content), INDEX_SIZE_MIN)
             self._consumed.discard(wanted)
-            self._checked.discard(wanted)
         with self._lock:
             self._forget(wanted)
 

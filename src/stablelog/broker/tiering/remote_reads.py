@@ -24,6 +24,7 @@ from stablelog.errors import (
     UnavailableError,
 )
 from stablelog.log.partition import Partition
+from stablelog.tier.segment_bytes import prove
 from stablelog.types import ObjectRange
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class RemoteReads:
 
         Raises:
             UnavailableError: a range could not be loaded a moment ago, the store does not answer, or there is no store.
-            DamageError: an object is missing, or shorter than the manifest says.
+            DamageError: an object is missing, or has other bytes than the manifest says.
         """
         if self._store is None:
             raise UnavailableError(
@@ -189,11 +190,12 @@ class RemoteReads:
             log.error("a remote segment cannot be read: %s", error)
 
     def _fetch(self, wanted: ObjectRange) -> Buffer:
-        """Request a range from the store. Runs in a thread."""
+        """Request a range from the store, and prove its bytes. Runs in a thread."""
         assert self._store is not None
         content: Buffer
         if wanted.size:
             content = self._store.get_range(wanted.key, wanted.start, wanted.size)
+            prove(content, wanted, self._store.url)
         else:
             try:
                 content = self._store.get(wanted.key)

@@ -27,7 +27,7 @@ from stablelog.log.partition import Partition
 from stablelog.log.segments.segment import Segment
 from stablelog.tier.copying import copied_segment, epochs_up_to, other_files
 from stablelog.tier.cut_points import encode_cut_points
-from stablelog.tier.index_object import CommitFiles, IndexKind, encode_indexes
+from stablelog.tier.index_object import CommitFiles, IndexKind, directory_crc, encode_indexes
 from stablelog.tier.names import INDEXES, LOG, RemotePartition
 from stablelog.tier.remote_segment import RemoteSegment
 
@@ -43,6 +43,7 @@ class Uploads:
         threads: run the uploads.
         node_id: the broker's id.
         throttle: limits the rate of the uploads.
+        chunk_size: the least size of the chunks in which readers load a log file, in bytes.
         events: the topic that gets an event when an upload begins; None if there is none.
 
     Attributes:
@@ -58,6 +59,7 @@ class Uploads:
         *,
         node_id: int,
         throttle: Throttle,
+        chunk_size: int,
         now_ms: Callable[[], int],
         events: MetadataTopic | None,
     ) -> None:
@@ -66,6 +68,7 @@ class Uploads:
         self._threads = threads
         self._node_id = node_id
         self._throttle = throttle
+        self._chunk_size = chunk_size
         self._now_ms = now_ms
         self._events = events
         self.size = 0
@@ -104,15 +107,20 @@ class Uploads:
         files, commit = await in_thread(
             self._threads, self._other_files, segment, rewritten, epochs, partition.view is not None
         )
-        points, crcs = await in_thread(
-            self._threads, self._cut_points, segment, summary, rewritten, files[IndexKind.OFFSETS]
-        )
+        points, crcs = await in_thread(self._threads, self._cut_points, segment, summary, rewritten)
         await in_thread(
             self._threads, self._upload_files, segment, summary, rewritten, files, key, is_cancelled
         )
         self.size += summary.log_size
         self.count += 1
-        return replace(row, cut_points=points, header_crcs=crcs, commit=commit, event_ms=self._now_ms())
+        return replace(
+            row,
+            cut_points=points,
+            header_crcs=crcs,
+            commit=commit,
+            indexes_crc=directory_crc(files),
+            event_ms=self._now_ms(),
+        )
 
     async def _rewritten(
         self, partition: Partition, segment: Segment, is_cancelled: Callable[[], bool]
@@ -149,7 +157,7 @@ class Uploads:
             store.upload(key(INDEXES), lambda: [encode_indexes(files)])
 
     def _cut_points(
-        self, segment: Segment, summary: Summary, rewritten: Rewritten | None, offsets: bytes
+        self, segment: Segment, summary: Summary, rewritten: Rewritten | None
     ) -> tuple[bytes, bytes]:
         """Check the batch headers of the log file of a copy, before it is uploaded. Return its encoded cut points and
         their CRCs. Runs in a thread.
@@ -157,7 +165,7 @@ class Uploads:
         with closing(self._disk.open(segment.path(LOG_SUFFIX))) as file:
             read = file.read if rewritten is None else partial(rewritten.log.read, file.read)
             try:
-                return encode_cut_points(summary, bytes(offsets), read)
+                return encode_cut_points(summary, read, self._chunk_size)
             except DamageError as error:
                 raise DamageError(f"{segment.path(LOG_SUFFIX)}: {error}") from None
 

@@ -10,7 +10,6 @@ from stablelog.errors import DamageError, NewerFormatError, ObjectMissingError
 from stablelog.spark.kernels import decode as k
 from stablelog.spark.objects.download import downloaded
 from stablelog.spark.objects.whole_batches import WholeBatches
-from stablelog.tier.index_object import check_indexes
 from stablelog.tier.names import LOG, RemotePartition
 from stablelog.tier.prefix import Prefix
 from stablelog.tier.records import SegmentState
@@ -36,7 +35,7 @@ def fault_of(store: ObjectStore, partition: RemotePartition, segment: RemoteSegm
         if kind == LOG:
             _check_log(store, key, segment)
         else:
-            check_indexes(store.get(key), key, segment.summary, segment.commit)
+            segment.indexes_in(store.get(key), key)
     except ObjectMissingError:
         return "the object is missing" if _is_named(store, partition, segment) else None
     except (DamageError, NewerFormatError) as error:

@@ -7,14 +7,15 @@ from typing import Final
 
 from stablelog.env.disk import Buffer
 from stablelog.env.objects.store import ObjectStore
-from stablelog.types import ObjectRange
+from stablelog.types import ObjectRange, RangeProof
 
 RANGE_SIZE: Final = 8 << 20
 COUNT_AT_ONCE: Final = 4
+PART_SIZE: Final = 10 << 20  # A part of this size or less is loaded as one range.
 
 
 def downloaded(store: ObjectStore, parts: Sequence[ObjectRange]) -> Iterator[tuple[int, Buffer]]:
-    """Download parts of objects in ranges of RANGE_SIZE bytes. COUNT_AT_ONCE ranges are in memory at most: those that
+    """Download parts of objects. A large part is divided into ranges of RANGE_SIZE bytes. COUNT_AT_ONCE ranges are in memory at most: those that
     are loaded, and the one that the caller works on.
 
     Yields:
@@ -33,7 +34,7 @@ def downloaded(store: ObjectStore, parts: Sequence[ObjectRange]) -> Iterator[tup
         wanted = next(ranges, None)
         if wanted is not None:
             number, piece = wanted
-            coming.append((number, threads.submit(store.get_range, *piece)))
+            coming.append((number, threads.submit(store.get_range, piece.key, piece.start, piece.size)))
 
     try:
         for _ in range(COUNT_AT_ONCE):
@@ -49,8 +50,30 @@ def downloaded(store: ObjectStore, parts: Sequence[ObjectRange]) -> Iterator[tup
         threads.shutdown(wait=False, cancel_futures=True)
 
 
+def proven_parts(key: str, edges: Sequence[tuple[int, int]]) -> list[ObjectRange]:
+    """Divide a part of a log file at its cut points into parts of about RANGE_SIZE bytes, whose headers are proven one
+    by one.
+
+    Args:
+        key: the key of the log file.
+        edges: the begin of the part, its cut points, and its end: the position, and the CRC-32C over the headers of all
+            batches before it.
+    """
+    parts: list[ObjectRange] = []
+    begin, rest = edges[0], edges[1:]
+    for place, edge in enumerate(rest):
+        following = rest[place + 1] if place + 1 < len(rest) else None
+        if following is None or following[0] - begin[0] > PART_SIZE:
+            parts.append(ObjectRange(key, begin[0], edge[0] - begin[0], RangeProof(edge[1], begin[1])))
+            begin = edge
+    return parts
+
+
 def _ranges(parts: Sequence[ObjectRange]) -> Iterator[tuple[int, ObjectRange]]:
     for number, part in enumerate(parts):
+        if part.size <= PART_SIZE:
+            yield number, part
+            continue
         end = part.start + part.size
         for start in range(part.start, end, RANGE_SIZE):
             yield number, ObjectRange(part.key, start, min(RANGE_SIZE, end - start))

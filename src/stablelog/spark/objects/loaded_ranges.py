@@ -9,6 +9,7 @@ from stablelog.env.disk import Buffer
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import ObjectMissingError
 from stablelog.spark.objects.at_once import at_once
+from stablelog.tier.segment_bytes import prove
 from stablelog.types import ObjectRange
 
 SIZE_MAX: Final = 48 << 20
@@ -28,7 +29,6 @@ class LoadedRanges:
         self._size_max = size_max
         self._size = 0
         self._loaded: OrderedDict[ObjectRange, Buffer] = OrderedDict()
-        self._checked: set[ObjectRange] = set()
         self._coming: dict[ObjectRange, Future[Buffer]] = {}
         self._threads: ThreadPoolExecutor | None = None
 
@@ -38,7 +38,7 @@ class LoadedRanges:
         Raises:
             ObjectMissingError: a range of an object was wanted, and the object does not exist.
             StoreError: the store does not answer, or rejects the request.
-            DamageError: the object ends before the range.
+            DamageError: the object ends before the range, or has other bytes than the manifest says.
         """
         if wanted in self._loaded:
             self._loaded.move_to_end(wanted)
@@ -81,22 +81,15 @@ class LoadedRanges:
     def consumed(self, wanted: ObjectRange) -> None:
         """Do nothing: in commit order, other transactions may need the same range. The oldest ranges make room."""
 
-    def is_checked(self, wanted: ObjectRange) -> bool:
-        """Whether `checked` was called for a range since its bytes were loaded."""
-        return wanted in self._checked
-
-    def checked(self, wanted: ObjectRange) -> None:
-        """Note that the bytes of a range are those that a manifest describes."""
-        self._checked.add(wanted)
-
     def drop(self, wanted: ObjectRange) -> None:
         """Drop a range."""
         self._size -= len(self._loaded.pop(wanted, b""))
-        self._checked.discard(wanted)
 
     def _load(self, wanted: ObjectRange) -> Buffer:
         if wanted.size:
-            return self._store.get_range(wanted.key, wanted.start, wanted.size)
+            content = self._store.get_range(wanted.key, wanted.start, wanted.size)
+            prove(content, wanted, self._store.url)
+            return content
         try:
             return self._store.get(wanted.key)
         except ObjectMissingError:

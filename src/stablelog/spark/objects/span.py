@@ -6,12 +6,12 @@ table, and a division finds its place in the table by bisection.
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, groupby, pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Self, TypeVar
 
 from stablelog.spark.planning import ObjectExtent, Piece
 from stablelog.tier.cut_points import CutPoint, cut_points
@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from stablelog.spark.objects.stored_partition import StoredPartition
 
 _Row = TypeVar("_Row")
+STRETCH_COUNT_MAX: Final = 17  # How many stretches a log file is divided into at most.
+STRETCH_SIZE: Final = 8 << 20  # The least size of a stretch, if the log file is large enough.
 
 
 class Stretch(NamedTuple):
-    """A part of a log file, from one cut point to the next, or from or to an end of the file.
+    """A part of a log file, from one cut point to a later one, or from or to an end of the file.
 
     Attributes:
         segment: the segment.
@@ -101,7 +103,7 @@ class ObjectSpan(_TableSpan[Stretch]):
             crc = None if segment.summary is None else segment.summary.log_crc
             edges = [
                 CutPoint(segment.base_offset, 0, 0),
-                *cut_points(segment),
+                *_far_apart(cut_points(segment), segment.size),
                 CutPoint(segment.end_offset, segment.size, crc),
             ]
             for begin, end in pairwise(edges):
@@ -170,7 +172,28 @@ class ObjectSpan(_TableSpan[Stretch]):
                 last.end.header_crc,
                 first.begin.offset,
                 last.end.offset,
+                points_between(segment, first.begin.position, last.end.position),
             )
+
+
+def _far_apart(points: Iterable[CutPoint], size: int) -> Iterator[CutPoint]:
+    """Yield cut points that divide a log file into stretches. The list of all cut points would be long."""
+    distance, last = max(STRETCH_SIZE, size // STRETCH_COUNT_MAX), 0
+    for point in points:
+        if point.position - last >= distance and size - point.position >= distance // 2:
+            yield point
+            last = point.position
+
+
+def points_between(segment: RemoteSegment, begin: int, end: int) -> tuple[tuple[int, int], ...]:
+    """Return (position, CRC) of the cut points of a segment that are between two positions; none if their CRCs are
+    unknown.
+    """
+    return tuple(
+        (one.position, one.header_crc)
+        for one in cut_points(segment)
+        if begin < one.position < end and one.header_crc is not None
+    )
 
 
 class _Sized(NamedTuple):

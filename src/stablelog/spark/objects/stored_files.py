@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from stablelog.batch.header import BatchHeader, headers_in
+from stablelog.batch.header import BatchHeader, crc_holds, headers_in, read_header
 from stablelog.env.objects.store import ObjectStore
+from stablelog.errors import DamageError
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.indexes.transaction_index import AbortedTxn
-from stablelog.spark.objects.download import downloaded
+from stablelog.spark.objects.download import proven_parts
 from stablelog.spark.objects.stored_partition import StoredPartition
+from stablelog.tier.cut_points import CutPoint, cut_points
 from stablelog.tier.records import SegmentState
 from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.types import ObjectRange
@@ -46,20 +48,37 @@ class StoredSegment:
         ObjectMissingError.
         """
         # This module imports NumPy, which a count by manifests does not use.
-        from stablelog.spark.objects.whole_batches import WholeBatches
+        from stablelog.spark.objects.whole_batches import batches_of
 
-        # The part may begin at a cut point, whose offset is not known here.
-        size = self._segment.size - position
-        whole = WholeBatches(None, size, self._segment.base_offset, self._segment.end_offset)
-        for _, content in downloaded(self._store, [ObjectRange(self._key, position, size)]):
-            for batches in whole.of(content):
-                for at, header in headers_in(memoryview(batches)):
-                    yield position + at, header
-                position += batches.size
+        segment = self._segment
+        parts = self._parts_from(position)
+        for _, batches in batches_of(
+            self._store, parts, [(segment.base_offset, segment.end_offset)] * len(parts)
+        ):
+            for at, header in headers_in(memoryview(batches)):
+                yield position + at, header
+            position += batches.size
+
+    def _parts_from(self, position: int) -> list[ObjectRange]:
+        """Return the parts of the log file from a cut point on."""
+        points = (CutPoint(self.base_offset, 0, 0), *cut_points(self._segment))
+        edges = [
+            (one.position, one.header_crc)
+            for one in points
+            if one.position >= position and one.header_crc is not None
+        ]
+        if self.summary is None or not edges or edges[0][0] != position:
+            return [ObjectRange(self._key, position, self._segment.size - position)]
+        return proven_parts(self._key, [*edges, (self._segment.size, self.summary.log_crc)])
 
     def read(self, position: int, size: int) -> bytes:
-        """Read bytes of the log file. Raises StoreError, DamageError and ObjectMissingError."""
-        return bytes(self._store.get_range(self._key, position, size))
+        """Read a batch of the log file. Raises StoreError, DamageError and ObjectMissingError."""
+        found = bytes(self._store.get_range(self._key, position, size))
+        if not crc_holds(found, 0, read_header(found)):
+            raise DamageError(
+                f"{self._store.url}/{self._key}: the CRC of the batch at byte {position} does not match its bytes"
+            )
+        return found
 
 
 class StoredPart(NamedTuple):

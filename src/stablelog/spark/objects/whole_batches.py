@@ -4,7 +4,8 @@ The ranges of a download end anywhere in a batch. A batch that is in two ranges 
 they are.
 """
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +13,60 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, Buffer
+from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError
 from stablelog.log.segments.proof import LENGTH, LENGTH_AT
 from stablelog.spark.kernels import decode as k
+from stablelog.spark.objects.download import downloaded
+from stablelog.types import ObjectRange, RangeProof
 
 Check = Callable[[memoryview, npt.NDArray[np.int64]], None]
 SCAN_COUNT_MAX = 1024  # Maximum of batch headers that one call of a kernel reads.
+
+
+def batches_of(
+    store: ObjectStore, parts: Sequence[ObjectRange], offsets: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, pa.Buffer]]:
+    """Download parts of log files, and yield their whole batches, with the number of the part. If the manifest proves
+    a part, its batches are yielded only after the proof of their headers.
+
+    Args:
+        store: the object store.
+        parts: the parts. Each begins and ends between two batches.
+        offsets: for each part, the offsets at which it begins and ends.
+
+    Raises:
+        ObjectMissingError: an object does not exist any more.
+        StoreError: the store does not answer, or rejects a request.
+        DamageError: the bytes are no batches, or other ones than the manifest describes. The message names the object.
+    """
+    whole, reached, size = WholeBatches(None, 0, 0, 0), -1, 0
+    held: deque[pa.Buffer] = deque()
+    for number, content in downloaded(store, parts):
+        part = parts[number]
+        if number != reached:
+            crc = None if part.proof is None else part.proof.crc_before
+            whole, reached, size = WholeBatches(crc, part.size, *offsets[number]), number, 0
+        size += len(content)
+        try:
+            for batches in whole.of(content):
+                held.append(batches)
+                if part.proof is None:
+                    yield number, held.popleft()
+            if size == part.size:
+                _check_end(whole, part.proof)
+        except DamageError as error:
+            raise DamageError(f"{store.url}/{part.key}, from byte {part.start}: {error}") from error
+        del content
+        while held and size == part.size:
+            yield number, held.popleft()
+
+
+def _check_end(whole: "WholeBatches", proof: RangeProof | None) -> None:
+    if not whole.is_complete:
+        raise DamageError("the part that was read ends in the middle of a batch")
+    if proof is not None and whole.header_crc != proof.crc:
+        raise DamageError("the headers of its batches are not those that the manifest describes")
 
 
 class WholeBatches:

@@ -11,6 +11,7 @@ from stablelog.client.commits import Commits
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError, ObjectMissingError, UnavailableError
 from stablelog.log.model import Slice
+from stablelog.spark.objects.download import proven_parts
 from stablelog.spark.objects.loaded_ranges import LoadedRanges
 from stablelog.spark.objects.opening import opened_store
 from stablelog.spark.objects.readers_pins import renew_pins
@@ -18,7 +19,7 @@ from stablelog.spark.objects.stored_commits import listed
 from stablelog.spark.objects.stored_partition import missing_between, remote_log
 from stablelog.spark.objects.stored_topics import read_again
 from stablelog.spark.options import ReadOptions
-from stablelog.spark.planning import Piece, StoredPiece
+from stablelog.spark.planning import ObjectExtent, Piece, StoredPiece
 from stablelog.spark.source import broker_log
 from stablelog.spark.source.resolve import lost
 from stablelog.tier.manifest import Manifest
@@ -71,38 +72,40 @@ def read(options: ReadOptions, cluster: Cluster | None, piece: Piece, decoder: A
 
 
 def _in_log_order(store: ObjectStore, stored: StoredPiece, piece: Piece, decoder: Any) -> Iterator[Any]:
-    # These modules import NumPy, which the driver does not use.
-    from stablelog.spark.objects.download import downloaded
-    from stablelog.spark.objects.whole_batches import WholeBatches
+    # This module imports NumPy, which the driver does not use.
+    from stablelog.spark.objects.whole_batches import batches_of
 
-    extents = stored.extents
-    parts = [ObjectRange(one.key, one.position, one.size) for one in extents]
-    whole, reached, size = WholeBatches(None, 0, 0, 0), -1, 0
-    for number, content in downloaded(store, parts):
-        renew_pins(store, stored.pins)
-        extent = extents[number]
-        if number != reached:
-            crc = None if extent.crc_after is None else extent.crc_before
-            whole, reached, size = WholeBatches(crc, extent.size, extent.start, extent.end), number, 0
-        size += len(content)
+    parts, offsets = [], []
+    for extent in stored.extents:
+        own = _parts_of(extent)
+        parts += own
+        offsets += [(extent.start, extent.end)] * len(own)
+    # The command cannot verify what Apache Kafka has written.
+    advice = (
+        f". `stablelog storage verify {store.url}` names all damaged objects" if stored.cluster_id else ""
+    )
+    found = batches_of(store, parts, offsets)
+    while True:
         try:
-            for batches in whole.of(content):
-                yield from decoder.feed(batches, piece.start, piece.end, piece.aborted)
-            if size == extent.size:
-                _check_end(whole, extent.crc_after)
+            number, batches = next(found, (-1, None))
         except DamageError as error:
-            # The command cannot verify what Apache Kafka has written.
-            advice = f". `stablelog storage verify {store.url}` names all damaged objects"
-            raise DamageError(
-                f"{store.url}/{extent.key}, from byte {extent.position}: {error}{advice if stored.cluster_id else ''}"
-            ) from error
+            raise DamageError(f"{error}{advice}") from error
+        if batches is None:
+            return
+        renew_pins(store, stored.pins)
+        try:
+            yield from decoder.feed(batches, piece.start, piece.end, piece.aborted)
+        except DamageError as error:
+            part = parts[number]
+            raise DamageError(f"{store.url}/{part.key}, from byte {part.start}: {error}{advice}") from error
 
 
-def _check_end(whole: Any, crc: int | None) -> None:
-    if not whole.is_complete:
-        raise DamageError("the part that was read ends in the middle of a batch")
-    if crc is not None and whole.header_crc is not None and whole.header_crc != crc:
-        raise DamageError("the headers of its batches are not those that the manifest describes")
+def _parts_of(extent: ObjectExtent) -> list[ObjectRange]:
+    """Return the parts of an extent that are proven one by one; one part without a proof if the CRCs are unknown."""
+    if extent.crc_before is None or extent.crc_after is None:
+        return [ObjectRange(extent.key, extent.position, extent.size)]
+    first, last = (extent.position, extent.crc_before), (extent.position + extent.size, extent.crc_after)
+    return proven_parts(extent.key, [first, *extent.points, last])
 
 
 def _in_commit_order(store: ObjectStore, stored: StoredPiece, piece: Piece, decoder: Any) -> Iterator[Any]:

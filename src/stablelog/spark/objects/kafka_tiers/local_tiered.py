@@ -68,7 +68,9 @@ class LocalTiered:
             if suffix in upload.files
         }
         offsets = places[IndexKind.OFFSETS]
-        index = OffsetIndex(upload.base_offset, store.get_range(*offsets) if offsets.size else b"")
+        index = OffsetIndex(
+            upload.base_offset, store.get_range(offsets.key, 0, offsets.size) if offsets.size else b""
+        )
         if index.last_position >= log.size:
             raise DamageError(
                 f"{store.url}/{log.key} has {log.size} bytes, and its offset index has a batch at byte "

@@ -12,8 +12,8 @@ from stablelog.log.indexes.transaction_index import ENTRY, VERSION, AbortedTxn, 
 from stablelog.log.producer_state.snapshots import decode_snapshot
 from stablelog.spark.objects.at_once import at_once
 from stablelog.spark.objects.kafka_tiers.segment import KafkaSegment, index_of, with_cut_points
+from stablelog.spark.objects.span import STRETCH_SIZE
 from stablelog.spark.objects.stored_partition import StoredPartition
-from stablelog.tier.cut_points import SIZE_MIN
 from stablelog.tier.index_object import IndexKind
 from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import RemotePartition
@@ -110,7 +110,7 @@ class KafkaPartition(StoredPartition):
         large = [
             one
             for one in found
-            if one.size >= 2 * SIZE_MIN and (one.log_object, one.end_offset) not in self._divided
+            if one.size >= 2 * STRETCH_SIZE and (one.log_object, one.end_offset) not in self._divided
         ]
         for one in at_once(lambda segment: with_cut_points(self._store, segment), large):
             self._divided[one.log_object, one.end_offset] = one

@@ -14,7 +14,8 @@ from stablelog.env.disk import Buffer
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError, ObjectMissingError, UnavailableError
 from stablelog.log.indexes.offset_index import OffsetIndex
-from stablelog.tier.cut_points import cut_positions, encode_points
+from stablelog.spark.objects.span import STRETCH_COUNT_MAX, STRETCH_SIZE
+from stablelog.tier.cut_points import CUT_POINT
 from stablelog.tier.index_object import IndexKind
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.remote_segment import RemoteSegment
@@ -57,7 +58,9 @@ def index_of(store: ObjectStore, segment: KafkaSegment, kind: IndexKind) -> Buff
     """
     place = dict(segment.indexes).get(kind)
     with _listed():
-        return store.get_range(*place) if place is not None and place.size else b""
+        return (
+            store.get_range(place.key, place.start, place.size) if place is not None and place.size else b""
+        )
 
 
 @contextlib.contextmanager
@@ -125,12 +128,18 @@ def cut_short(store: ObjectStore, segment: KafkaSegment, end_offset: int) -> Kaf
     return replace(segment, end_offset=end_offset, size=size, is_cut=True)
 
 
+def _cut_positions(index: OffsetIndex, log_size: int) -> list[int]:
+    """Choose positions of batches in a log file, about equally far from each other."""
+    count = min(log_size // STRETCH_SIZE, STRETCH_COUNT_MAX)
+    wanted = (log_size * number // count for number in range(1, count))
+    return sorted({index.position_at_or_before(position) for position in wanted} - {0})
+
+
 def with_cut_points(store: ObjectStore, segment: KafkaSegment) -> KafkaSegment:
     """Return a segment with the positions at which its log file can be divided. Raises UnavailableError and
     DamageError.
     """
     index = OffsetIndex(segment.base_offset, index_of(store, segment, IndexKind.OFFSETS))
-    positions = cut_positions(index, segment.size)
 
     def base_offset_at(position: int) -> int:
         if position + HEADER.size > segment.size:
@@ -139,7 +148,11 @@ def with_cut_points(store: ObjectStore, segment: KafkaSegment) -> KafkaSegment:
             content = store.get_range(segment.log_object, position, HEADER.size)
         return _header_at(store, segment.log_object, content, 0, position).base_offset
 
-    return replace(segment, cut_points=encode_points(segment.base_offset, positions, base_offset_at))
+    points = [
+        CUT_POINT.pack(base_offset_at(position) - segment.base_offset, position)
+        for position in _cut_positions(index, segment.size)
+    ]
+    return replace(segment, cut_points=b"".join(points))
 
 
 def _header_at(store: ObjectStore, key: str, content: Buffer, place: int, position: int) -> BatchHeader:
