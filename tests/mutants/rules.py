@@ -17,38 +17,6 @@ from pathlib import Path
 from tests.mutants.runs import PACKAGE, SOURCES
 
 TABLES = Path(__file__).parent / "rules"
-AREAS = (
-    "last stable offset",
-    "transaction index",
-    "fetch by isolation",
-    "producer epochs and sequences",
-    "verification",
-    "timeouts",
-    "order of markers",
-    "recovery",
-    "producer snapshots",
-    "cuts",
-    "joint commit",
-    "commit order",
-    "compaction of markers",
-    "packed producers",
-    "reused producer ids",
-    "lookups by time",
-    "fetch in turns",
-    "chain of manifests",
-    "aborted data",
-    "copies and crashes",
-    "deletion from the object store",
-    "restore",
-    "settings of resources",
-    "pages of topics",
-    "answers of one node",
-    "errors of records",
-    "compression of topics",
-    "authorization",
-    "what a client may cost",
-    "proof of records",
-)
 
 
 @dataclass(frozen=True)
@@ -56,7 +24,7 @@ class Rule:
     """A row of the table.
 
     Attributes:
-        area: one of `AREAS`.
+        area: the heading above it.
         says: the rule, in a sentence.
         path: of the source file, in the package.
         old: what stands there once.
@@ -109,3 +77,4 @@ def read(content: str) -> list[Rule]:
 
 
 RULES = [rule for path in sorted(TABLES.glob("*.txt")) for rule in read(path.read_text())]
+AREAS = tuple(dict.fromkeys(rule.area for rule in RULES))

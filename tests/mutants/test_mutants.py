@@ -19,7 +19,7 @@ from tests.mutants import drawn, server
 from tests.mutants.__main__ import try_rules
 from tests.mutants.changes import SETTINGS, changes_of, compiles
 from tests.mutants.drawn import Result, Results, draw
-from tests.mutants.rules import AREAS, RULES, Rule, read
+from tests.mutants.rules import RULES, Rule, read
 from tests.mutants.runs import PACKAGE, ROOT, SOURCES, Run
 
 ROWS_MIN = 60
@@ -31,8 +31,10 @@ def test_a_rule_names_what_is_there(rule):
     assert rule.new != rule.old
     assert compiles(mutated), "a mutant that does not compile is caught by every test"
     path = rule.test.partition("::")[0]
-    for word in ("tests/chaos", "tests/clients", "tests/java", "tests/spark"):
-        assert not path.startswith(word), "a test of a rule is quick, and needs no process of its own"
+    for words in ("tests/chaos", "tests/clients", "tests/java", "tests/spark/test_"):
+        assert not path.startswith(words), (
+            "a test of a rule is quick, and starts no Spark and no other client"
+        )
 
 
 def test_every_rule_names_a_test_that_is_collected(request):
@@ -60,9 +62,8 @@ def collected(tests):
     return set(done.stdout.splitlines())
 
 
-def test_every_area_has_rules_and_no_rule_stands_twice():
+def test_no_rule_stands_twice():
     assert len(RULES) >= ROWS_MIN
-    assert {rule.area for rule in RULES} == set(AREAS)
     assert len({rule.says for rule in RULES}) == len(RULES)
     assert len({(rule.path, rule.old, rule.new) for rule in RULES}) == len(RULES)
 
