@@ -1,43 +1,16 @@
 """No periodic work of the coordinators holds the event loop for more than 20 ms of its thread's processor time."""
 
 import asyncio
-import gc
-import time
-from asyncio.events import Handle
-
-import pytest
 
 from stablelog.broker.durability import journal as journal_module
 from stablelog.coordinators.transactions.decisions import Decision
 from stablelog.coordinators.transactions.states import State
 from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.wire.extension.children import JointName, child_id
+from tests.broker.holding import HOLD_S_MAX, longest
 from tests.broker.upkeep.test_maintenance import until, working
 
-HOLD_S_MAX = 0.020
 ID_COUNT = 100_000
-
-
-@pytest.fixture
-def holds(monkeypatch):
-    """How long each callback of the loop took, in seconds of its thread's processor time."""
-    found = []
-    original = Handle._run
-
-    def timed(self):
-        begun = time.thread_time()
-        original(self)
-        found.append((time.thread_time() - begun, repr(self)))
-
-    monkeypatch.setattr(Handle, "_run", timed)
-    gc.collect()
-    gc.freeze()  # what other tests have left is no work of this broker
-    yield found
-    gc.unfreeze()
-
-
-def longest(holds):
-    return max(holds, default=(0.0, ""))
 
 
 def with_idle_ids(broker, count):

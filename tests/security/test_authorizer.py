@@ -246,3 +246,16 @@ def test_a_check_with_10_000_rules_is_quick() -> None:
 
     assert best_us(cached=False) < 300
     assert best_us(cached=True) < 5
+
+
+@given(st.lists(bindings, max_size=6), st.lists(bindings, max_size=3), st.sampled_from(NAMES))
+def test_clients_have_the_same_rights_if_no_rule_names_their_host(rules, removed, name):
+    authorizer = Authorizer(rules)
+    before = authorizer.version
+    authorizer.change(removed=removed)
+    assert authorizer.version != before
+    one, other = (authorizer.rights_of("User:alice", host) for host in HOSTS)
+    named = {rule.host for rule in authorizer.index}
+    assert (one == other) == named.isdisjoint(HOSTS)
+    if one == other:
+        assert len({authorizer.allowed("User:alice", host, TYPES[0], name) for host in HOSTS}) == 1

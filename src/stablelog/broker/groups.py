@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from stablelog.broker.durability.journal import Journal
-from stablelog.broker.loop.tasks import Tasks
+from stablelog.broker.loop.tasks import Tasks, in_thread
 from stablelog.coordinators.consumer_groups.answers import GroupDecision
+from stablelog.coordinators.consumer_groups.consumer_protocol.model import TopicLookup
+from stablelog.coordinators.consumer_groups.consumer_protocol.target import computed
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.log.partition import Partition
 
@@ -35,6 +37,7 @@ class Groups:
         self._now_ms = now_ms
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
+        self._assigning: set[str] = set()  # The groups whose target assignment is being computed in a thread.
 
     def load(self) -> None:
         """Rebuild the consumer groups and their committed offsets from the offsets log."""
@@ -58,6 +61,21 @@ class Groups:
         self.apply(decision)
         await self.settled()
         return decision.answer
+
+    def assign_soon(self, group_id: str, topics: TopicLookup) -> None:
+        """Compute the target assignment of a consumer group in a thread, if one is due that takes long."""
+        if group_id not in self._assigning and self.coordinator.consumers.is_planned(group_id):
+            self._assigning.add(group_id)
+            self._tasks.start("assignment of a consumer group", self._assign, group_id, topics)
+
+    async def _assign(self, group_id: str, topics: TopicLookup) -> None:
+        consumers = self.coordinator.consumers
+        try:
+            while (plan := consumers.plan(group_id, topics)) is not None:
+                target = await in_thread(None, computed, plan, topics)
+                self.apply(consumers.follow(group_id, plan, target))
+        finally:
+            self._assigning.discard(group_id)
 
     async def settled(self) -> None:
         """Wait until all records that the group coordinator has decided so far are durable."""

@@ -91,6 +91,8 @@ class AclIndex:
         self._of_holder: dict[tuple[ResourceType, Holder], Names] = {}
         # The patterns of the rules of a type, principal, host, operation and permission.
         self._held: dict[tuple[ResourceType, Holder, Operation, Permission], set[Pattern]] = {}
+        # How many types and principals have rules for a host.
+        self._hosts: Counter[str] = Counter()
         self._count = 0
         for binding in bindings:
             self.add(binding)
@@ -157,10 +159,20 @@ class AclIndex:
             del self._patterns[pattern]
         self._of_type[pattern.resource_type].put(pattern, PRESENT if holders else NOTHING)
         key = (pattern.resource_type, holder)
-        names = self._of_holder.setdefault(key, Names())
+        if key not in self._of_holder:
+            self._of_holder[key] = Names()
+            self._hosts[binding.host] += 1
+        names = self._of_holder[key]
         names.put(pattern, rules)
         if not names.literal and not names.prefixed:
             del self._of_holder[key]
+            self._hosts[binding.host] -= 1
+            if not self._hosts[binding.host]:
+                del self._hosts[binding.host]
+
+    def names_host(self, host: str) -> bool:
+        """Whether a rule holds for this host and not for all hosts."""
+        return host in self._hosts
 
     def find(self, principal: str, host: str, resource_type: ResourceType, name: str) -> Masks:
         """Return the operations that the rules for a resource, a principal and a host allow and deny."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from stablelog.security.acl_index import AclIndex
-from stablelog.security.acls import AclBinding, Operation, ResourceType, bits
+from stablelog.security.acls import WILDCARD, AclBinding, Operation, ResourceType, bits
 
 EVERYTHING: Final = bits(Operation)
 CACHED_COUNT_MAX: Final = 20_000
@@ -43,6 +43,9 @@ class Authorizer:
         bindings: the rules.
         super_users: principals that may do everything, such as `User:admin`.
         allow_without_rules: whether everyone may do everything with a resource that no rule applies to.
+
+    Attributes:
+        version: a number that changes with the rules.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Authorizer:
         allow_without_rules: bool = False,
     ) -> None:
         self.index = AclIndex(bindings)
+        self.version = 0
         self._super_users = frozenset(super_users)
         self._allow_without_rules = allow_without_rules
         # By principal, host, type and name of a resource: the operations that are allowed, as bits.
@@ -115,3 +119,8 @@ class Authorizer:
             self.index.add(binding)
         self._cache.clear()
         self._some_cache.clear()
+        self.version += 1
+
+    def rights_of(self, principal: str, host: str) -> tuple[str, str]:
+        """Return a value that is equal for clients with the same rights: the host counts only if a rule names it."""
+        return principal, host if self.index.names_host(host) else WILDCARD

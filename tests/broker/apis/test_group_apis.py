@@ -41,6 +41,7 @@ from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.network.session import Session
 from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.coordinators.consumer_groups.answers import GroupConfig, GroupDecision, OffsetCommit
+from stablelog.coordinators.consumer_groups.consumer_protocol.target import computed
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.coordinators.consumer_groups.records import read_offset_value
 from stablelog.wire.api import APIS
@@ -82,6 +83,10 @@ class GroupsOnPaper:
 
     async def settled(self) -> None:
         pass
+
+    def assign_soon(self, group_id: str, topics: Any) -> None:
+        while (plan := self.coordinator.consumers.plan(group_id, topics)) is not None:
+            self.apply(self.coordinator.consumers.follow(group_id, plan, computed(plan, topics)))
 
     def new_token(self) -> Any:
         return asyncio.get_running_loop().create_future()

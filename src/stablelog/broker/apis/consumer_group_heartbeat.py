@@ -6,6 +6,7 @@ Version notes: v0 the broker makes the member id; v1+ the client makes it, and c
 
 import uuid
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
 
 from kio.schema.consumer_group_heartbeat.v1.request import (
@@ -20,6 +21,7 @@ from kio.schema.consumer_group_heartbeat.v1.response import (
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topics.topics import Topics
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
     JOIN_EPOCH,
@@ -27,8 +29,10 @@ from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
     HeartbeatRequest,
     KnownTopic,
     Partitions,
+    Selection,
     by_topic,
 )
+from stablelog.coordinators.patterns import name_matcher
 from stablelog.errors import RefusedError
 
 OWN_ID_VERSION = 1
@@ -38,9 +42,8 @@ ONE_MS = timedelta(milliseconds=1)
 class SubscribableTopics:
     """The topics of the broker, as the group coordinator sees them."""
 
-    def __init__(self, topics: Topics, context: Context) -> None:
+    def __init__(self, topics: Topics) -> None:
         self._topics = topics
-        self._context = context
 
     @property
     def version(self) -> int:
@@ -56,13 +59,31 @@ class SubscribableTopics:
         """Return the name of the topic with this id; None if there is none."""
         return self._topics.name_of(topic_id)
 
-    def names(self) -> Iterable[str]:
-        """Return the names of the topics that a regular expression can select: all that the client may describe."""
-        return [
-            topic.name
-            for topic in self._topics
-            if self._context.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name, is_logged=False)
-        ]
+
+async def _selected(broker: Broker, context: Context, request: HeartbeatRequest) -> Selection | None:
+    """Return the topics that the pattern of a member selects, of those that the client may describe.
+
+    Only topics that are new since an earlier heartbeat of the group are compared with the pattern, unless the rights of
+    clients have changed. Other tasks run in between.
+    """
+    consumers = broker.groups.coordinator.consumers
+    pattern = consumers.pattern_of(request)
+    if pattern is None:
+        return None
+    rights, rights_version = (None, 0) if context.access is None else context.access.rights
+    names = broker.topics.reservations.existing
+    before = consumers.selection(request.group_id, (pattern, rights))
+    if before is None or before.rights_version != rights_version:
+        before = Selection(pattern, rights, rights_version, frozenset(), frozenset())
+    elif before.seen is names:
+        return before
+    matches = name_matcher(pattern)
+    added = {
+        name
+        async for name in in_turns(names - before.seen)
+        if matches(name) and context.allows(Operation.DESCRIBE, ResourceType.TOPIC, name, is_logged=False)
+    }
+    return replace(before, seen=names, names=(before.names & names) | added)
 
 
 def _owned(topics: Iterable[OwnedPartitions] | None) -> Partitions | None:
@@ -118,16 +139,15 @@ async def handle(
     )
     try:
         context.require(Operation.READ, ResourceType.GROUP, request.group_id)
-        for name in request.subscribed_topic_names or () if context.access is not None else ():
-            context.require(Operation.DESCRIBE, ResourceType.TOPIC, name)
+        if context.access is not None:
+            async for name in in_turns(request.subscribed_topic_names or ()):
+                context.require(Operation.DESCRIBE, ResourceType.TOPIC, name)
         if request.member_epoch == JOIN_EPOCH:
             broker.reserve.check("ConsumerGroupHeartbeat")
+        heartbeat = replace(heartbeat, selection=await _selected(broker, context, heartbeat))
     except RefusedError as refused:
         return _answered(HeartbeatAnswer(ErrorCode(refused.code), str(refused)))
-    return _answered(
-        await broker.groups.carry_out(
-            broker.groups.coordinator.consumers.heartbeat(
-                heartbeat, SubscribableTopics(broker.topics, context), now_ms=broker.now_ms()
-            )
-        )
-    )
+    topics = SubscribableTopics(broker.topics)
+    decision = broker.groups.coordinator.consumers.heartbeat(heartbeat, topics, now_ms=broker.now_ms())
+    broker.groups.assign_soon(request.group_id, topics)
+    return _answered(await broker.groups.carry_out(decision))

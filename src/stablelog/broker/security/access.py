@@ -70,6 +70,11 @@ class Access(NamedTuple):
         """Whether the client may carry out an operation on some resource of a type."""
         return self.authorizer.allows_some(self.principal, self.host, operation, kind)
 
+    @property
+    def rights(self) -> tuple[tuple[str, str], int]:
+        """A value that is equal for clients with the same rights, and the version of the rules."""
+        return self.authorizer.rights_of(self.principal, self.host), self.authorizer.version
+
     def operations(self, kind: ResourceType, name: str) -> int:
         """The operations that the client may carry out on a resource, of those that its type has, as bits."""
         return self.authorizer.allowed(self.principal, self.host, kind, name) & _SUPPORTED[kind]

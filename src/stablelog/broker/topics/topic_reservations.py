@@ -29,13 +29,23 @@ class Reservations:
         self._names: dict[str, str] = {}
         # The number of partitions that are being created, by topic. The key is the topic's name as metrics show it.
         self._counts: dict[str, int] = {}
+        self._existing: frozenset[str] | None = None
+
+    @property
+    def existing(self) -> frozenset[str]:
+        """The names of the existing topics: the same object until a topic is created or deleted."""
+        if self._existing is None:
+            self._existing = frozenset(self._topics)
+        return self._existing
 
     def listed(self, name: str) -> None:
         """Note that a topic of this name was added to the list of topics."""
+        self._existing = None
         self._names[without_dots(name)] = name
 
     def unlisted(self, name: str) -> None:
         """Note that the topic of this name was removed from the list of topics."""
+        self._existing = None
         self._names.pop(without_dots(name), None)
 
     def reserve(self, name: str, partition_count: int) -> None:

@@ -1,6 +1,7 @@
 """Consumer groups: conversations of members with the coordinator, and invariants of every conversation."""
 
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,13 +17,17 @@ from stablelog.coordinators.consumer_groups.answers import (
     Membership,
     OffsetCommit,
 )
+from stablelog.coordinators.consumer_groups.consumer_protocol import target as target_module
 from stablelog.coordinators.consumer_groups.consumer_protocol.group import ConsumerGroup
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
     HeartbeatAnswer,
     HeartbeatRequest,
     KnownTopic,
+    Selection,
 )
+from stablelog.coordinators.consumer_groups.consumer_protocol.target import computed
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
+from stablelog.coordinators.patterns import name_matcher
 from tests.scale import examples
 
 SESSION_MS = 45_000
@@ -52,9 +57,6 @@ class FakeTopics:
 
     def name_of(self, topic_id: uuid.UUID) -> str | None:
         return next((name for name, topic in self.known.items() if topic.topic_id == topic_id), None)
-
-    def names(self) -> list[str]:
-        return list(self.known)
 
 
 class Client:
@@ -96,6 +98,7 @@ class Room:
         self.config = GroupConfig(initial_rebalance_delay_ms=0, **config)
         self.coordinator = GroupCoordinator(self.config)
         self.topics = FakeTopics(t=4)
+        self.computes_at_once = True
         self.log: list[tuple[bytes, bytes | None]] = []
         self.now_ms = 0
 
@@ -103,11 +106,30 @@ class Room:
         self.log += decision.records
         return decision
 
-    def beat(self, member_id: str, group_id: str = "g", **fields: Any) -> HeartbeatAnswer:
+    def beat(
+        self, member_id: str, group_id: str = "g", *, allowed: str = "", **fields: Any
+    ) -> HeartbeatAnswer:
+        """Send a heartbeat of a member that may describe the topics whose names match `allowed`, by default all."""
         request = HeartbeatRequest(group_id=group_id, member_id=member_id, fresh_id="fresh", **fields)
-        return self.keep(
+        pattern = self.coordinator.consumers.pattern_of(request)
+        if pattern is not None:
+            matches, is_allowed = name_matcher(pattern), name_matcher(allowed)
+            names = frozenset(name for name in self.topics.known if matches(name) and is_allowed(name))
+            seen = frozenset(self.topics.known)
+            request = replace(request, selection=Selection(pattern, allowed, 0, seen, names))
+        answer = self.keep(
             self.coordinator.consumers.heartbeat(request, self.topics, now_ms=self.now_ms)
         ).answer
+        while self.computes_at_once and self.compute(group_id):
+            pass
+        return answer
+
+    def compute(self, group_id: str = "g") -> bool:
+        """Compute the target assignment of a group, if a large one is due."""
+        plan = self.coordinator.consumers.plan(group_id, self.topics)
+        if plan is not None:
+            self.keep(self.coordinator.consumers.follow(group_id, plan, computed(plan, self.topics)))
+        return plan is not None
 
     def wait(self, ms: int) -> None:
         self.now_ms += ms
@@ -271,6 +293,158 @@ def test_a_pattern_selects_the_topics_that_match_as_a_whole():
     assert a.beat(pattern="(a").code is ErrorCode.invalid_regular_expression
     a.beat(pattern="", topics=("t",))
     settle(a)
+
+
+def names_of(client: Client) -> set[str | None]:
+    return {client.room.topics.name_of(topic) for topic, _ in client.owned}
+
+
+def test_a_pattern_selects_only_topics_that_the_member_itself_may_describe():
+    """Whoever sends the next heartbeat, no member gets topics by the rights of another one."""
+    room = Room()
+    for name in ("open", "secret"):
+        room.topics.put(name, 2)
+    a = Client(room, "a", topics=None, pattern=".*")
+    b = Client(room, "b", topics=None, pattern=".*", allowed="open")
+    settle(a, b)
+    assert names_of(a) >= {"t", "secret"}
+    assert names_of(b) == {"open"}
+    for first, second in ((a, b), (b, a)):
+        room.topics.put(f"secret-{first.member_id}", 2)
+        settle(first, second)
+        assert names_of(b) <= {"open"}
+        assert len(a.owned) + len(b.owned) == sum(count for _, count in room.topics.known.values())
+    owned = a.owned, b.owned
+    epoch = room.group.epoch
+    settle(b, a, b)
+    assert ((a.owned, b.owned), room.group.epoch) == (owned, epoch)
+    room.restart()
+    settle(b, a, b)
+    assert ((a.owned, b.owned), room.group.epoch) == (owned, epoch), "the rights of both are as before"
+
+
+def test_a_member_that_loses_rights_loses_the_topics_also_after_a_restart():
+    for restarts in (False, True):
+        room = Room()
+        room.topics.put("secret", 2)
+        a = Client(room, "a", topics=None, pattern=".*")
+        a.beat()
+        assert names_of(a) == {"t", "secret"}
+        if restarts:
+            room.restart()
+        a.fields["allowed"] = "t"
+        settle(a)
+        assert names_of(a) == {"t"}
+
+
+def test_after_a_restart_topics_that_only_a_silent_member_selects_are_found_with_its_heartbeat():
+    for joins in (False, True):
+        room = Room()
+        a = Client(room, "a", topics=None, pattern="t")
+        b = Client(room, "b", topics=None, pattern="t|u")
+        settle(a, b)
+        room.restart()
+        room.topics.put("u", 3)
+        a.beat()
+        c = Client(room, "c", topics=None, pattern="t")
+        settle(*([a, c] if joins else [a]))
+        assert "u" not in names_of(a) | names_of(c)
+        settle(a, b, *([c] if joins else []))
+        assert names_of(b) >= {"u"}
+        assert len(a.owned) + len(b.owned) + len(c.owned) == 7
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """Every target assignment is one that takes long."""
+    monkeypatch.setattr(target_module, "UNDIVIDED_MAX", -1)
+
+
+def test_a_large_target_assignment_is_computed_outside_of_heartbeats(large):
+    room = Room()
+    room.computes_at_once = False
+    a, b = Client(room, "a", topics=None, pattern="[tu]"), Client(room, "b")
+    a.beat()
+    a.beat()
+    assert (a.owned, room.group.epoch, room.group.state) == (frozenset(), 1, "Assigning")
+    assert room.compute()
+    a.beat()
+    assert (len(a.owned), room.group.state) == (4, "Stable")
+    assert not room.compute()
+    room.topics.put("u", 2)
+    a.beat()
+    assert room.compute()
+    settle(a)
+    assert (len(a.owned), room.group.epoch) == (6, 2)
+    plan = None
+    for _ in range(2):  # The group changes while its plan is computed.
+        b.beat(member_epoch=0, owned=frozenset())
+        plan = room.coordinator.consumers.plan("g", room.topics)
+        room.beat("b", member_epoch=-1)
+        room.keep(room.coordinator.consumers.follow("g", plan, computed(plan, room.topics)))
+        a.beat()
+    assert room.group.state == "Assigning"
+    room.computes_at_once = True
+    settle(a)
+    assert (len(a.owned), room.group.state) == (6, "Stable")
+
+
+def test_a_plan_of_a_group_that_was_made_again_is_not_followed(large):
+    room = Room()
+    room.computes_at_once = False
+    a = Client(room, "a")
+    a.beat()
+    plan = room.coordinator.consumers.plan("g", room.topics)
+    room.beat("a", member_epoch=-1)
+    room.keep(room.coordinator.delete_groups(["g"], now_ms=0))
+    Client(room, "a", topics=("none",)).beat()
+    length = len(room.log)
+    room.keep(room.coordinator.consumers.follow("g", plan, computed(plan, room.topics)))
+    assert len(room.log) == length
+
+
+def test_members_with_equal_patterns_and_rights_follow_a_new_topic_in_one_epoch():
+    room = Room()
+    clients = [Client(room, name, topics=None, pattern="[a-z]") for name in "abcd"]
+    settle(*clients)
+    epoch = room.group.epoch
+    room.topics.put("u", 4)
+    settle(*clients)
+    assert room.group.epoch == epoch + 1
+    assert [len(client.owned) for client in clients] == [2, 2, 2, 2]
+    assert len(room.group.selections) == 1
+    clients[0].beat(pattern="u", topics=None)
+    settle(*clients[1:])
+    assert len(room.group.selections) == 2
+    room.beat("a", member_epoch=-1)
+    settle(*clients[1:])
+    assert len(room.group.selections) == 1, "a selection without a member is forgotten"
+
+
+def test_a_static_member_with_another_principal_does_not_keep_its_topics():
+    room = Room()
+    room.topics.put("secret", 2)
+    a = Client(room, "a", instance_id="i", topics=None, pattern=".*")
+    a.beat()
+    room.beat("a", member_epoch=-2, instance_id="i")
+    other = Client(room, "a2", instance_id="i", topics=None, pattern=".*", allowed="t")
+    settle(other)
+    assert names_of(other) == {"t"}
+
+
+def test_a_pattern_that_changed_while_it_was_resolved_is_resolved_by_a_later_heartbeat():
+    room = Room()
+    a = Client(room, "a", topics=None, pattern="t")
+    a.beat()
+    late = Selection("t", "", 0, frozenset(), frozenset({"t"}))
+    request = HeartbeatRequest(
+        group_id="g", member_id="a", fresh_id="x", member_epoch=1, pattern="u", selection=late
+    )
+    room.keep(room.coordinator.consumers.heartbeat(request, room.topics, now_ms=0))
+    assert room.group.is_subscribed_to("anything")
+    a.fields["pattern"] = "u"
+    settle(a)
+    assert not a.owned
 
 
 def test_a_member_with_an_old_or_wrong_epoch_is_fenced_and_joins_again():
@@ -653,3 +827,40 @@ class Members(RuleBasedStateMachine):
 
 Members.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 TestMembers = Members.TestCase
+
+
+class MembersOfLargeGroups(Members):
+    """Every target assignment is computed outside of heartbeats, and members go on meanwhile."""
+
+    def __init__(self):
+        super().__init__()
+        self.undivided_max, target_module.UNDIVIDED_MAX = target_module.UNDIVIDED_MAX, -1
+        self.room.computes_at_once = False
+        self.result = None
+
+    def teardown(self):
+        target_module.UNDIVIDED_MAX = self.undivided_max
+
+    @rule()
+    def begin(self):
+        plan = self.room.coordinator.consumers.plan("g", self.room.topics)
+        self.result = None if plan is None else (plan, computed(plan, self.room.topics))
+
+    @rule()
+    def end(self):
+        if self.result is not None:
+            self.room.keep(self.room.coordinator.consumers.follow("g", *self.result))
+            self.result = None
+
+    @precondition(lambda self: self.clients)
+    @rule()
+    def converge(self):
+        self.room.computes_at_once = True
+        super().converge()
+        self.room.computes_at_once = False
+
+
+MembersOfLargeGroups.TestCase.settings = settings(
+    max_examples=examples(60), stateful_step_count=40, deadline=None
+)
+TestMembersOfLargeGroups = MembersOfLargeGroups.TestCase

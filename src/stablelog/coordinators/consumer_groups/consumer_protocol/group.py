@@ -14,21 +14,20 @@ Invariant: no partition has two owners. A member owns what is assigned to it and
 Source: KIP-848.
 """
 
-import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from hashlib import blake2b
 
 from stablelog.coordinators.consumer_groups.consumer_protocol.assignors import DEFAULT_ASSIGNOR
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
     NO_PARTITIONS,
     Current,
     DescribedConsumer,
-    KnownTopic,
     MemberState,
     Partitions,
+    Selection,
+    SelectionKey,
     Subscription,
     TopicIdPartition,
     TopicLookup,
@@ -54,11 +53,11 @@ from stablelog.coordinators.consumer_groups.consumer_protocol.records import (
     read_target,
     read_target_epoch,
 )
+from stablelog.coordinators.consumer_groups.consumer_protocol.target import Plan, PlannedMember, Target
 from stablelog.coordinators.consumer_groups.membership import CONSUMER_PROTOCOL, Alarm, Due
-from stablelog.coordinators.patterns import name_matcher
 from stablelog.coordinators.record_fields import Record
 
-HASH_SIZE = 8
+NO_TOPICS: frozenset[str] = frozenset()
 
 
 class ConsumerState(StrEnum):
@@ -72,11 +71,20 @@ class ConsumerState(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class ConsumerMember:
-    """A member of a consumer group."""
+    """A member of a consumer group.
+
+    Attributes:
+        selection_key: identifies the topics that the member's pattern selects; None if it has no pattern, or has sent no
+            heartbeat since the start of the broker or since its pattern has changed.
+        assigned_from: the topics that the pattern selected when the group's epoch last rose for it; None if this is not
+            known since the start of the broker.
+    """
 
     member_id: str
     subscription: Subscription
     current: Current
+    selection_key: SelectionKey | None = None
+    assigned_from: frozenset[str] | None = None
 
 
 class ConsumerGroup:
@@ -92,6 +100,10 @@ class ConsumerGroup:
         owners: the member that owns a partition, by partition.
         topics_version: the version of the topics that `topics_hash` was compared with; None if it was not compared
             since the start or since a subscription has changed.
+        selections: the topics that the patterns of the members select. A member's own heartbeat resolves its pattern,
+            with the rights of the member's principal.
+        is_planned: whether a large target assignment is to be computed. The caller does this outside of heartbeats.
+        plan_in_work: the plan that the caller computes.
     """
 
     protocol_type = CONSUMER_PROTOCOL
@@ -106,9 +118,10 @@ class ConsumerGroup:
         self.static_ids: dict[str, str] = {}
         self.owners: dict[TopicIdPartition, str] = {}
         self.topics_version: int | None = None
-        # By pattern: the topics that it selects, of `topics_version`.
-        self._selected: dict[str, frozenset[str]] = {}
+        self.selections: dict[SelectionKey, Selection] = {}
         self._subscribed: frozenset[str] | None = None
+        self.is_planned = False
+        self.plan_in_work: Plan | None = None
 
     def alarm(self, due: Due, member_id: str = "") -> Alarm:
         """Return the key by which the queue of deadlines knows one of the group's deadlines."""
@@ -135,40 +148,95 @@ class ConsumerGroup:
 
     # -- topics ----------------------------------------------------------------------------------------------
 
-    def topics_of(self, subscription: Subscription) -> frozenset[str]:
-        """The names of the topics that a member subscribes to, including those that its pattern selects."""
-        topics = frozenset(subscription.topics)
-        return topics | self._selected.get(subscription.pattern, topics) if subscription.pattern else topics
+    def select(self, member_id: str, selection: Selection, topics: TopicLookup) -> bool:
+        """Note the topics that the pattern of a member selects. Return whether the target assignment has to follow.
+
+        It need not follow after a start of the broker if the member may still describe the topics that it has.
+        """
+        member = self.members[member_id]
+        if selection.pattern != member.subscription.pattern:
+            return False  # The subscription has changed since the pattern was resolved. A later heartbeat resolves it.
+        if self.selections.get(selection.key) is not selection:
+            self.selections[selection.key] = selection
+            self._subscribed = None
+        if member.selection_key != selection.key:
+            member.selection_key = selection.key
+            self._subscribed = None
+        if member.assigned_from is not None:
+            is_changed = member.assigned_from != selection.names
+        else:
+            allowed = selection.names.union(member.subscription.topics)
+            is_changed = not allowed.issuperset(self._target_names(member, topics))
+            self.topics_version = None  # The group may subscribe to more topics.
+            member.assigned_from = selection.names
+        if is_changed:
+            for each in self.members.values():
+                if each.selection_key == selection.key:
+                    each.assigned_from = selection.names
+        return is_changed
+
+    def _selected(self, member: ConsumerMember, topics: TopicLookup) -> frozenset[str]:
+        """The topics that the pattern of a member selects. Until its first heartbeat after a start of the broker, these
+        are the topics of its target assignment.
+        """
+        if not member.subscription.pattern:
+            return NO_TOPICS
+        if member.selection_key is None:
+            return self._target_names(member, topics)
+        return self.selections[member.selection_key].names
+
+    def _target_names(self, member: ConsumerMember, topics: TopicLookup) -> frozenset[str]:
+        ids = {topic_id for topic_id, _ in self.target.get(member.member_id, NO_PARTITIONS)}
+        return frozenset(name for topic_id in ids if (name := topics.name_of(topic_id)) is not None)
+
+    def plan(self, topics: TopicLookup, *, is_changed: bool) -> Plan:
+        """Return what a target assignment is computed from, and forget selections without a member.
+
+        Args:
+            topics: the topics of the broker.
+            is_changed: whether the group's epoch is going to rise.
+        """
+        used = {member.selection_key for member in self.members.values()}
+        self.selections = {key: self.selections[key] for key in self.selections if key in used}
+        known: dict[tuple[tuple[str, ...], Hashable], frozenset[str]] = {}
+        members: dict[str, PlannedMember] = {}
+        for member in self.members.values():
+            subscription = member.subscription
+            is_resolved = member.selection_key is not None or not subscription.pattern
+            key = subscription.topics, member.selection_key if is_resolved else member
+            if key not in known:
+                selected = self._selected(member, topics)
+                known[key] = selected.union(subscription.topics) if subscription.topics else selected
+            members[member.member_id] = PlannedMember(
+                subscription.instance_id or member.member_id,
+                known[key],
+                self.target.get(member.member_id, NO_PARTITIONS),
+            )
+        return Plan(
+            epoch=self.epoch,
+            target_epoch=self.target_epoch,
+            topics_version=topics.version,
+            topics_hash=self.topics_hash,
+            is_due=is_changed or self.epoch > self.target_epoch,
+            assignor=self.assignor,
+            members=members,
+        )
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member subscribes to the topic. After a start, a pattern counts as subscribed to any topic until a
-        heartbeat resolves it.
+        heartbeat of the member resolves it.
         """
         if self._subscribed is None:
-            if any(m.subscription.pattern not in {None, "", *self._selected} for m in self.members.values()):
-                return True
-            topics = (self.topics_of(member.subscription) for member in self.members.values())
-            self._subscribed = frozenset().union(*topics)
+            keys: set[SelectionKey] = set()
+            names: set[tuple[str, ...]] = set()
+            for member in self.members.values():
+                names.add(member.subscription.topics)
+                if member.subscription.pattern:
+                    if member.selection_key is None:
+                        return True
+                    keys.add(member.selection_key)
+            self._subscribed = frozenset().union(*names, *(self.selections[key].names for key in keys))
         return topic in self._subscribed
-
-    def resolve(self, topics: TopicLookup) -> None:
-        """Resolve the patterns of the members, if the topics or a subscription have changed."""
-        if self.topics_version == topics.version:
-            return
-        self._subscribed = None
-        names: list[str] | None = None
-        selected: dict[str, frozenset[str]] = {}
-        for member in self.members.values():
-            pattern = member.subscription.pattern
-            if pattern and pattern not in selected:
-                names = list(topics.names()) if names is None else names
-                selected[pattern] = frozenset(filter(name_matcher(pattern), names))
-        self._selected = selected
-
-    def known_topics(self, topics: TopicLookup) -> dict[str, KnownTopic]:
-        """Return the topics that the members subscribe to and that exist, by name."""
-        names = frozenset().union(*(self.topics_of(member.subscription) for member in self.members.values()))
-        return {name: found for name in sorted(names) if (found := topics.find(name)) is not None}
 
     # -- changes ---------------------------------------------------------------------------------------------
 
@@ -187,6 +255,8 @@ class ConsumerGroup:
             member = self.members[member_id] = ConsumerMember(member_id, subscription, Current())
         elif member.subscription.instance_id is not None:
             self.static_ids.pop(member.subscription.instance_id, None)
+        if member.subscription.pattern != subscription.pattern:
+            member.selection_key = None
         member.subscription = subscription
         if subscription.instance_id is not None:
             self.static_ids[subscription.instance_id] = member_id
@@ -208,13 +278,42 @@ class ConsumerGroup:
             if self.owners.get(partition) == member.member_id:
                 del self.owners[partition]
 
-    def set_target(self, target: Mapping[str, Partitions]) -> Iterator[Record]:
-        """Set the target assignment of the group's epoch."""
-        assert target.keys() == self.members.keys()
-        for member_id, partitions in target.items():
+    def follow(self, plan: Plan, target: Target, *, is_changed: bool) -> Iterator[Record]:
+        """Take the result of a plan, which may have been made before later changes of the group.
+
+        Args:
+            plan: the plan.
+            target: its result.
+            is_changed: whether the group's epoch rises also if the topics have not changed.
+        """
+        is_latest = plan.epoch == self.epoch
+        is_new_hash = target.topics_hash != self.topics_hash
+        self.topics_hash = target.topics_hash
+        if is_changed or (is_new_hash and self.epoch == self.target_epoch):
+            yield self.raise_epoch()
+        elif is_new_hash:
+            yield self._epoch_record()
+        if is_latest:
+            self.topics_version = plan.topics_version
+        # A target epoch has one target assignment. If the former one still has the epoch of the plan, the next plan follows.
+        if target.partitions is None or not (is_latest or plan.epoch > self.target_epoch):
+            return
+        for member_id, partitions in target.partitions.items():
+            member = self.members.get(member_id)
+            if member is None:
+                continue
+            if member.assigned_from is None:
+                member.assigned_from = (
+                    NO_TOPICS  # The member's own heartbeat finds out what its pattern selects.
+                )
             if self.target.get(member_id) != partitions:
-                yield self.set_target_of(member_id, partitions)
-        self.target_epoch = self.epoch
+                self.target[member_id] = partitions
+                value = target.values.get(member_id)
+                yield (
+                    self._key(TARGET_KEY_VERSION, member_id),
+                    encode_target(partitions) if value is None else value,
+                )
+        self.target_epoch = self.epoch if is_latest else plan.epoch
         yield self._target_epoch_record()
 
     def set_target_of(self, member_id: str, partitions: Partitions) -> Record:
@@ -321,18 +420,3 @@ class ConsumerGroup:
         self._disown(member)
         member.current = current
         self.owners.update(dict.fromkeys(current.assigned | current.revoking, member.member_id))
-
-
-def hash_of(topics: Mapping[str, KnownTopic]) -> int:
-    """Return a number that identifies topics with their ids and partition counts; 0 for no topics."""
-    if not topics:
-        return 0
-    digest = blake2b(digest_size=HASH_SIZE)
-    for name, (topic_id, partition_count) in sorted(topics.items()):
-        digest.update(f"{name}\0{topic_id}\0{partition_count}\0".encode())
-    return int.from_bytes(digest.digest(), "big", signed=True)
-
-
-def subscribed_ids(names: Iterable[str], known: Mapping[str, KnownTopic]) -> frozenset[uuid.UUID]:
-    """Return the ids of those of the topics that exist."""
-    return frozenset(known[name].topic_id for name in names if name in known)

@@ -25,8 +25,11 @@ from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
     DescribedConsumerGroup,
     HeartbeatAnswer,
     HeartbeatRequest,
+    Selection,
+    SelectionKey,
     TopicLookup,
 )
+from stablelog.coordinators.consumer_groups.consumer_protocol.target import Plan, Target
 from stablelog.coordinators.consumer_groups.descriptions import described_consumer_group
 from stablelog.coordinators.consumer_groups.expiry import Expiry
 from stablelog.coordinators.consumer_groups.membership import Group, State
@@ -46,6 +49,48 @@ class ConsumerGroups:
         self._table = table
         self._expiry = expiry
         self.heartbeats = Heartbeats(config, table.deadlines)
+
+    def pattern_of(self, request: HeartbeatRequest) -> str | None:
+        """Return the pattern that the caller has to resolve before it hands in a heartbeat (`HeartbeatRequest.selection`).
+
+        Returns:
+            None if the sender has no pattern, or if the request is refused without regard to its group.
+        """
+        group = self._table.groups.get(request.group_id)
+        try:
+            self.heartbeats.check(request)
+        except RefusedError:
+            return None
+        return self.heartbeats.pattern_of(group if isinstance(group, ConsumerGroup) else None, request)
+
+    def selection(self, group_id: str, key: SelectionKey) -> Selection | None:
+        """Return what a pattern selected in an earlier heartbeat of a group, for members with the same rights."""
+        group = self._table.groups.get(group_id)
+        return group.selections.get(key) if isinstance(group, ConsumerGroup) else None
+
+    def is_planned(self, group_id: str) -> bool:
+        """Whether a group waits for a large target assignment."""
+        group = self._table.groups.get(group_id)
+        return isinstance(group, ConsumerGroup) and group.is_planned
+
+    def plan(self, group_id: str, topics: TopicLookup) -> Plan | None:
+        """Return the large plan that a group waits for; None if there is none.
+
+        The caller computes it (`computed`), and hands the result to `follow`. One plan of a group is computed at a time.
+        """
+        group = self._table.groups.get(group_id)
+        if not isinstance(group, ConsumerGroup) or not group.is_planned:
+            return None
+        group.plan_in_work = group.plan(topics, is_changed=False)
+        return group.plan_in_work
+
+    def follow(self, group_id: str, plan: Plan, target: Target) -> GroupDecision[None]:
+        """Take the result of a plan. Nothing changes if the group was removed meanwhile, also if it was made again."""
+        decision = GroupDecision(None)
+        group = self._table.groups.get(group_id)
+        if isinstance(group, ConsumerGroup) and group.plan_in_work is plan:
+            self.heartbeats.follow(group, plan, target, decision)
+        return decision
 
     def heartbeat(
         self, request: HeartbeatRequest, topics: TopicLookup, *, now_ms: int

@@ -15,12 +15,10 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.consumer_groups.answers import GroupConfig, GroupDecision
-from stablelog.coordinators.consumer_groups.consumer_protocol.assignors import ASSIGNORS, Subscriber
+from stablelog.coordinators.consumer_groups.consumer_protocol.assignors import ASSIGNORS
 from stablelog.coordinators.consumer_groups.consumer_protocol.group import (
     ConsumerGroup,
     ConsumerMember,
-    hash_of,
-    subscribed_ids,
 )
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
     JOIN_EPOCH,
@@ -34,6 +32,7 @@ from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
     TopicLookup,
 )
 from stablelog.coordinators.consumer_groups.consumer_protocol.reconciliation import reconciled
+from stablelog.coordinators.consumer_groups.consumer_protocol.target import Plan, Target, computed
 from stablelog.coordinators.consumer_groups.membership import Alarm, Due
 from stablelog.coordinators.deadlines import Deadlines
 from stablelog.coordinators.patterns import name_matcher
@@ -68,6 +67,19 @@ class Heartbeats:
             )
         name_matcher(request.pattern)
 
+    def pattern_of(self, group: ConsumerGroup | None, request: HeartbeatRequest) -> str | None:
+        """Return the pattern that the sender of a heartbeat subscribes to; None if it has none, or leaves."""
+        if request.member_epoch < JOIN_EPOCH:
+            return None
+        if request.pattern is not None or group is None:
+            return request.pattern or None
+        member = group.members.get(request.member_id)
+        return (
+            None
+            if member is None or request.member_epoch == JOIN_EPOCH
+            else member.subscription.pattern or None
+        )
+
     def heartbeat(
         self,
         group: ConsumerGroup,
@@ -92,6 +104,7 @@ class Heartbeats:
             is_changed = _wants(subscription) != _wants(former.subscription)
             self._remove(group, former.member_id, decision)
             decision.records.append(group.set_subscription(member_id, subscription))
+            group.members[member_id].assigned_from = former.assigned_from
             decision.records.append(group.set_target_of(member_id, target))
         else:
             subscription = _subscription(request, None if former is None else former.subscription)
@@ -101,6 +114,8 @@ class Heartbeats:
             if former is not None and is_join and former.current != Current():
                 # The member has lost its state. It joins again, and owns nothing.
                 decision.records.append(group.set_current(member_id, Current()))
+        if request.selection is not None:
+            is_changed |= group.select(member_id, request.selection, topics)
         self._update_target(group, topics, decision, is_changed=is_changed)
         member = group.members[member_id]
         before = member.current
@@ -151,28 +166,35 @@ class Heartbeats:
     def _update_target(
         self, group: ConsumerGroup, topics: TopicLookup, decision: Decision, *, is_changed: bool
     ) -> None:
-        """Raise the group's epoch if its subscriptions or topics have changed, and compute the target assignment."""
-        if not is_changed and group.topics_version == topics.version and group.epoch == group.target_epoch:
+        """Raise the group's epoch if its subscriptions or topics have changed, and compute the target assignment.
+
+        A large target assignment is not computed here (`ConsumerGroup.is_planned`). Until it is, the members follow the
+        former one, and a new member has no partitions.
+        """
+        if (
+            not is_changed
+            and group.topics_version == topics.version
+            and group.epoch == group.target_epoch
+            and not group.is_planned
+        ):
             return
-        group.resolve(topics)
-        known = group.known_topics(topics)
-        topics_hash = hash_of(known)
-        group.topics_version = topics.version
-        if is_changed or topics_hash != group.topics_hash:
-            group.topics_hash = topics_hash
+        if not group.is_planned:
+            plan = group.plan(topics, is_changed=is_changed)
+            if not plan.is_large(topics):
+                decision.records.extend(group.follow(plan, computed(plan, topics), is_changed=is_changed))
+                return
+            group.is_planned = True
+        if is_changed:
             decision.records.append(group.raise_epoch())
-        if group.epoch == group.target_epoch:
-            return
-        subscribers = {
-            member.member_id: Subscriber(
-                member.subscription.instance_id or member.member_id,
-                subscribed_ids(group.topics_of(member.subscription), known),
-                group.target.get(member.member_id, NO_PARTITIONS),
-            )
-            for member in group.members.values()
-        }
-        counts = {topic.topic_id: topic.partition_count for topic in known.values()}
-        decision.records.extend(group.set_target(ASSIGNORS[group.assignor](subscribers, counts)))
+        for member_id in group.members.keys() - group.target.keys():
+            decision.records.append(group.set_target_of(member_id, NO_PARTITIONS))
+
+    @staticmethod
+    def follow(group: ConsumerGroup, plan: Plan, target: Target, decision: Decision) -> None:
+        """Take the result of a large plan. If the group has changed since the plan was made, a further plan is due."""
+        decision.records.extend(group.follow(plan, target, is_changed=False))
+        group.plan_in_work = None
+        group.is_planned = group.topics_version != plan.topics_version or group.epoch > group.target_epoch
 
     def _reconcile(
         self,

@@ -1,7 +1,7 @@
 """Values of the consumer group protocol: topics, subscriptions, assignments, requests and answers."""
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Protocol
@@ -42,9 +42,6 @@ class TopicLookup(Protocol):
     def name_of(self, topic_id: uuid.UUID) -> str | None:
         """Return the name of the topic with this id; None if there is none."""
 
-    def names(self) -> Iterable[str]:
-        """Return the names of the topics that a regular expression can select: all, as in Apache Kafka."""
-
 
 class MemberState(IntEnum):
     """How far a member is on the way to its target assignment. The numbers are Kafka's."""
@@ -75,6 +72,33 @@ class Subscription:
 
 
 @dataclass(frozen=True, slots=True)
+class Selection:
+    """The topics that a pattern selects, of those that a member may describe.
+
+    Attributes:
+        pattern: the pattern.
+        rights: identifies what the member may describe: equal for members with equal rights, whatever the rules are.
+        rights_version: the version of the rules.
+        seen: the names of all topics when the pattern was resolved.
+        names: the names of the selected topics.
+    """
+
+    pattern: str
+    rights: Hashable
+    rights_version: int
+    seen: frozenset[str]
+    names: frozenset[str]
+
+    @property
+    def key(self) -> "SelectionKey":
+        """Members with an equal key have one selection."""
+        return self.pattern, self.rights
+
+
+SelectionKey = tuple[str, Hashable]
+
+
+@dataclass(frozen=True, slots=True)
 class Current:
     """The epoch and the partitions of a member.
 
@@ -102,6 +126,7 @@ class HeartbeatRequest:
         instance_id, rack_id, topics, pattern, assignor: None if unchanged since the last heartbeat.
         rebalance_timeout_ms: -1 if unchanged.
         owned: the partitions that the member owns; None if unchanged.
+        selection: the topics that the member's pattern selects; None if the member has no pattern.
         makes_own_id: whether a client of this version makes its member id itself (v1+).
     """
 
@@ -116,6 +141,7 @@ class HeartbeatRequest:
     pattern: str | None = None
     assignor: str | None = None
     owned: Partitions | None = None
+    selection: Selection | None = None
     client_id: str = ""
     client_host: str = ""
     makes_own_id: bool = True

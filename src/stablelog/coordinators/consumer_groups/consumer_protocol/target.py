@@ -1,0 +1,130 @@
+"""Target assignments: which partitions each member of a consumer group is to have.
+
+The work grows with the topics, the partitions and the members. It is divided into three steps: the group makes a plan,
+the plan is computed, and the group takes the result. The second step reads the plan and the topics only. For a large
+plan it may therefore run in a thread, while the group goes on with its former target assignment.
+"""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+from stablelog.coordinators.consumer_groups.consumer_protocol.assignors import ASSIGNORS, Subscriber
+from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
+    KnownTopic,
+    Partitions,
+    TopicLookup,
+)
+from stablelog.coordinators.consumer_groups.consumer_protocol.records import encode_target
+
+HASH_SIZE: Final = 8
+# The maximum cost of a plan that is computed at once. One unit of cost takes about 6 µs.
+UNDIVIDED_MAX: Final = 1_000
+_PAIRS_PER_UNIT: Final = 8
+
+
+class PlannedMember(NamedTuple):
+    """A member of a group.
+
+    Attributes:
+        sort_key: see `Subscriber`.
+        topics: the names of the topics that the member subscribes to. Members with equal subscriptions have one object.
+        former: the member's former target assignment.
+    """
+
+    sort_key: str
+    topics: frozenset[str]
+    former: Partitions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a target assignment is computed from.
+
+    Attributes:
+        epoch: the group's epoch.
+        target_epoch: the epoch of the former target assignment.
+        topics_version: the version of the topics.
+        topics_hash: identifies the subscribed topics of the group's epoch.
+        is_due: whether the target assignment is computed also if the topics are those of the group's epoch.
+        assignor: the name of the assignor.
+        members: the members by id.
+    """
+
+    epoch: int
+    target_epoch: int
+    topics_version: int
+    topics_hash: int
+    is_due: bool
+    assignor: str
+    members: Mapping[str, PlannedMember]
+
+    def is_large(self, topics: TopicLookup) -> bool:
+        """Whether it takes long to compute the plan."""
+        distinct = {id(member.topics): member.topics for member in self.members.values()}
+        count = sum(map(len, distinct.values()))
+        if count + len(self.members) > UNDIVIDED_MAX:
+            return True
+        known = _existing(self, topics).values()
+        partition_count = sum(topic.partition_count for topic in known)
+        partition_count += sum(len(member.former) for member in self.members.values())
+        pair_count = partition_count * len(self.members) if len(distinct) > 1 else 0
+        return count + len(self.members) + partition_count + pair_count // _PAIRS_PER_UNIT > UNDIVIDED_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The result of a plan.
+
+    Attributes:
+        topics_hash: identifies the subscribed topics.
+        partitions: the partitions of each member; None if the former target assignment is right.
+        values: the records' values of those members whose partitions have changed.
+    """
+
+    topics_hash: int
+    partitions: Mapping[str, Partitions] | None
+    values: Mapping[str, bytes]
+
+
+def computed(plan: Plan, topics: TopicLookup) -> Target:
+    """Compute a plan. May run in a thread."""
+    known = _existing(plan, topics)
+    topics_hash = hash_of(known)
+    if not plan.is_due and topics_hash == plan.topics_hash:
+        return Target(topics_hash, None, {})
+    ids = {
+        id(names): frozenset(known[name].topic_id for name in names if name in known)
+        for names in {id(member.topics): member.topics for member in plan.members.values()}.values()
+    }
+    subscribers = {
+        member_id: Subscriber(member.sort_key, ids[id(member.topics)], member.former)
+        for member_id, member in plan.members.items()
+    }
+    counts: dict[uuid.UUID, int] = {topic.topic_id: topic.partition_count for topic in known.values()}
+    partitions = ASSIGNORS[plan.assignor](subscribers, counts)
+    changed = {
+        member_id: encode_target(given)
+        for member_id, given in partitions.items()
+        if given != plan.members[member_id].former
+    }
+    return Target(topics_hash, partitions, changed)
+
+
+def _existing(plan: Plan, topics: TopicLookup) -> dict[str, KnownTopic]:
+    """Return those of the subscribed topics that exist, by name."""
+    distinct = {id(member.topics): member.topics for member in plan.members.values()}
+    names = frozenset().union(*distinct.values())
+    return {name: found for name in sorted(names) if (found := topics.find(name)) is not None}
+
+
+def hash_of(topics: Mapping[str, KnownTopic]) -> int:
+    """Return a number that identifies topics with their ids and partition counts; 0 for no topics."""
+    if not topics:
+        return 0
+    digest = blake2b(digest_size=HASH_SIZE)
+    for name, (topic_id, partition_count) in sorted(topics.items()):
+        digest.update(f"{name}\0{topic_id}\0{partition_count}\0".encode())
+    return int.from_bytes(digest.digest(), "big", signed=True)

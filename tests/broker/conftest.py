@@ -1,0 +1,12 @@
+"""Fixtures of tests of the broker."""
+
+import pytest
+
+from tests.broker.holding import timed_steps
+
+
+@pytest.fixture
+def holds():
+    """How long each callback of the loop took (`tests.broker.holding`)."""
+    with timed_steps() as found:
+        yield found
